@@ -1,0 +1,90 @@
+# `make` lists the targets. PYTHON, STUDY, ARGS and PIP_ARGS can be set on the command line:
+#   make bench STUDY=smoke ARGS='sampling.temperature=0'
+#   make test ARGS='tests/exact -x'
+#   make setup PYTHON=python3.12 PIP_ARGS='--index-url <an index of CPU-only torch wheels>'
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+STUDY ?= main
+ARGS ?=
+PIP_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+ROOMS := bench decoders metrics
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Runs under any Python, also a 2.7 that is called python3 somewhere.
+define CHECK_PYTHON
+import sys
+v = sys.version_info
+if v < (3, 11):
+    sys.exit("error: lantern-bench needs Python 3.11 or newer, but $(PYTHON) is %d.%d.%d (%s).\n"
+             "Install a newer one, or name it: make PYTHON=python3.12 ..." % (v[0], v[1], v[2], sys.executable))
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit("error: %s cannot create virtual environments (no module ensurepip or venv).\n"
+             "On Debian and Ubuntu: apt-get install python%d.%d-venv; or name another Python: "
+             "make PYTHON=python3.12 ..." % (sys.executable, v[0], v[1]))
+endef
+export CHECK_PYTHON
+
+.PHONY: help setup bench report tiny test check format clean clean-runs
+
+help: ## list the targets
+	@echo "usage: make TARGET [STUDY=main] [ARGS='...'] [PYTHON=python3]"; echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv and install everything (the other targets do it when needed)
+
+bench: $(STAMP) ## run a study and write its report; STUDY=smoke|main|..., ARGS='hydra.overrides=...'
+	$(PY) -m bench run study=$(STUDY) $(ARGS)
+
+report: $(STAMP) ## table, plots and page again from the records of STUDY
+	$(PY) -m bench report study=$(STUDY) $(ARGS)
+
+tiny: $(STAMP) ## retrain the embedded models from nothing (hours on a CPU; resumes)
+	$(PY) -m bench tiny $(ARGS)
+
+test: $(STAMP) ## run the tests; ARGS='tests/exact -x' for some of them
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(PY) -m pytest -q $(ARGS)
+
+check: $(STAMP) ## lint, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(ROOMS)
+
+format: $(STAMP) ## format the code and mend what the linter can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean: ## remove caches and build files (keeps .venv and every result)
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov outputs multirun
+	find $(wildcard $(ROOMS) conf tests) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-runs: ## remove results/runs: records, images and reports of this machine
+	rm -rf results/runs
+
+$(PY):
+	@command -v "$(PYTHON)" >/dev/null || { \
+	    echo "error: no '$(PYTHON)' on PATH; Python 3.11 or newer is needed." >&2; \
+	    echo "Install it, or name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@"$(PYTHON)" -c "$$CHECK_PYTHON"
+	"$(PYTHON)" -m venv $(VENV)
+
+# The stamp comes last: an interrupted installation is taken up again by the next make.
+$(STAMP): pyproject.toml constraints.txt | $(PY)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "error: $(VENV) does not work, or its Python is older than 3.11 ($$($(PY) --version 2>&1))." >&2; \
+	    echo "Remove the folder $(VENV) and run make again." >&2; exit 1; }
+	@echo "installing into $(VENV) (a few minutes and up to 7 GB the first time, where torch comes with CUDA)"
+	@$(PY) -m pip install -q $(PIP_ARGS) -c constraints.txt torch torchvision -e '.[dev]' || { \
+	    echo "error: the installation failed, see above; nothing outside $(VENV) was changed." >&2; \
+	    echo "Without a network, point pip at your wheels: make setup PIP_ARGS='--no-index --find-links DIR'" >&2; exit 1; }
+	@touch $@

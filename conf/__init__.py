@@ -1,0 +1,1 @@
+"""Hydra configuration groups (YAML), importable as `pkg://conf` so an installed copy finds them."""

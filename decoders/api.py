@@ -1,0 +1,263 @@
+"""The contracts of the code base: what a model, a drafter, a tree, an acceptance rule and a loop are.
+
+A decoder is *composed*: loop x drafter x tree x acceptance rule (DESIGN: four separate choices).
+Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached by
+their dotted path (``decoders.acceptance.lantern.Lantern``) through ``decoders.compose``.
+
+Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix length,
+N nodes of a draft tree without the root, K children of a node, G guidance rows (2 with guidance, 1
+without), R = G * B rows of a model call, ordered [conditional rows; unconditional rows].
+
+Conventions for plug-ins: every part is built as ``cls(model, **yaml_keywords)``; a loop as
+``cls(model, sampling=..., drafter=..., tree=..., acceptance=..., **yaml_keywords)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class DecoderError(ValueError):
+    """A bad request to a decoder: says what was expected, what was found and what to do."""
+
+
+class NumericalError(DecoderError):
+    """NaN or infinity where logits or probabilities were expected."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a distribution is made from logits: guidance, temperature, top-k, then top-p (METHODS 2, 6).
+
+    temperature 0 is greedy (argmax, lowest index on ties). cfg 1 switches guidance off (G = 1).
+    top_k 0 and top_p 1 switch the filters off.
+    """
+
+    temperature: float = 1.0
+    cfg: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise DecoderError(
+                f"sampling.temperature must be >= 0, found {self.temperature}; 0 is greedy"
+            )
+        if not self.cfg >= 0:
+            raise DecoderError(f"sampling.cfg must be >= 0, found {self.cfg}; 1 is no guidance")
+        if self.top_k < 0:
+            raise DecoderError(f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes")
+        if not 0 < self.top_p <= 1:
+            raise DecoderError(f"sampling.top_p must be in (0, 1], found {self.top_p}; 1 is off")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def guidance_rows(self) -> int:
+        """G: 1 without guidance, 2 with it."""
+        return 1 if self.cfg == 1 else 2
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """Encoded prompts, left-padded: the last valid position of every row is P - 1."""
+
+    features: Tensor  # [B, P, F] float
+    mask: Tensor  # [B, P] bool, True where valid
+
+    @property
+    def batch(self) -> int:
+        return int(self.features.shape[0])
+
+
+class CodeKind(IntEnum):
+    """How a committed code came to be."""
+
+    TARGET = 0  # sampled from the target alone (AR, or the first code of a speculative run)
+    DRAFT = 1  # a draft the exact rule would have accepted too
+    RELAXED = 2  # a draft that only the relaxed rule accepted
+    CORRECTED = 3  # sampled from the residual after every child of a node was rejected
+    BONUS = 4  # sampled from the target after the last level of the tree was accepted
+
+
+@dataclass
+class VerifiedPairs:
+    """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
+
+    M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are the
+    codes that were tested, in order; ``valid`` marks the real ones.
+    """
+
+    p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
+    q: Tensor | None  # [M, V] float32, processed drafter distribution
+    children: Tensor  # [M, K] int64
+    valid: Tensor  # [M, K] bool
+
+
+@dataclass
+class Trace:
+    """What happened while B images were decoded. All tensors are on the CPU.
+
+    ``step`` counts target forwards after the prefill; the code sampled from the prefill has step 0.
+    ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction or
+    bonus), -1 past the image's last step. Codes past the end of the image are not counted.
+    """
+
+    kind: Tensor  # [B, L] uint8, CodeKind
+    step: Tensor  # [B, L] int32, the step that committed the code
+    depth: Tensor  # [B, L] uint8, depth in the draft tree (1 = child of the root); AR: 0
+    moved: Tensor  # [B, L] float32, TV(p, p_A) of the accepted/tested draft; 0 where nothing moved
+    bound: Tensor  # [B, L] float32, the TV bound that the rule declared at that position
+    accepted: Tensor  # [B, S] int16
+    target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
+    drafter_calls: Tensor  # [B] int32
+    seconds: dict[str, float] = field(default_factory=dict)  # prefill/draft/verify/accept, whole batch
+    tree_depth: int = 0  # levels below the root; 0 for AR
+    tree_nodes: int = 0  # N
+    pairs: VerifiedPairs | None = None
+
+
+@dataclass
+class Generation:
+    """B decoded images as codes, and how they came to be."""
+
+    codes: Tensor  # [B, L] int64, CPU
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """A target with everything around it: what `model=` selects. Built by a loader function.
+
+    ``codebook`` is the latent space in which neighbours are measured (the tokenizer's own metric:
+    rows are L2-normalised where the tokenizer normalises).
+    """
+
+    name: str
+    target: Target
+    text: TextEncoder
+    tokenizer: ImageTokenizer
+    sampling: Sampling  # the model's usual settings
+    device: torch.device
+    dtype: torch.dtype
+    weights_sha256: dict[str, str]  # file name -> hash of what was loaded
+    drafters: dict[str, Any] = field(default_factory=dict)  # name -> path or state of its weights
+
+    @property
+    def codebook(self) -> Tensor:
+        """[V, C] float32."""
+        return self.tokenizer.codebook
+
+
+class TextEncoder(Protocol):
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        """Raises DecoderError on an empty, over-long or unknown-language prompt."""
+        ...
+
+
+class ImageTokenizer(Protocol):
+    @property
+    def codebook(self) -> Tensor: ...  # [V, C] float32
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """[B, L] int64 -> images [B, 3, H, W] float32 in [0, 1]."""
+        ...
+
+
+class Target(Protocol):
+    """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's."""
+
+    vocab_size: int
+    width: int
+    length: int  # L
+    prefix: int  # P
+
+    def new_cache(self, rows: int, capacity: int) -> Any:
+        """A preallocated `decoders.cache.KVCache` of `capacity` positions per row."""
+        ...
+
+    def prefill(self, text: TextFeatures, guidance_rows: int, cache: Any) -> Tensor:
+        """Runs the prefix; returns its final hidden states [R, P, D]."""
+        ...
+
+    def forward_codes(
+        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
+    ) -> Tensor:
+        """One forward over T codes a row -> final hidden states [R, T, D] (normed, head-ready).
+
+        codes [R, T] int64; grid_index [R, T] int64, the place of each code in the image (0 is the
+        first); slots [R, T] int64, cache positions written; mask [R, T, S] bool, True where a query
+        may look at a cache position (its own slot included).
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V] in the model's dtype."""
+        ...
+
+
+@dataclass
+class Draft:
+    """A draft tree of N nodes plus the root (node 0), for B rows. Parents come before children.
+
+    ``children[b, n, j]`` is the node index of the j-th child of n, 0 where there is none.
+    ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
+    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3).
+    """
+
+    codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
+    parents: Tensor  # [B, N + 1] int64; parents[:, 0] == 0
+    depth: Tensor  # [B, N + 1] int64; the root has 0
+    children: Tensor  # [B, N + 1, K] int64
+    q: Tensor | None  # [B, N + 1, V] float32
+
+
+@dataclass(frozen=True)
+class Test:
+    """Outcome of testing one draft x against p: everything a loop needs, no randomness inside.
+
+    Shapes: the leading dims of p. The draft is accepted when u < accept, u uniform in [0, 1).
+    """
+
+    __test__ = False  # not a pytest class
+
+    accept: Tensor  # [...] float32, acceptance probability
+    strict: Tensor  # [...] float32, what the exact rule would have accepted with
+    residual: Tensor  # [..., V] float32, the distribution to go on with after a rejection
+    moved: Tensor  # [...] float32, TV(p, p_A)
+    bound: Tensor  # [...] float32, declared bound on `moved`
+
+
+@runtime_checkable
+class AcceptRule(Protocol):
+    """A pure function of tensors; leading dims are arbitrary. All float32."""
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at x);
+        x [...] int64 draft."""
+        ...
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        """The same at temperature 0: `accept` is 0 or 1, p the raw softmax, residual ignored."""
+        ...
+
+
+class Decoder(Protocol):
+    """What the harness runs. ``generate`` may be called with any batch size."""
+
+    sampling: Sampling
+
+    def generate(self, text: TextFeatures, noise: Any, *, pairs: int = 0) -> Generation:
+        """Decodes one image per row of `text`.
+
+        noise: a `decoders.noise.Noise` of the same batch. pairs: number of verified (p, q) pairs to
+        record for the whole call (0: none).
+        """
+        ...

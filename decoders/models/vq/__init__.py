@@ -1,0 +1,1 @@
+"""Image tokenizers: codes -> images (and back, for training the embedded models)."""

@@ -1,0 +1,149 @@
+"""LlamaGen's VQ tokenizer (2406.06525, section 2): images <-> codes, L2-normalised codebook.
+
+The same class serves the released ``vq_ds16_t2i`` weights (16384 x 8, down 16) and the embedded
+tokenizer (1024 x 8, down 4); only the configuration differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.models.vq.blocks import Level, group_norm, middle, run_all, to_unit
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    """Shape of a tokenizer. The image side is grid * 2 ** (len(ch_mult) - 1)."""
+
+    codes: int = 16384
+    dim: int = 8
+    channels: int = 128
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    res_blocks: int = 2
+    z_channels: int = 256
+    grid: int = 16
+    l2_norm: bool = True
+
+    @property
+    def down(self) -> int:
+        return 2 ** (len(self.ch_mult) - 1)
+
+
+class Encoder(nn.Module):
+    def __init__(self, cfg: VQConfig) -> None:
+        super().__init__()
+        self.conv_in = nn.Conv2d(3, cfg.channels, 3, padding=1)
+        width, last = cfg.channels, len(cfg.ch_mult) - 1
+        levels = []
+        for i, mult in enumerate(cfg.ch_mult):
+            out = cfg.channels * mult
+            resample = None if i == last else "down"
+            levels.append(Level(width, out, cfg.res_blocks, i == last, resample))
+            width = out
+        self.conv_blocks = nn.ModuleList(levels)
+        self.mid = middle(width)
+        self.norm_out = group_norm(width)
+        self.conv_out = nn.Conv2d(width, cfg.z_channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = run_all(self.mid, run_all(self.conv_blocks, self.conv_in(x)))
+        return self.conv_out(F.silu(self.norm_out(x)))
+
+
+class Decoder(nn.Module):
+    def __init__(self, cfg: VQConfig) -> None:
+        super().__init__()
+        width = cfg.channels * cfg.ch_mult[-1]
+        self.conv_in = nn.Conv2d(cfg.z_channels, width, 3, padding=1)
+        self.mid = middle(width)
+        levels, last = [], len(cfg.ch_mult) - 1
+        for i in reversed(range(len(cfg.ch_mult))):
+            out = cfg.channels * cfg.ch_mult[i]
+            resample = None if i == 0 else "up"
+            levels.append(Level(width, out, cfg.res_blocks + 1, i == last, resample))
+            width = out
+        self.conv_blocks = nn.ModuleList(levels)
+        self.norm_out = group_norm(width)
+        self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        x = run_all(self.conv_blocks, run_all(self.mid, self.conv_in(z)))
+        return self.conv_out(F.silu(self.norm_out(x)))
+
+
+class Codebook(nn.Module):
+    """V vectors of C dims; looked up by cosine (= L2 after normalisation) when ``l2_norm``."""
+
+    def __init__(self, cfg: VQConfig) -> None:
+        super().__init__()
+        self.l2_norm = cfg.l2_norm
+        self.embedding = nn.Embedding(cfg.codes, cfg.dim)
+        nn.init.uniform_(self.embedding.weight, -1.0 / cfg.codes, 1.0 / cfg.codes)
+        if cfg.l2_norm:
+            with torch.no_grad():
+                self.embedding.weight.normal_()
+                self.embedding.weight.copy_(F.normalize(self.embedding.weight, dim=-1))
+
+    def table(self) -> Tensor:
+        """[V, C] float32, in the metric codes are looked up with."""
+        weight = self.embedding.weight.float()
+        return F.normalize(weight, dim=-1) if self.l2_norm else weight
+
+    def project(self, z: Tensor) -> Tensor:
+        """[..., C] -> the space of `table`, float32."""
+        return F.normalize(z.float(), dim=-1) if self.l2_norm else z.float()
+
+    def nearest(self, z: Tensor) -> Tensor:
+        """[..., C] projected vectors -> [...] int64 codes."""
+        table = self.table()
+        distance = table.square().sum(-1) - 2 * z @ table.T  # [..., V]
+        return distance.argmin(-1)
+
+
+class LlamaGenVQ(nn.Module):
+    """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order."""
+
+    def __init__(self, cfg: VQConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.encoder = Encoder(cfg)
+        self.decoder = Decoder(cfg)
+        self.quantize = Codebook(cfg)
+        self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
+        self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.z_channels, 1)
+
+    @property
+    def codebook(self) -> Tensor:
+        """[V, C] float32: the latent space in which neighbours are measured."""
+        return self.quantize.table()
+
+    @property
+    def raw_codebook(self) -> Tensor:
+        """[V, C] float32, not normalised: what the released LANTERN tables were built from."""
+        return self.quantize.embedding.weight.detach().float()
+
+    def latents(self, images: Tensor) -> Tensor:
+        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32."""
+        z = self.quant_conv(self.encoder(images))  # [B, C, h, w]
+        return self.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """Images [B, 3, H, W] in [0, 1] -> codes [B, L]."""
+        return self.quantize.nearest(self.latents(images * 2 - 1)).flatten(1)  # [B, L]
+
+    def render(self, quantized: Tensor) -> Tensor:
+        """[B, h, w, C] -> images [B, 3, H, W] around [-1, 1]."""
+        weight = self.post_quant_conv.weight
+        return self.decoder(self.post_quant_conv(quantized.permute(0, 3, 1, 2).to(weight.dtype)))
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
+        side = self.cfg.grid
+        quantized = F.embedding(codes, self.codebook).view(len(codes), side, side, -1)
+        return to_unit(self.render(quantized))

@@ -1,0 +1,1 @@
+"""The embedded models: data set, recipes, weights and loader. Small, but trained, and real."""

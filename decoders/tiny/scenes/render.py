@@ -1,0 +1,169 @@
+"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once.
+
+Why: training draws images on the fly, so a core must give hundreds a second; and an image must
+not depend on its neighbours in the batch, so its randomness is drawn from its own generator and
+everything after is elementwise. Lengths are in units of 1/64 of the image's side.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from decoders.tiny.scenes import attributes as at
+from decoders.tiny.scenes import textures as tx
+
+Array = np.ndarray
+_CHUNK = 32  # images drawn together: small enough for the cache
+_GEOMETRY = 12  # uniforms that place the objects
+_SURFACES = 3  # background and up to two objects
+_GRAIN = 0.012  # standard deviation of the sensor's noise
+
+
+def render(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator],
+           size: int = 64) -> Array:
+    """Images of the scenes, float32 [n, 3, size, size] in [0, 1]; image i uses rngs[i] only."""
+    images = np.empty((len(specs), 3, size, size), np.float32)
+    for start in range(0, len(specs), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        images[part] = _render_chunk(specs[part], rngs[part], size)
+    return images
+
+
+def _render_chunk(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator],
+                  size: int) -> Array:
+    """`render` for one chunk, [n, 3, size, size]."""
+    n = len(specs)
+    geometry = np.empty((n, _GEOMETRY))
+    uniforms = np.empty((n, _SURFACES, tx.FIELD_UNIFORMS), np.float32)
+    normals = np.empty((n, _SURFACES, tx.FIELD_NORMALS), np.float32)
+    tint = np.empty((n, _SURFACES, 3), np.float32)
+    grain = np.empty((n, size, size), np.float32)
+    for i, rng in enumerate(rngs):  # each image draws the same amounts, in the same order
+        geometry[i] = rng.random(_GEOMETRY)
+        uniforms[i] = rng.random((_SURFACES, tx.FIELD_UNIFORMS), dtype=np.float32)
+        normals[i] = rng.standard_normal((_SURFACES, tx.FIELD_NORMALS), dtype=np.float32)
+        tint[i] = rng.uniform(-0.03, 0.03, (_SURFACES, 3))
+        grain[i] = rng.standard_normal((size, size), dtype=np.float32)
+    axis = (np.arange(size, dtype=np.float32) + 0.5) * (64 / size)
+    y, x = np.meshgrid(axis, axis, indexing="ij")  # [S, S]
+    x, y = np.broadcast_to(x, (n, size, size)), np.broadcast_to(y, (n, size, size))
+    light = np.array([at.LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
+    image = _background(specs, x, y, normals[:, 0], uniforms[:, 0], tint[:, 0], light)
+    places = np.array([_place(s, g) for s, g in zip(specs, geometry, strict=True)], np.float32)
+    for k in (1, 0):  # the first object is drawn last, on top
+        rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
+        if rows.size:
+            things = [specs[i].objects[k] for i in rows]
+            image[rows] = _draw(image[rows], things, x[rows], y[rows], places[rows, k],
+                                normals[rows, k + 1], uniforms[rows, k + 1], tint[rows, k + 1],
+                                light[rows])
+    return np.clip(image + _GRAIN * grain[:, None], 0, 1)
+
+
+def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, float]]:
+    """Centre x, centre y, radius and turn (radians) of two objects (the second may be unused)."""
+    pair = len(spec.objects) == 2
+    low, span = ((7.5, 1.2), (11.8, 1.6)) if pair else ((9.5, 1.2), (14.5, 2.0))
+    radii = [(low if o.size == "small" else span)[0] + (low if o.size == "small" else span)[1] * v
+             for o, v in zip(spec.objects, u[:2], strict=False)]
+    turns = [(v - 0.5) * 0.5 for v in u[2:4]]
+    if not pair:
+        room = 30 - 1.15 * radii[0]
+        centre = [(32 + (v - 0.5) * 2 * min(room, 11)) for v in u[4:6]]
+        return [(centre[0], centre[1], radii[0], turns[0]), (0.0, 0.0, 1.0, 0.0)]
+    apart = 1.05 * sum(radii) + 1 + 3 * u[6]
+    room = max(62 - apart - 1.1 * sum(radii), 0.0)  # what is left along the axis
+    start = 1 + 1.1 * radii[0] + room * u[7]
+    along = [start, start + apart]
+    across = [32 + (v - 0.5) * 16 for v in u[8:10]]
+    if spec.relation in ("right", "below"):
+        along = [64 - a for a in along]
+    flip = spec.relation in ("above", "below")
+    xs, ys = (across, along) if flip else (along, across)
+    return [(xs[k], ys[k], radii[k], turns[k]) for k in (0, 1)]
+
+
+def _tone(colour: Array, change: Array, dark: float, bright: float) -> Array:
+    """Darker or brighter colours: [n, 3] and change [n, S, S] in [-1, 1] -> [n, 3, S, S]."""
+    colour, change = colour[:, :, None, None], change[:, None]
+    down, up = np.minimum(change, 0), np.maximum(change, 0)
+    return colour * (1 + dark * down) + (1 - colour) * (bright * up)  # [n, 3, S, S]
+
+
+def _by_kind(kinds: Sequence[str]) -> list[tuple[str, Array]]:
+    """The distinct kinds, each with the rows that have it."""
+    names = np.array(kinds)
+    return [(str(kind), np.flatnonzero(names == kind)) for kind in np.unique(names)]
+
+
+def _background(specs: Sequence[at.SceneSpec], x: Array, y: Array, normals: Array,
+                uniforms: Array, tint: Array, light: Array) -> Array:
+    """The backgrounds, [n, 3, S, S]."""
+    colour = np.array([at.BACKGROUND_COLOURS[s.background_colour] for s in specs], np.float32)
+    change = np.empty(x.shape, np.float32)
+    for kind, rows in _by_kind([s.background_kind for s in specs]):
+        change[rows] = tx.background_texture(kind, x[rows], y[rows], normals[rows],
+                                             uniforms[rows])
+    fall = (x - 32) * light[:, 0, None, None] + (y - 32) * light[:, 1, None, None]
+    return _tone(colour + tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
+
+
+def _draw(image: Array, things: Sequence[at.ObjectSpec], x: Array, y: Array, place: Array,
+          normals: Array, uniforms: Array, tint: Array, light: Array) -> Array:
+    """The images [n, 3, S, S] with one more object each; place [n, 4], see `_place`."""
+    scale = x.shape[-1] / 64
+    cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
+    lx, ly = light[:, 0, None, None], light[:, 1, None, None]
+    px, py = x - cx, y - cy
+    inside = np.empty(x.shape, np.float32)
+    shadow, change = np.empty_like(inside), np.empty_like(inside)
+    for shape, rows in _by_kind([t.shape for t in things]):
+        inside[rows] = _distance(shape, px[rows], py[rows], r[rows], turn[rows])
+        shift = 0.32 * r[rows]
+        shadow[rows] = _distance(shape, px[rows] + shift * lx[rows], py[rows] + shift * ly[rows],
+                                 r[rows], turn[rows])
+    for kind, rows in _by_kind([t.texture for t in things]):
+        change[rows] = tx.object_texture(kind, x[rows], y[rows], normals[rows], uniforms[rows])
+    cover = np.clip(0.5 - inside * scale, 0, 1)[:, None]
+    dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
+    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + tint
+    facing = np.clip((px * lx + py * ly) / r, -1, 1)
+    surface = _tone(colour, change, 0.50, 0.42) * (1 + 0.26 * facing)[:, None]
+    smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
+    away = ((px - 0.6 * r * lx) ** 2 + (py - 0.6 * r * ly) ** 2) / (0.30 * r) ** 2
+    shine = (0.45 * smooth * np.exp(-np.minimum(away, 30)))[:, None]
+    surface = np.clip(surface + (1 - surface) * shine, 0, 1)
+    return image * (1 - 0.5 * dark) * (1 - cover) + surface * cover
+
+
+def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
+    """Signed distance to a shape's edge, negative inside, float32 [n, S, S].
+
+    px, py: offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1].
+    """
+    if shape in ("circle", "ring"):
+        length = np.sqrt(px * px + py * py)
+        return length - r if shape == "circle" else np.abs(length - 0.76 * r) - 0.28 * r
+    c, s = np.cos(turn), np.sin(turn)
+    qx, qy = c * px + s * py, c * py - s * px
+    if shape == "square":
+        return np.maximum(np.abs(qx), np.abs(qy)) - 0.86 * r
+    if shape == "triangle":
+        qy = qy - 0.18 * r
+        return np.maximum(qy, 0.8660254 * np.abs(qx) - 0.5 * qy) - 0.60 * r
+    if shape == "cross":
+        ax, ay = np.abs(qx), np.abs(qy)
+        width = 0.34 * r
+        return np.minimum(np.maximum(ax - width, ay - 1.05 * r),
+                          np.maximum(ax - 1.05 * r, ay - width))
+    if shape == "star":
+        sector = 2 * np.pi / 5
+        angle = np.arctan2(qx, -qy)  # from the upward point
+        fold = np.abs(angle - sector * np.round(angle / sector))
+        length = np.sqrt(qx * qx + qy * qy)
+        outer, ix, iy = 1.18, 0.52 * np.cos(sector / 2), 0.52 * np.sin(sector / 2)
+        nx, ny = iy, outer - ix
+        norm = float(np.hypot(nx, ny))
+        dot = length * (np.cos(fold) * (nx / norm) + np.sin(fold) * (ny / norm))
+        return (dot - r * (outer * nx / norm)).astype(np.float32)
+    raise ValueError(f"unknown shape {shape!r}")

@@ -1,0 +1,157 @@
+"""The scenes data set: reproducible, batch independent, and captions that tell the truth."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from decoders.tiny.scenes import (
+    ATTRIBUTES,
+    SPLITS,
+    alter,
+    counterfactual,
+    scene_batch,
+    scene_captions,
+    vocabulary,
+    words,
+)
+from decoders.tiny.scenes import attributes as at
+
+
+def test_images_are_float32_in_the_unit_range():
+    batch = scene_batch("train", range(40))
+    assert batch.images.shape == (40, 3, 64, 64)
+    assert batch.images.dtype == np.float32
+    assert batch.images.min() >= 0 and batch.images.max() <= 1
+    assert (batch.images.std(axis=(1, 2, 3)) > 0.02).all()
+    assert len(batch.captions) == len(batch.specs) == 40
+
+
+def test_a_scene_does_not_depend_on_its_batch():
+    whole = scene_batch("train", range(70))
+    again = scene_batch("train", range(70))
+    np.testing.assert_array_equal(whole.images, again.images)
+    for i in (0, 5, 31, 32, 69):
+        alone = scene_batch("train", [i])
+        np.testing.assert_array_equal(alone.images[0], whole.images[i])
+        assert alone.captions[0] == whole.captions[i]
+    picked = scene_batch("train", [69, 3, 3])
+    np.testing.assert_array_equal(picked.images, whole.images[[69, 3, 3]])
+    assert scene_captions("train", range(70)) == list(
+        zip(whole.captions, whole.specs, strict=True))
+
+
+def test_splits_and_seeds_differ():
+    images = [scene_batch(split, range(4)).images for split in SPLITS]
+    images.append(scene_batch("train", range(4), seed=1).images)
+    for i, first in enumerate(images):
+        for second in images[i + 1:]:
+            assert (np.abs(first - second).mean(axis=(1, 2, 3)) > 0.01).all()
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_other_sizes(size):
+    assert scene_batch("valid", range(3), size=size).images.shape == (3, 3, size, size)
+
+
+def test_empty_batch():
+    assert scene_batch("valid", []).images.shape == (0, 3, 64, 64)
+
+
+def test_captions_stay_in_the_vocabulary_and_length():
+    known = vocabulary()
+    assert len(known) == len(set(known)) < 200
+    seen = set()
+    for caption, _ in scene_captions("train", range(4000)):
+        tokens = words(caption)
+        seen.update(tokens)
+        assert 8 <= sum(t != "," for t in tokens) <= 28
+        assert caption == caption.lower()
+    assert seen == set(known)
+
+
+def test_words_splits_commas_and_drops_punctuation():
+    assert words("A red, Big STAR!") == ["a", "red", ",", "big", "star"]
+    assert words("") == []
+
+
+def test_every_value_occurs_and_objects_stand_out():
+    specs = [spec for _, spec in scene_captions("train", range(3000))]
+    things = [thing for spec in specs for thing in spec.objects]
+    assert {t.colour for t in things} == set(at.COLOURS)
+    assert {t.shape for t in things} == set(at.SHAPES)
+    assert {t.texture for t in things} == set(at.TEXTURES)
+    assert {t.size for t in things} == set(at.SIZES)
+    assert {s.relation for s in specs} == {None, *at.RELATIONS}
+    assert {s.background_kind for s in specs} == set(at.BACKGROUND_KINDS)
+    assert {s.background_colour for s in specs} == set(at.BACKGROUND_COLOURS)
+    assert {s.light for s in specs} == set(at.LIGHTS)
+    assert 0.45 < np.mean([len(s.objects) == 2 for s in specs]) < 0.55
+    assert all(at.separable(t.colour, s.background_colour) for s in specs for t in s.objects)
+
+
+def _differences(first, second):
+    """Names of the fields that differ, of the scene and of its objects."""
+    names = [f.name for f in fields(first)
+             if f.name != "objects" and getattr(first, f.name) != getattr(second, f.name)]
+    for a, b in zip(first.objects, second.objects, strict=True):
+        names += [f.name for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
+    return names
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_alter_changes_exactly_one_attribute(attribute):
+    rng = np.random.default_rng(0)
+    for _, spec in scene_captions("gate", range(300)):
+        if attribute == "relation" and spec.relation is None:
+            continue
+        changed = _differences(spec, alter(spec, attribute, rng))
+        assert len(changed) == 1
+        assert changed[0].startswith(attribute)
+
+
+def test_counterfactual_words_differ_in_one_place():
+    drawn = set()
+    for i, (caption, _) in enumerate(scene_captions("gate", range(300))):
+        right, wrong, attribute = counterfactual("gate", i)
+        assert counterfactual("gate", i) == (right, wrong, attribute)
+        assert right == caption and words(right) != words(wrong)
+        drawn.add(attribute)
+        if attribute in ("colour", "shape", "texture", "size"):
+            pairs = zip(words(right), words(wrong), strict=True)
+            assert sum(a != b for a, b in pairs) == 1
+    assert drawn == set(ATTRIBUTES)
+
+
+def test_the_image_shows_the_colour_and_relation_of_the_caption():
+    batch = scene_batch("valid", range(400))
+    hits = total = 0
+    for image, spec in zip(batch.images, batch.specs, strict=True):
+        if spec.relation is None or any(t.texture != "smooth" for t in spec.objects):
+            continue
+        centres = []
+        for thing in spec.objects:
+            colour = np.array(at.COLOURS[thing.colour])[:, None, None]
+            near = np.exp(-((image - colour) ** 2).sum(0) / 0.01)
+            centres.append([(near.sum(axis) * np.arange(64)).sum() / near.sum()
+                            for axis in (0, 1)])  # x, y
+        dx, dy = np.subtract(*centres)
+        gap = {"left": -dx, "right": dx, "above": -dy, "below": dy}[spec.relation]
+        hits, total = hits + (gap > 0), total + 1
+    assert total >= 3 and hits / total >= 0.8
+
+
+def test_bad_requests_explain_themselves():
+    with pytest.raises(ValueError, match=r"train, valid.*nearest is 'train'"):
+        scene_batch("trian", [0])
+    with pytest.raises(ValueError, match="negative"):
+        scene_captions("train", [-1])
+    for size in (0, -4, 30):
+        with pytest.raises(ValueError, match="multiple of 4"):
+            scene_batch("train", [0], size=size)
+    rng = np.random.default_rng(0)
+    spec = next(s for _, s in scene_captions("train", range(50)) if s.relation is None)
+    with pytest.raises(ValueError, match="relation"):
+        alter(spec, "relation", rng)
+    with pytest.raises(ValueError, match="nearest is 'colour'"):
+        alter(spec, "color", rng)
