@@ -14,7 +14,9 @@ GROUPS = 32
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(min(GROUPS, channels), channels, eps=1e-6)
+    """At most 32 groups (the released widths), and at least four channels a group: with fewer the norm
+    would erase an image's mean colour."""
+    return nn.GroupNorm(min(GROUPS, channels // 4), channels, eps=1e-6)
 
 
 class ResnetBlock(nn.Module):

@@ -21,8 +21,8 @@ from decoders.tiny.scenes import scene_batch
 
 CONFIG = VQConfig(codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64,
                   grid=16)
-BATCH = 24
-STEPS = 2200
+BATCH = 16
+STEPS = 1100
 ENTROPY_WEIGHT = 0.02
 ENTROPY_TEMPERATURE = 0.02
 COMMITMENT = 0.25
@@ -42,7 +42,7 @@ def entropy_term(affinity: Tensor) -> Tensor:
 
 
 def vq_loss(model: LlamaGenVQ, images: Tensor) -> tuple[Tensor, dict[str, float]]:
-    x = (images * 2 - 1).contiguous(memory_format=torch.channels_last)
+    x = (images * 2 - 1)
     with torch.autocast(x.device.type, torch.bfloat16):
         z = model.quant_conv(model.encoder(x))  # [B, C, h, w]
     z = model.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
@@ -81,9 +81,9 @@ def train(out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = Tr
           budget_seconds: float | None = None) -> tuple[LlamaGenVQ, dict[str, Any]]:
     """Trains the tokenizer; returns it with its model-card figures."""
     torch.manual_seed(seed)
-    model = LlamaGenVQ(CONFIG).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = LlamaGenVQ(CONFIG)
     run = Run("vq", out_dir, steps=steps, seed=seed, resume=resume)
-    seconds = fit(run, model, optimisers(model, lr=1e-3, muon_lr=0.0, decay=1e-4),
+    seconds = fit(run, model, optimisers(model, lr=1.5e-3, muon_lr=0.0, decay=1e-4),
                   lambda step: images_of("train", step * BATCH, BATCH),
                   lambda images: vq_loss(model, images), budget_seconds=budget_seconds)
     figures = {"images": len(run.history) and steps * BATCH, "steps": steps, "seconds": seconds,

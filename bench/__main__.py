@@ -1,0 +1,91 @@
+"""`python -m bench <command> [overrides]`, and the console script lantern-bench.
+
+Why so thin: --help must answer in under a second, so nothing heavy (torch, Hydra, pandas) is
+imported before a command runs. Errors that a user can act on are shown as one message, exit status
+2; interrupted runs say that they can be resumed, exit status 130.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from bench.console import complain, say
+from bench.errors import BenchError, unknown
+
+COMMANDS = {
+    "run": "run a study (or resume it) and write its summary and report",
+    "report": "table, plots and page again from a study's records",
+    "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
+    "tiny": "retrain the embedded models: stages vq, target, drafter, clip (default: all)",
+    "list": "known decoders, models, studies, prompt sets, ... (or `list settings`)",
+}
+USAGE = """usage: python -m bench COMMAND [setting=value ...]
+
+commands:
+{commands}
+
+settings are Hydra overrides, for example
+  python -m bench run study=smoke
+  python -m bench run study=main decoders=[ar,lantern] latency.prompts=8 quality.images=64
+  python -m bench run study=main sampling.temperature=0 acceptance.delta=0.1 run_dir=/tmp/greedy
+  python -m bench run prompts=file prompts.path=mine.txt hydra.searchpath=[file:///my/conf]
+  python -m bench list decoder
+-v before the command shows what is going on."""
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verbose = bool(words) and words[0] in ("-v", "--verbose")
+    words = words[1:] if verbose else words
+    if not words or words[0] in ("-h", "--help", "help") or {"-h", "--help"} & set(words):
+        say(usage())
+        return 0
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        complain(f"error: {unknown('command', name, COMMANDS)}\n`python -m bench --help` explains.")
+        return 2
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
+    try:
+        return _command(name)(rest)
+    except KeyboardInterrupt:
+        complain("\ninterrupted; what was recorded is safe, the same command resumes")
+        return INTERRUPTED
+    except _ours() as error:
+        complain(f"error: {error}")
+        return 2
+
+
+def usage() -> str:
+    """The text of --help."""
+    return USAGE.format(commands="\n".join(f"  {k:<8}{v}" for k, v in COMMANDS.items()))
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """The function of a command, imported now."""
+    found: Callable[[Sequence[str]], int] = getattr(
+        importlib.import_module("bench.commands"), f"cmd_{name}"
+    )
+    return found
+
+
+def _ours() -> tuple[type[Exception], ...]:
+    """Errors that explain themselves; a room that was never imported cannot have raised any."""
+    out: list[type[Exception]] = [BenchError]
+    for module, error in (
+        ("decoders.api", "DecoderError"),
+        ("metrics.errors", "MetricError"),
+        ("bench.report.model", "ReportError"),
+    ):
+        if module in sys.modules:
+            out.append(getattr(sys.modules[module], error))
+    return tuple(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

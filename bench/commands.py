@@ -1,0 +1,98 @@
+"""The commands of the command line: each takes its words and returns an exit status.
+
+Why lazily imported rooms: `list` needs neither torch nor Hydra, `report` needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.console import complain, say, table
+from bench.errors import ConfigError, unknown
+
+TINY_STAGES = ("vq", "target", "drafter", "clip")
+
+
+def cmd_run(words: Sequence[str]) -> int:
+    """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
+    from bench.compose import compose_study
+    from bench.finish import finish
+    from bench.runner import run_study
+
+    config = compose_study(words)
+    result = run_study(config)
+    summary = finish(config, result)
+    if config.report:
+        _report(result.path)
+    failed = summary[summary.status != "ok"]
+    for name, status in zip(failed.decoder, failed.status, strict=True):
+        complain(f"{name}: {status}")
+    return 1 if len(failed) else 0
+
+
+def cmd_report(words: Sequence[str]) -> int:
+    """Table, plots and page from the records that are there."""
+    from bench.compose import compose_study
+
+    _report(Path(compose_study(words).run_dir))
+    return 0
+
+
+def _report(folder: Path) -> None:
+    from bench.report.build import build_report
+
+    paths = build_report(folder)
+    say(paths.terminal)
+    say(f"report: {paths.page}")
+
+
+def cmd_check(words: Sequence[str]) -> int:
+    """Verdict of the exactness gate on every decoder of a study. 1 where one is not as expected."""
+    from bench.compose import compose_study
+    from bench.finish import VERDICT_COLUMNS, verdicts
+    from bench.measure.device import prepare
+    from bench.runner import load_model
+    from bench.study import cells
+
+    config = compose_study(words)
+    model = load_model(config, prepare(config.backend))
+    found = verdicts(model, cells(config, model.sampling))
+    say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
+    wrong = [v.decoder for v in found if not v.as_expected]
+    if wrong:
+        complain(f"not as expected: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def cmd_tiny(words: Sequence[str]) -> int:
+    """Retrains the embedded models: the stages named (default all), then key=value settings."""
+    stages = [w for w in words if "=" not in w]
+    for stage in stages:
+        if stage not in TINY_STAGES:
+            raise ConfigError(unknown("stage", stage, TINY_STAGES))
+    from decoders.tiny.recipes import make
+
+    make(tuple(stages) or TINY_STAGES, **dict(w.split("=", 1) for w in words if "=" in w))
+    return 0
+
+
+def cmd_list(words: Sequence[str]) -> int:
+    """Options of every configuration group, with the first line of their comment."""
+    from bench.catalogue import groups, settings
+
+    known = groups()
+    if any(w in ("settings", "setting") for w in words):
+        say(settings())
+        return 0
+    aliases = {"studies": "study"} | {f"{name}s": name for name in known}
+    wanted = [aliases.get(w, w) for w in words] or [*known]
+    for word in wanted:
+        if word not in known:
+            raise ConfigError(unknown("group", word, [*known, "settings"]))
+    for name in wanted:
+        say(f"{name}=")
+        width = max(len(option) for option in known[name])
+        for option, about in known[name].items():
+            say(f"  {option:<{width}}  {about}".rstrip())
+    return 0

@@ -1,0 +1,215 @@
+"""Hydra at the edge: command-line overrides -> StudyConfig.
+
+A study lists decoders; each is composed on its own from conf/entry.yaml, so that one study can hold
+the same decoder under several settings. An override of the command line that names a part of a
+decoder (`acceptance.delta=0.1`, `tree=static`, `sampling.temperature=0`) goes to every entry that
+has this setting, after the entry's own overrides; all others go to the study (conf/config.yaml).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from bench.config import (
+    BackendConfig,
+    DecoderEntry,
+    LatencyProtocol,
+    LoaderConfig,
+    QualityProtocol,
+    SamplingConfig,
+    StudyConfig,
+    build,
+    check_type,
+)
+from bench.errors import ConfigError, unknown
+from bench.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
+
+log = logging.getLogger(__name__)
+ENTRY_KEYS = ("decoder", "name", "overrides")
+DECODER_KEYS = ("baseline", "expect")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """A command line, sorted: the words of the study, of every entry, and the decoder choice."""
+
+    study: list[str]
+    entry: list[Override]
+    searchpath: list[str]
+    decoders: list[Any] | None
+
+
+def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyConfig:
+    """The validated study that the overrides describe.
+
+    Raises ConfigError: unknown study, decoder, option or key (with the nearest known names), wrong
+    type, impossible value; DecoderError where a part's own settings are refused.
+    """
+    with hydra_session(config_module):
+        sorted_words = sort_overrides(words)
+        root = plain(compose_config("config", sorted_words.study + sorted_words.searchpath))
+        chosen = _choose(root.pop("decoders"), sorted_words.decoders)
+        study_sampling = build(SamplingConfig, root.pop("sampling"), "sampling")
+        entries = _entries(chosen, sorted_words, study_sampling)
+    return _study(root, entries)
+
+
+def sort_overrides(words: Sequence[str]) -> Overrides:
+    """Parses the words. Raises ConfigError on one that is not an override."""
+    study, entry, searchpath = [], [], []
+    decoders: list[Any] | None = None
+    for word in words:
+        override = parse_override(word)
+        top = override.key_or_group.split(".")[0].split("@")[0]
+        if override.key_or_group == "decoders":
+            value = override.value()
+            decoders = list(value) if isinstance(value, list) else [value]
+        elif override.key_or_group == "hydra.searchpath":
+            searchpath.append(word)
+        elif top in PARTS or top == "sampling":
+            entry.append(override)
+        else:
+            study.append(word)
+    return Overrides(study, entry, searchpath, decoders)
+
+
+def _choose(listed: list[Any], wanted: list[Any] | None) -> list[dict[str, Any]]:
+    """The entries to run as mappings. A name in `wanted` is first looked up in the study's list."""
+    known = {entry["name"]: entry for entry in map(_entry, listed)}
+    if wanted is None:
+        return list(map(_entry, listed))
+    return [known.get(w) or _entry(w) if isinstance(w, str) else _entry(w) for w in wanted]
+
+
+def _entry(item: Any) -> dict[str, Any]:
+    """{decoder, name, overrides} of an item of the list, which may be a bare name."""
+    if isinstance(item, str):
+        return {"decoder": item, "name": item, "overrides": []}
+    if not isinstance(item, Mapping) or "decoder" not in item:
+        raise ConfigError(
+            f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
+            f"found {item!r}"
+        )
+    for key in item:
+        if key not in ENTRY_KEYS:
+            raise ConfigError(unknown("key of an entry", str(key), ENTRY_KEYS))
+    name = check_type("name of an entry", item.get("name", item["decoder"]), str)
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise ConfigError(f"an entry's name may hold letters, digits and _ . + -, found {name!r}")
+    overrides = check_type(f"overrides of {name}", item.get("overrides", []), list)
+    return {"decoder": item["decoder"], "name": name, "overrides": overrides}
+
+
+def _entries(
+    chosen: list[dict[str, Any]], words: Overrides, study: SamplingConfig
+) -> tuple[DecoderEntry, ...]:
+    """Every entry composed; a global override that no entry has is an error."""
+    unused = {str(o.input_line) for o in words.entry}
+    entries: list[DecoderEntry] = []
+    for item in chosen:
+        own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
+        base = compose_config("entry", own)
+        fits = [o for o in words.entry if _applies(base, o)]
+        for override in fits:
+            unused.discard(str(override.input_line))
+        config = compose_config("entry", own + [str(o.input_line) for o in fits]) if fits else base
+        made = _decoder_entry(item["name"], plain(config), study)
+        twin = next((e for e in entries if fits and _same(e, made)), None)
+        if twin is None:
+            entries.append(made)
+        else:
+            log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
+    if unused:
+        names = ", ".join(map(repr, sorted(unused)))
+        raise ConfigError(f"no decoder of the study has the setting {names}")
+    return tuple(entries)
+
+
+def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
+    """Equal but for the name."""
+    spec = dataclasses.replace(other.spec, name=one.spec.name)
+    return (one.spec, one.sampling) == (spec, other.sampling)
+
+
+def _applies(entry: DictConfig, override: Override) -> bool:
+    """Whether an entry has the part (for `tree=static`) or setting (`acceptance.k=10`)."""
+    key = override.key_or_group
+    if override.input_line and override.input_line.startswith("+"):
+        key = key.rsplit(".", 1)[0]
+    if key in PARTS:
+        return OmegaConf.select(entry, f"{key}._target_") is not None
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(entry, parent)
+    return isinstance(node, DictConfig) and last in node
+
+
+def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
+    from decoders.compose import DecoderSpec, PartSpec
+
+    def part(key: str) -> PartSpec | None:
+        values = dict(raw[key])
+        target = values.pop("_target_", None)
+        return None if target is None else PartSpec(target=str(target), kwargs=values)
+
+    loop = part("loop")
+    if loop is None:
+        raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
+    spec = DecoderSpec(
+        name=name,
+        loop=loop,
+        drafter=part("drafter"),
+        tree=part("tree"),
+        acceptance=part("acceptance"),
+    )
+    sampling = build(SamplingConfig, raw["sampling"], f"{name}: sampling").over(study)
+    rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}
+    for key in rest:
+        if key not in DECODER_KEYS:
+            raise ConfigError(unknown(f"setting of the decoder {name}", key, DECODER_KEYS))
+    return DecoderEntry(
+        name=name,
+        spec=spec,
+        sampling=sampling,
+        baseline=check_type(f"{name}: baseline", rest["baseline"], bool),
+        expect=check_type(f"{name}: expect", rest["expect"], str | None),
+    )
+
+
+def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConfig:
+    """The StudyConfig of a resolved root (consumed) and its entries."""
+    built: dict[str, Any] = {
+        "decoders": entries,
+        "backend": build(BackendConfig, root.pop("backend"), "backend"),
+        "latency": build(LatencyProtocol, root.pop("latency"), "latency"),
+        "quality": build(QualityProtocol, root.pop("quality"), "quality"),
+        "model": _loader(root.pop("model"), "model"),
+        "prompts": _loader(root.pop("prompts"), "prompts"),
+        "metric": None,
+    }
+    metric = root.pop("metric")
+    if metric.get("_target_") is not None:
+        built["metric"] = _loader(metric, "metric")
+    hints = typing.get_type_hints(StudyConfig)
+    for key, value in root.items():
+        if key not in hints:
+            raise ConfigError(unknown("setting", key, hints))
+        built[key] = check_type(key, value, hints[key])
+    return StudyConfig(**built)
+
+
+def _loader(values: Any, where: str) -> LoaderConfig:
+    """{name, _target_, keywords...} -> LoaderConfig."""
+    kwargs = dict(check_type(where, values, dict))
+    if "_target_" not in kwargs or "name" not in kwargs:
+        raise ConfigError(f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}")
+    target = check_type(f"{where}._target_", kwargs.pop("_target_"), str)
+    return LoaderConfig(check_type(f"{where}.name", kwargs.pop("name"), str), target, kwargs)

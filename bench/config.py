@@ -1,0 +1,237 @@
+"""The configuration of a study as frozen dataclasses, and their validation.
+
+Why: Hydra's plain YAML does not catch `seed=abc`; below this file nobody touches a `cfg.` (house
+rule 3). `bench.compose` makes these from Hydra; tests make them directly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+from bench.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from decoders.api import Sampling
+    from decoders.compose import DecoderSpec
+
+VERDICTS = ("exact", "bounded", "violates")
+DTYPES = ("float32", "bfloat16", "float16")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """Something that is imported by its dotted path and called with keywords: a model, prompts."""
+
+    name: str
+    target: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackendConfig:
+    """Where and how a step runs. dtype is that of weights and activations, not of probabilities."""
+
+    name: str
+    device: str
+    dtype: str
+    threads: int
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(unknown("backend.dtype", self.dtype, DTYPES))
+        _at_least("backend.threads", self.threads, 1)
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """None: not set here, the model's own setting holds."""
+
+    temperature: float | None = None
+    cfg: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def over(self, base: SamplingConfig) -> SamplingConfig:
+        """These settings, with the unset ones taken from `base`."""
+        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return dataclasses.replace(base, **mine)
+
+    def resolve(self, model: Sampling) -> Sampling:
+        """The sampling of a run: these settings over the model's own. Raises DecoderError."""
+        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return dataclasses.replace(model, **mine)
+
+
+@dataclass(frozen=True)
+class LatencyProtocol:
+    """Batch 1, decoders interleaved prompt by prompt. prompts 0 switches it off."""
+
+    prompts: int
+    warmup_max: int = 4
+    warmup_tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        _at_least("latency.prompts", self.prompts, 0)
+        _at_least("latency.warmup_max", self.warmup_max, 1)
+        if not 0 < self.warmup_tolerance < 1:
+            raise ConfigError(
+                f"latency.warmup_tolerance must be in (0, 1), found {self.warmup_tolerance}"
+            )
+
+
+@dataclass(frozen=True)
+class QualityProtocol:
+    """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1."""
+
+    images: int
+    batch: int = 32
+    pairs: int = 128
+    floor: bool = True
+    floor_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("quality.images", self.images, 0)
+        _at_least("quality.batch", self.batch, 1)
+        _at_least("quality.pairs", self.pairs, 0)
+
+
+@dataclass(frozen=True)
+class DecoderEntry:
+    """A decoder of a study. `baseline`: speed-ups are measured against it; `expect`: the verdict
+    that the exactness gate should come to (None: anything but `violates`)."""
+
+    name: str
+    spec: DecoderSpec
+    sampling: SamplingConfig
+    baseline: bool = False
+    expect: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expect is not None and self.expect not in VERDICTS:
+            raise ConfigError(unknown(f"verdict in `expect` of {self.name}", self.expect, VERDICTS))
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Everything a run needs to know, resolved."""
+
+    name: str
+    run_dir: str
+    seed: int
+    model: LoaderConfig
+    backend: BackendConfig
+    prompts: LoaderConfig
+    decoders: tuple[DecoderEntry, ...]
+    latency: LatencyProtocol
+    quality: QualityProtocol
+    metric: LoaderConfig | None
+    gate: bool = True
+    report: bool = True
+    keep_images: bool = True
+    retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.decoders:
+            raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
+        names = [entry.name for entry in self.decoders]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ConfigError(
+                f"decoders named twice: {', '.join(twice)}; give one of them another `name:`"
+            )
+        if not self.latency.prompts and not self.quality.images:
+            raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
+        _at_least("seed", self.seed, 0)
+        if self.quality.floor and self.floor_seed == self.seed:
+            raise ConfigError(
+                f"quality.floor_seed must differ from seed, both are {self.seed}: the floor "
+                "compares the baseline with itself under another seed"
+            )
+
+    @property
+    def floor_seed(self) -> int:
+        """The second seed of the baseline: the reseed floor."""
+        floor = self.quality.floor_seed
+        return self.seed + 1 if floor is None else floor
+
+    def measured(self) -> dict[str, Any]:
+        """The settings that decide what the rows hold: all but where they go and what is made of
+        them afterwards (report, gate, quality metrics)."""
+        plain = dataclasses.asdict(self)
+        for key in ("run_dir", "retry_failed", "report", "gate", "metric"):
+            del plain[key]
+        for entry in plain["decoders"]:
+            del entry["expect"]
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """Of `measured()`, 16 hex digits: two runs with equal hashes may share a folder."""
+        return digest(self.measured())
+
+
+def digest(value: Any) -> str:
+    """16 hex digits of the SHA-256 of a JSON value with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """The dataclass `cls` from a mapping, with strict types; `where` names it in messages.
+
+    Handles str, int, float, bool, `X | None` and dict fields. Raises ConfigError on an unknown or
+    missing key and on a value of another type (a bool is no int; an int is a float).
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise ConfigError(unknown(f"setting under `{where}`", str(key), fields))
+    out: dict[str, Any] = {}
+    for key, spec in fields.items():
+        if key in values:
+            out[key] = check_type(f"{where}.{key}", values[key], hints[key])
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{key} is missing; set it with {where}.{key}=...")
+    return cls(**out)
+
+
+def check_type(where: str, value: Any, hint: Any) -> Any:
+    """`value` as a `hint`, or ConfigError. Integers are taken where floats are expected."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        kind = typing.get_origin(option) or option
+        if kind is float and type(value) in (int, float) and not math.isnan(value):
+            return float(value)
+        if type(value) is kind:
+            return value
+    words = " or ".join(_WORDS.get(typing.get_origin(o) or o, str(o)) for o in options)
+    raise ConfigError(f"{where} must be {words}, found {value!r} ({type(value).__name__})")
+
+
+_WORDS = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    dict: "a mapping",
+    type(None): "null",
+}
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (Union, types.UnionType)
+
+
+def _at_least(where: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{where} must be at least {least}, found {value}")

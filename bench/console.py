@@ -1,0 +1,59 @@
+"""The one place that writes to the terminal: lines, tables, errors, progress bars.
+
+Why: library code stays silent (house rule 9), so that a study can run in a notebook or a job.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+def say(text: str = "") -> None:
+    """One line (or several) on the standard output, flushed."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """One line on the standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain left-aligned table of strings; every row has as many cells as `headers`."""
+    widths = [
+        max(len(h), *(len(r[i]) for r in rows)) if rows else len(h) for i, h in enumerate(headers)
+    ]
+    lines = ["  ".join(h.ljust(w) for h, w in zip(headers, widths, strict=True)).rstrip()]
+    lines.append("  ".join("-" * w for w in widths))
+    lines += [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress(total: int, label: str, done: int = 0) -> Iterator[tqdm[Any]]:
+    """A bar over `total` images with the time left; logs to the standard error.
+
+    Without a terminal it writes a line every ten seconds instead of redrawing ten times a second.
+    """
+    from tqdm import tqdm
+
+    bar: tqdm[Any]
+    with tqdm(
+        total=total,
+        initial=done,
+        desc=label,
+        unit="img",
+        mininterval=0.2 if sys.stderr.isatty() else 10.0,
+        dynamic_ncols=True,
+    ) as bar:
+        yield bar

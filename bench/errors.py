@@ -1,0 +1,43 @@
+"""Errors that a user can act on: shown as a message without a traceback, exit status 2.
+
+Why one file without imports: the command line must be able to name them before torch or Hydra is
+loaded. Each message says what was expected, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BenchError(Exception):
+    """Base of the harness's own errors."""
+
+
+class ConfigError(BenchError):
+    """A setting that cannot be: unknown name, wrong type, impossible value."""
+
+
+class PromptError(BenchError):
+    """A prompt set that cannot be used: missing file, empty, duplicate or unreadable prompts."""
+
+
+class FolderError(BenchError):
+    """A results folder that must not be written to: other schema, other configuration, in use."""
+
+
+class DiskFullError(BenchError):
+    """No space left. Everything recorded so far is intact; a rerun resumes."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The `count` known names that resemble `name` most, best first (possibly none)."""
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name: the nearest ones first, then all of them."""
+    names = sorted(known)
+    close = nearest(name, names)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"

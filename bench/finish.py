@@ -1,0 +1,80 @@
+"""After the rows: the exactness gate, the quality figures and summary.csv."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from bench.config import StudyConfig
+from bench.outcome import Failure, attempt
+from bench.plugins import call
+from bench.quality import Scorer
+from bench.records import write_atomically
+from bench.runner import RunResult
+from bench.study import Cell
+from bench.summary import summarise
+from decoders.api import ImageModel
+
+log = logging.getLogger(__name__)
+VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says of a decoder. verdict: exact, bounded, violates, or "not checked"."""
+
+    decoder: str
+    verdict: str
+    figure: float
+    detail: str
+    expect: str | None
+
+    @property
+    def as_expected(self) -> bool:
+        if self.expect is None:
+            return self.verdict in ("exact", "bounded")
+        return self.verdict == self.expect
+
+    def cells(self) -> tuple[str, ...]:
+        """Cells of a table."""
+        expected = self.expect or "exact or bounded"
+        return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
+
+
+def finish(config: StudyConfig, result: RunResult) -> pd.DataFrame:
+    """Judges, scores and summarises the rows of a run; returns the summary."""
+    found = verdicts(result.model, result.cells) if config.gate else []
+    if found:
+        table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
+        text = table.to_csv(index=False).encode()
+        write_atomically(result.path / "exactness.csv", lambda file: file.write(text))
+    scorer: Scorer | None = None
+    if config.metric is not None and config.quality.images and config.keep_images:
+        scorer = call(config.metric, device=config.backend.device)
+    return summarise(
+        result.path,
+        result.rows,
+        result.cells,
+        scorer=scorer,
+        exactness={v.decoder: v.verdict for v in found},
+    )
+
+
+def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
+    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error."""
+    from bench.gate import check_decoder
+
+    out = []
+    for cell in cells:
+        found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
+        if isinstance(found, Failure):
+            log.warning("the gate could not judge %s: %s", cell.entry.name, found.error)
+            judged = ("not checked", float("nan"), found.error)
+        else:
+            judged = (found.verdict, found.figure, found.detail)
+        out.append(Verdict(cell.entry.name, *judged, cell.entry.expect))
+    return out

@@ -1,0 +1,188 @@
+"""The folder of a run: results/runs/<study>/, its guard, its rows and images.
+
+    study.json                                       schema version, configuration and its hash
+    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
+    images/<cell>/<the same stem>.png
+    records.parquet, summary.csv, report/            made from the rows at the end
+
+Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
+averaged as if they were one experiment. Such a folder is refused and left untouched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bench import records
+from bench.errors import DiskFullError, FolderError
+
+log = logging.getLogger(__name__)
+MAX_SHOWN = 6  # differences listed in an error
+
+
+@dataclass
+class RunFolder:
+    """An opened folder. `tables` holds every row so far, keyed by (cell, stem)."""
+
+    path: Path
+    tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
+
+    def row_path(self, cell: str, stem: str) -> Path:
+        return self.path / "rows" / cell / f"{stem}.parquet"
+
+    def image_name(self, cell: str, stem: str) -> str:
+        """The picture's path inside the folder, as rows hold it."""
+        return f"images/{cell}/{stem}.png"
+
+    def has(self, cell: str, stem: str) -> bool:
+        return (cell, stem) in self.tables
+
+    def load(self, keys: Mapping[tuple[str, str], object], retry_failed: bool) -> None:
+        """Reads the rows of `keys` that exist. Damaged rows are made again, with a warning; failed
+        ones too where `retry_failed` is set."""
+        for cell, stem in keys:
+            path = self.row_path(cell, stem)
+            if not path.exists():
+                continue
+            table = records.read(path)
+            if table is None or not self._has_image(table):
+                log.warning("%s or its image is damaged; it is decoded again", path)
+            elif not (retry_failed and table.column("status")[0].as_py() == "failed"):
+                self.tables[cell, stem] = table
+
+    def _has_image(self, table: pa.Table) -> bool:
+        """Whether the picture that a row names is there and not empty."""
+        name = table.column("image")[0].as_py()
+        picture = self.path / name
+        return not name or (picture.is_file() and picture.stat().st_size > 0)
+
+    def add(self, cell: str, stem: str, row: Mapping[str, Any], image: Any = None) -> None:
+        """Writes the image (a PIL image, if any), then the row: a row's image always exists."""
+        if image is not None:
+            records.write_atomically(
+                self.path / self.image_name(cell, stem),
+                lambda file: image.save(file, format="PNG"),
+                sync=False,
+            )
+        table = records.to_table(row)
+        records.write(self.row_path(cell, stem), table)
+        self.tables[cell, stem] = table
+
+    def merge(self) -> pa.Table:
+        """All rows in one table, ordered by cell as given and stem, also as records.parquet."""
+        if not self.tables:
+            raise FolderError(f"{self.path} holds no rows; run the study first")
+        merged = pa.concat_tables(self.tables[key] for key in self.tables).combine_chunks()
+        records.write(self.path / "records.parquet", merged)
+        return merged
+
+
+@contextmanager
+def open_folder(
+    path: Path, config: Mapping[str, Any], config_hash: str, machine: Mapping[str, Any]
+) -> Iterator[RunFolder]:
+    """The folder, created or resumed, locked against a second run for as long as it is open.
+
+    config: the settings that decide what rows hold; machine: what decides how fast they are.
+    Raises FolderError where the folder belongs to another schema version, configuration or machine,
+    is no run folder, or is in use; DiskFullError.
+    """
+    identity = {
+        "schema_version": records.SCHEMA_VERSION,
+        "config_hash": config_hash,
+        "config": dict(config),
+        "machine": dict(machine),
+    }
+    study = path / "study.json"
+    if path.exists() and not path.is_dir():
+        raise FolderError(f"{path} is a file; choose another run_dir=")
+    if study.exists():
+        _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)
+    elif path.exists() and any(p.name != ".lock" for p in path.iterdir()):
+        raise FolderError(
+            f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
+            "run_dir= or empty it"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(
+                f"another run is writing to {path}; wait for it or choose another run_dir="
+            ) from error
+        _sweep(path)
+        if not study.exists():
+            text = json.dumps(identity, indent=1, sort_keys=True).encode()
+            records.write_atomically(study, lambda file: file.write(text))
+        yield RunFolder(path)
+
+
+def check_space(path: Path, images: int, bytes_per_image: int = 60_000) -> None:
+    """Raises DiskFullError before work starts where `images` rows with pictures would not fit."""
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    free, need = shutil.disk_usage(existing).free, images * bytes_per_image
+    if free < need:
+        raise DiskFullError(
+            f"{images} rows need about {need / 1e6:.0f} MB in {path}, {free / 1e6:.0f} MB are "
+            "free; free some space or choose another run_dir="
+        )
+
+
+def _sweep(path: Path) -> None:
+    """Removes temporary files that a killed run left behind."""
+    for stray in path.rglob(".tmp-*"):
+        stray.unlink()
+
+
+def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises FolderError where `found` (study.json) is not what this run would write."""
+    advice = f"choose another run_dir= or delete {path}; nothing was changed"
+    if found.get("schema_version") != wanted["schema_version"]:
+        raise FolderError(
+            f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
+            f"{wanted['schema_version']}; {advice}"
+        )
+    if found.get("config_hash") != wanted["config_hash"]:
+        shown = _differences(found.get("config", {}), wanted["config"])
+        raise FolderError(f"{path} holds another configuration: {shown}; {advice}")
+    if found.get("machine") != wanted["machine"]:
+        shown = _differences(found.get("machine", {}), wanted["machine"])
+        raise FolderError(
+            f"{path} was measured on another machine, and times of two machines do not compare: "
+            f"{shown}; {advice}"
+        )
+
+
+def _differences(found: Any, wanted: Any) -> str:
+    """The settings that differ, as `key: there -> here`."""
+    old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
+    keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    lines = [f"{k}: {old.get(k, 'absent')} -> {new.get(k, 'absent')}" for k in keys[:MAX_SHOWN]]
+    more = len(keys) - MAX_SHOWN
+    return ", ".join(lines) + (f" and {more} more" if more > 0 else "")
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as one level of dotted names; items of a list by their name."""
+    if isinstance(value, Mapping):
+        pairs = [(str(k), v) for k, v in value.items()]
+    elif isinstance(value, list):
+        named = [str(v["name"]) if isinstance(v, Mapping) and "name" in v else "" for v in value]
+        pairs = [(name or str(i), v) for i, (name, v) in enumerate(zip(named, value, strict=True))]
+    else:
+        return {prefix.rstrip("."): value}
+    out: dict[str, Any] = {}
+    for key, inner in pairs:
+        out |= _flat(inner, f"{prefix}{key}.")
+    return out

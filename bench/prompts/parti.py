@@ -1,0 +1,29 @@
+"""PartiPrompts (2206.10789): 1,632 prompts in twelve categories, tab-separated."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from bench.errors import PromptError, unknown
+from bench.prompts import Prompt, check
+from bench.prompts.file import read_text
+
+
+def load(count: int, path: str, category: str | None = None) -> list[Prompt]:
+    """The first `count` prompts of the official file, of one category if given. PromptError."""
+    source = Path(path)
+    lines = read_text(source).splitlines()
+    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    if not rows or not {"Prompt", "Category"} <= set(rows[0]):
+        raise PromptError(f"{source} is not PartiPrompts.tsv: no columns Prompt and Category")
+    prompts = [
+        Prompt(f"parti-{number:04d}", row["Prompt"].strip(), row["Category"])
+        for number, row in enumerate(rows, start=1)
+    ]
+    if category is not None:
+        known = {p.category for p in prompts}
+        if category not in known:
+            raise PromptError(unknown("prompts.category", category, known))
+        prompts = [p for p in prompts if p.category == category]
+    return check(prompts, str(source), count)

@@ -1,0 +1,25 @@
+"""Held-out captions of the embedded scenes: what the tiny models can draw."""
+
+from __future__ import annotations
+
+from bench.errors import ConfigError, unknown
+from bench.prompts import Prompt, check
+from decoders.tiny.scenes import SPLITS, scene_captions
+
+
+def load(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
+    """The first `count` distinct captions of a split; the category says how many objects.
+
+    Two scenes may have the same caption; the later one is skipped, as it would be the same image.
+    """
+    if split not in SPLITS:
+        raise ConfigError(unknown("prompts.split", split, SPLITS))
+    found: dict[str, Prompt] = {}
+    start = 0
+    while len(found) < count:
+        indices = range(start, start + count)
+        for index, (text, spec) in zip(indices, scene_captions(split, indices, seed), strict=True):
+            category = "one object" if len(spec.objects) == 1 else "two objects"
+            found.setdefault(text, Prompt(f"{split}-{seed}-{index:05d}", text, category))
+        start += count
+    return check(list(found.values()), f"scenes ({split})", count)

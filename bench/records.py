@@ -1,0 +1,123 @@
+"""The schema of a result row, and rows as Parquet files that are whole or absent.
+
+One row an image. A row is written to a temporary file, synced and renamed, so a killed run leaves
+no half row; all rows of a run are merged into records.parquet at the end. A change of a column's
+name, type or meaning raises SCHEMA_VERSION: folders of another version are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.errors import DiskFullError, FolderError
+
+SCHEMA_VERSION = 1
+PROTOCOLS = ("latency", "quality", "floor")
+
+_TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
+_LISTS = {
+    "accepted": pa.int16(),  # per step: drafts accepted
+    "kind": pa.uint8(),  # per code: decoders.api.CodeKind
+    "depth": pa.uint8(),  # per code: depth in the draft tree
+    "step": pa.int32(),  # per code: the target forward that committed it
+    "moved": pa.float32(),  # per code: mass moved, TV(p, p_A)
+    "bound": pa.float32(),  # per code: bound declared on it
+    "codes": pa.int32(),
+    "tv_output": pa.float32(),  # per recorded pair: true output TV of the rule
+    "tv_output_bound": pa.float32(),
+}
+# Seconds, codes a target forward; NaN where not measured.
+MEASURED = (
+    "seconds_text", "seconds_prefill", "seconds_draft", "seconds_verify", "seconds_accept",
+    "seconds_vq", "seconds_total", "seconds_batch", "mal", "mal_no_bonus",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("schema_version", _WHOLE), ("study", _TEXT), ("protocol", _TEXT), ("model", _TEXT),
+        ("decoder", _TEXT), ("loop", _TEXT), ("drafter", _TEXT), ("tree", _TEXT),
+        ("acceptance", _TEXT), ("backend", _TEXT), ("device", _TEXT), ("dtype", _TEXT),
+        ("temperature", _REAL), ("cfg", _REAL), ("top_k", _WHOLE), ("top_p", _REAL),
+        ("prompt_index", _WHOLE), ("prompt_id", _TEXT), ("prompt", _TEXT), ("category", _TEXT),
+        ("seed", _WHOLE), ("batch", _WHOLE), ("status", _TEXT), ("error", _TEXT),
+        *((name, _REAL) for name in MEASURED),
+        ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
+        *((name, pa.list_(kind)) for name, kind in _LISTS.items()),
+        ("image", _TEXT), ("peak_memory_mb", _REAL), ("git_commit", _TEXT),
+        ("git_dirty", pa.bool_()), ("versions", _TEXT), ("cpu", _TEXT), ("gpu", _TEXT),
+        ("threads", _WHOLE), ("config_hash", _TEXT), ("weights_hash", _TEXT),
+        ("prompt_hash", _TEXT), ("started_at", _TEXT),
+    ]
+)  # fmt: skip
+
+
+def empty_measures() -> dict[str, Any]:
+    """The measured columns of a row that measured nothing: NaN, 0, empty lists."""
+    row: dict[str, Any] = dict.fromkeys(MEASURED, math.nan)
+    row |= dict.fromkeys(("nfe", "drafter_calls", "tree_depth", "tree_nodes"), 0)
+    row |= {column: [] for column in _LISTS}
+    row |= {"image": "", "peak_memory_mb": math.nan}
+    return row
+
+
+def to_table(row: Mapping[str, Any]) -> pa.Table:
+    """A table of one row in the schema. Raises FolderError on a missing or unknown column."""
+    missing, extra = set(SCHEMA.names) - set(row), set(row) - set(SCHEMA.names)
+    if missing or extra:
+        raise FolderError(
+            f"a row does not fit schema {SCHEMA_VERSION}: missing {sorted(missing)}, "
+            f"unknown {sorted(extra)}"
+        )
+    return pa.Table.from_pylist([dict(row)], schema=SCHEMA)
+
+
+def read(path: Path) -> pa.Table | None:
+    """The rows of a file, or None where it is not a whole Parquet file of this schema."""
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (pa.ArrowInvalid, EOFError):
+        return None
+    return table if table.schema.equals(SCHEMA) else None
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """Writes a table so that `path` is whole or absent at any moment. Raises DiskFullError."""
+    write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
+    """Calls `fill` on a temporary file beside `path`, syncs it and renames it to `path`.
+
+    sync False: a power failure (not a kill) may leave an empty file. On any failure the temporary
+    file is removed and `path` is as it was. Raises DiskFullError when the disk (or the quota) is
+    full, other OSError as they are.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
+        ) as file:
+            temporary = file.name
+            fill(file)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no space left while writing {path}; what was recorded so far is intact. Free "
+                "some space and run the same command again: it resumes"
+            ) from error
+        raise

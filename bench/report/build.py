@@ -1,0 +1,102 @@
+"""Build a run's whole report: `python -m bench report` and the end of `python -m bench run`.
+
+<run>/report/index.html           everything on one page
+<run>/report/table.{txt,md,tex,csv}
+<run>/report/plots/*.svg, *.png
+<run>/report/contact_sheet.png, code_maps.png     where images were kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from bench.records import write_atomically
+from bench.report import code_map, contact, tables
+from bench.report.load import load_run
+from bench.report.model import Run
+from bench.report.page import Figure, render
+from bench.report.plots import bars, depth, latency, moved, pareto
+from bench.report.plots.style import Plot, save
+
+DRAWERS: tuple[Callable[[Run], Plot], ...] = (
+    pareto.draw,
+    bars.draw,
+    depth.draw,
+    moved.draw,
+    latency.draw,
+)
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """What was written. `terminal` is the text of table.txt, for the command line to show."""
+
+    folder: Path
+    page: Path
+    text: Path
+    markdown: Path
+    latex: Path
+    csv: Path
+    terminal: str
+    plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
+    contact_sheet: Path | None = None  # None: no image was kept
+    code_maps: Path | None = None
+
+
+def build_report(run_dir: Path) -> ReportPaths:
+    """Reads `records.parquet` and `summary.csv` of `run_dir`, writes `run_dir/report/`.
+
+    A run whose every decoder failed gets a page that says so. Raises ReportError (a BenchError) on
+    missing, unreadable, empty or incomplete files, before anything is written.
+    """
+    run = load_run(run_dir)
+    folder = run_dir / "report"
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    terminal = tables.terminal(run)
+    texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}
+    texts["csv"] = tables.csv(run)
+    for ending, text in texts.items():
+        _write(folder / f"table.{ending}", text)
+
+    plots, figures, notes = {}, [], []
+    if run.all_failed:
+        notes.append("Every decoder of this run failed; there is nothing to plot.")
+    else:
+        for draw in DRAWERS:
+            plot = draw(run)
+            plots[plot.name] = save(plot, folder / "plots")
+            figures.append(Figure(plot.title, plot.caption, plots[plot.name][0]))
+    sheet = _sheet(contact.contact_sheet(run), folder / "contact_sheet.png")
+    maps = _sheet(code_map.code_maps(run), folder / "code_maps.png")
+    if sheet is not None:
+        figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
+    if maps is not None:
+        figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
+    if sheet is None:
+        notes.append("No image was kept, so there is neither a contact sheet nor a code map.")
+    page = folder / "index.html"
+    _write(page, render(run, figures, notes))
+    return ReportPaths(
+        folder, page, folder / "table.txt", folder / "table.md", folder / "table.tex",
+        folder / "table.csv", terminal, plots, sheet, maps,
+    )  # fmt: skip
+
+
+MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def _sheet(image: Image.Image | None, path: Path) -> Path | None:
+    """Saves the sheet; removes an older one when there is none, so that none goes stale."""
+    if image is None:
+        path.unlink(missing_ok=True)
+        return None
+    write_atomically(path, lambda file: image.save(file, format="PNG"))
+    return path

@@ -1,0 +1,183 @@
+"""Read `records.parquet` and `summary.csv` of a run folder, checked, into a `Run`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.records import SCHEMA_VERSION
+from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
+
+SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
+FLOOR_SUFFIX = " (reseed floor)"  # of the decoder's name in summary.csv
+NO_PART = {"", "none", "null", "-", "nan"}
+
+SUMMARY_TEXT = (
+    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "fid_features",
+    "exactness", "status",
+)  # fmt: skip
+SUMMARY_NUMBERS = (
+    "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
+    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "nfe", "n_quality",
+    "fid", "fid_lo", "fid_hi", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "peak_memory_mb",
+)  # fmt: skip
+PHASES = ("text", "prefill", "draft", "verify", "accept", "vq")
+PROVENANCE = (
+    "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
+    "prompt_hash", "started_at",
+)  # fmt: skip
+RECORD_COLUMNS = (
+    "schema_version", "study", "protocol", "model", "decoder", "tree", "acceptance", "backend",
+    "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "status", "error",
+    *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
+    "accepted", "kind", "moved", "bound", "tv_output", "tv_output_bound", "image", *PROVENANCE,
+)  # fmt: skip
+
+
+def load_run(run_dir: Path) -> Run:
+    """`records.parquet` and `summary.csv` of a run folder.
+
+    Raises ReportError on a missing, unreadable, empty or incomplete file.
+    """
+    if not run_dir.is_dir():
+        raise ReportError(
+            f"no run folder {run_dir}: run a study first (python -m bench run study=...)"
+        )
+    summary = _read_summary(run_dir / "summary.csv")
+    records = _read_records(run_dir / "records.parquet")
+    summary = _with_unsummarised(summary, records)
+    entries = [
+        _entry({str(k): v for k, v in row.items()}, records) for row in summary.to_dict("records")
+    ]
+    study = as_text(summary["study"].iloc[0]) or run_dir.name
+    return Run(run_dir, study, _sections(entries), records)
+
+
+def _read_summary(path: Path) -> pd.DataFrame:
+    _require(path)
+    try:
+        # Only empty cells are missing: a part may well be called "none" or "null".
+        table = pd.read_csv(path, keep_default_na=False, dtype=str)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path} is not a readable table ({error}); {_REMEDY}") from error
+    _require_columns(path, (*SUMMARY_TEXT, *SUMMARY_NUMBERS), list(table.columns))
+    if table.empty:
+        raise ReportError(f"{path} has no rows: nothing was measured yet; {_REMEDY}")
+    for column in SUMMARY_NUMBERS:
+        blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
+        try:
+            table[column] = table[column].mask(blank).astype(float)
+        except ValueError as error:
+            raise ReportError(
+                f"{path}: column {column} holds a non-number ({error}); {_REMEDY}"
+            ) from error
+    return table
+
+
+def _read_records(path: Path) -> pd.DataFrame:
+    import pyarrow
+    import pyarrow.parquet
+
+    _require(path)
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+        _require_columns(path, RECORD_COLUMNS, names)
+        records = pd.read_parquet(path, columns=list(RECORD_COLUMNS))
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowIOError) as error:
+        raise ReportError(f"{path} is not a readable Parquet file ({error}); {_REMEDY}") from error
+    versions = set(records["schema_version"]) - {SCHEMA_VERSION}
+    if versions:
+        raise ReportError(
+            f"{path} has rows of schema version {sorted(versions)}, this program reads "
+            f"{SCHEMA_VERSION}: report it with the version of lantern-bench that made it, or run "
+            "the study again into another run_dir="
+        )
+    if records.empty:
+        raise ReportError(f"{path} has no rows: no image was decoded yet; {_REMEDY}")
+    return records
+
+
+_REMEDY = "run `python -m bench run study=...` again: it resumes and rewrites both files"
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise ReportError(f"{path} is missing; {_REMEDY}")
+
+
+def _require_columns(path: Path, wanted: tuple[str, ...], found: list[str]) -> None:
+    missing = [column for column in wanted if column not in found]
+    if missing:
+        raise ReportError(f"{path} lacks the columns {', '.join(missing)}; {_REMEDY}")
+
+
+def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
+    """Adds a row without figures for decoders that only the records know: none may go missing."""
+    known = set(summary["decoder"])
+    rows: list[dict[str, Any]] = []
+    for name, group in records.groupby("decoder", sort=False):
+        if name in known:
+            continue
+        failed = bool((group["status"] == "failed").all())
+        row: dict[str, Any] = dict.fromkeys(SUMMARY_TEXT, "") | dict.fromkeys(
+            SUMMARY_NUMBERS, math.nan
+        )
+        shared = [column for column in records.columns if column in summary.columns]
+        row |= {column: group[column].iloc[0] for column in shared if column != "mal"}
+        row["status"] = "failed" if failed else "failed: not in summary.csv"
+        rows.append(row)
+    if not rows:
+        return summary
+    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True)
+
+
+def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
+    name = as_text(row["decoder"])
+    is_floor = name.endswith(FLOOR_SUFFIX)
+    mask = records["decoder"] == name.removesuffix(FLOOR_SUFFIX)
+    mask &= (records["protocol"] == "floor") == is_floor
+    for key in SECTION_KEYS:
+        if not missing(row[key]):
+            mask &= records[key].isna() | (records[key] == row[key])
+    mine = records[mask]
+    failed = mine[mine["status"] == "failed"]
+    errors = [text for text in map(as_text, failed["error"]) if text]
+    error = errors[0] if errors else ""
+    status = str(row["status"])
+    if not error and status.startswith("fail"):
+        error = status.partition(":")[2].strip() or "no error was recorded"
+    return Entry(name, Role.FLOOR if is_floor else Role.DECODER, row, mine, error, len(failed))
+
+
+def _sections(entries: list[Entry]) -> list[Section]:
+    """Groups by SECTION_KEYS, in order of first appearance."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
+    varying = [key for at, key in enumerate(SECTION_KEYS[:4]) if len({g[at] for g in groups}) > 1]
+    return [_section(group, varying) for group in groups.values()]
+
+
+def _section(entries: list[Entry], varying: list[str]) -> Section:
+    partless = [e for e in entries if e.role is Role.DECODER and e.part_key[0].lower() in NO_PART]
+    exact_one = [e for e in partless if e.number("speedup") == 1]
+    baseline = next(iter(exact_one or partless), None)
+    entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]
+    temperature = entries[0].number("temperature")
+    greedy = temperature == 0
+    title = "Greedy (temperature 0" if greedy else f"Sampling (temperature {temperature:g}"
+    guidance = entries[0].number("cfg")
+    title += ")" if math.isnan(guidance) else f", guidance {guidance:g})"
+    if varying:
+        title += ": " + ", ".join(f"{entries[0].text(key)}" for key in varying)
+    features = {e.text("fid_features") for e in entries if e.text("fid_features")}
+    suffix = f" ({', '.join(sorted(features))})" if features else ""
+    # The embedded model's CLIP is the network its FID features come from: name both after it.
+    own_clip = len(features) == 1 and next(iter(features)).endswith("-clip")
+    clip = f"CLIP ({next(iter(features)).removesuffix('-clip')})" if own_clip else "CLIP"
+    return Section(title, greedy, entries, f"FID{suffix}", clip)

@@ -1,0 +1,144 @@
+"""The view of a run that the report is drawn from: sections of entries, in summary order.
+
+A *section* holds what may be compared: one model, backend, device, dtype, temperature and guidance,
+because a speed-up is a paired ratio to AR under the same settings. Greedy and sampling decoders
+therefore never share a table section or a panel. An *entry* is one row of `summary.csv` with its
+image rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError
+
+
+class ReportError(BenchError):
+    """A run folder that cannot be reported on: says what is missing and what to do."""
+
+
+class Role(Enum):
+    """What a row of the summary stands for."""
+
+    BASELINE = "baseline"  # the AR entry that the section's speed-ups refer to
+    DECODER = "decoder"
+    FLOOR = "floor"  # AR again with a second seed: how far apart two equal decoders come out
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One decoder of one section: its summary row and its image rows (floor rows left out)."""
+
+    name: str
+    role: Role
+    row: dict[str, Any]
+    records: pd.DataFrame
+    error: str  # first error met, "" when every image came out
+    failures: int  # failed image rows
+
+    @property
+    def failed(self) -> bool:
+        """True when the entry has no figures to show."""
+        return str(self.row["status"]).startswith("fail")
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """Image rows that came out."""
+        return self.records[self.records["status"] == "ok"]
+
+    @property
+    def part_key(self) -> tuple[str, str]:
+        """(acceptance, tree): equal for the same composition at another temperature."""
+        return as_text(self.row["acceptance"]), as_text(self.row["tree"])
+
+    def number(self, column: str) -> float:
+        """Figure of the summary; NaN where it was not measured."""
+        return float(self.row[column])
+
+    def text(self, column: str) -> str:
+        return as_text(self.row[column])
+
+    def latency_rows(self) -> pd.DataFrame:
+        """Image rows of the latency protocol that came out."""
+        return self.ok[self.ok["protocol"] == "latency"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Entries that were measured under the same model, device and temperature."""
+
+    title: str
+    greedy: bool
+    entries: list[Entry]
+    fid_name: str
+    clip_name: str
+
+    @property
+    def baseline(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.role is Role.BASELINE), None)
+
+    @property
+    def floor(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.role is Role.FLOOR), None)
+
+    @property
+    def decoders(self) -> list[Entry]:
+        """Every entry but the floor, failed ones included."""
+        return [entry for entry in self.entries if entry.role is not Role.FLOOR]
+
+    def floor_width(self, column: str) -> float:
+        """|figure of AR with the second seed - figure of AR|; NaN where either is missing."""
+        if self.baseline is None or self.floor is None:
+            return math.nan
+        return abs(self.floor.number(column) - self.baseline.number(column))
+
+    def speed_is_noise(self, entry: Entry) -> bool:
+        """The interval of the speed-up includes 1: faster and slower are both possible."""
+        if entry.role is not Role.DECODER:
+            return False
+        return entry.number("speedup_lo") <= 1 <= entry.number("speedup_hi")
+
+    def quality_is_noise(self, entry: Entry, column: str) -> bool:
+        """The difference to AR is no larger than that of AR to itself under another seed."""
+        if entry.role is not Role.DECODER or self.baseline is None:
+            return False
+        difference = abs(entry.number(column) - self.baseline.number(column))
+        return difference <= self.floor_width(column)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything the report shows."""
+
+    folder: Path
+    study: str
+    sections: list[Section]
+    records: pd.DataFrame
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for section in self.sections for entry in section.entries]
+
+    @property
+    def failures(self) -> list[Entry]:
+        """Entries with at least one failed image, wholly failed or not."""
+        return [entry for entry in self.entries if entry.failed or entry.failures]
+
+    @property
+    def all_failed(self) -> bool:
+        return all(entry.failed for entry in self.entries if entry.role is not Role.FLOOR)
+
+
+def missing(value: Any) -> bool:
+    """An empty cell: None, NaN or an empty string."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def as_text(value: Any) -> str:
+    return "" if missing(value) else str(value)

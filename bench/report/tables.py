@@ -1,0 +1,181 @@
+"""The tables of a report as terminal text, Markdown, LaTeX and CSV, all from one set of cells.
+
+Every interval is shown beside its figure, a failed decoder keeps its row with its error, the AR
+reseed floor has a row of its own, and figures that cannot be told from noise carry a mark.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+import pandas as pd
+
+from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
+from bench.report.model import Run
+
+
+def legend(run: Run) -> list[str]:
+    """How to read the tables, one sentence group an item."""
+    lines = [
+        "[a, b]: 95 % interval. Speed-up: AR's seconds over the decoder's on the same prompts, "
+        "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
+        "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
+        f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that differs "
+        f"from AR's by no more than AR differs from itself under another seed ({FLOOR_LABEL}).",
+        "Moved mass: TV(p, p_A) of the relaxed target, beside the bound that the rule declares; "
+        "output TV: distance from p of what the decoder really samples, exact at "
+        "recorded positions.",
+        "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
+        f"bound) or violates. {ABSENT}: not measured.",
+    ]
+    for section in run.sections:
+        width = {name: section.floor_width(name) for name in ("fid", "clip")}
+        if any(math.isnan(value) for value in width.values()):
+            lines.append(f"{section.title}: no {FLOOR_LABEL}, so no quality figure is marked.")
+        else:
+            lines.append(
+                f"{section.title}: floor {section.fid_name} {number(width['fid'])}, "
+                f"{section.clip_name} {number(width['clip'])}."
+            )
+    return lines
+
+
+def failures(run: Run) -> list[tuple[str, str]]:
+    """(decoder, what went wrong in full) of every entry with a failed image."""
+    lines = []
+    for entry in run.failures:
+        total = len(entry.records)
+        count = f"{entry.failures} of {total} images failed: " if entry.failures else ""
+        lines.append((entry.name, count + entry.error))
+    return lines
+
+
+def terminal(run: Run, width: int = 132) -> str:
+    """Main tables, legend and failures as plain text, at most `width` columns where cells allow."""
+    blocks = [f"{run.study}: {run.folder}"]
+    blocks += [_terminal_table(table, width) for table in main_tables(run)]
+    notes = [textwrap.fill(line, width, subsequent_indent="  ") for line in legend(run)]
+    blocks.append("How to read it\n" + "\n".join(notes))
+    broken = [
+        textwrap.fill(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
+        for name, text in failures(run)
+    ]
+    if broken:
+        blocks.append("Failures\n" + "\n".join(broken))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _terminal_table(table: Table, width: int) -> str:
+    grid = [table.columns, *(row.cells for row in table.rows)]
+    widths = [max(len(cells[at]) for cells in grid) for at in range(len(table.columns))]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        rest = [cell.ljust(size) for cell, size in zip(cells[1:], widths[1:], strict=True)]
+        return "  ".join([first, *rest]).rstrip()
+
+    lines = [table.title, line(table.columns), line(["─" * size for size in widths])]
+    for row in table.rows:
+        if row.message:
+            room = max(width - widths[0] - 2, 40)
+            message = textwrap.shorten(row.message, room, placeholder=" …")
+            lines.append(f"{row.cells[0].ljust(widths[0])}  {message}")
+        else:
+            lines.append(line(row.cells))
+    return "\n".join(lines)
+
+
+def markdown(run: Run) -> str:
+    """Main and detail tables, legend and failures as GitHub Markdown."""
+    parts = [f"# {_md(run.study)}", *(_markdown_table(table) for table in main_tables(run))]
+    parts.append("\n".join(f"* {_md(line)}" for line in legend(run)))
+    parts.append("# Details")
+    parts += [_markdown_table(table) for table in detail_tables(run)]
+    broken = failures(run)
+    if broken:
+        parts.append("# Failures")
+        parts.append("\n".join(f"* **{_md(name)}**: {_md(text)}" for name, text in broken))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [f"**{_md(table.title)}**", ""]
+    lines.append("| " + " | ".join(map(_md, table.columns)) + " |")
+    lines.append("|" + "|".join([":--", *["--:"] * (len(table.columns) - 1)]) + "|")
+    for row in table.rows:
+        cells = [_md(cell) for cell in row.cells]
+        if row.message:
+            cells[1] = f"**failed**: {_md(row.message.removeprefix('failed: '))}"
+        if row.kind == "floor":
+            cells = [f"*{cell}*" if cell else "" for cell in cells]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _md(text: str) -> str:
+    """Escapes what would end a cell or start markup."""
+    for char in "\\|*_<`":
+        text = text.replace(char, "\\" + char)
+    return " ".join(text.split())
+
+
+def latex(run: Run) -> str:
+    """One booktabs `table*` a section; needs the packages booktabs and graphicx."""
+    blocks = ["% needs \\usepackage{booktabs,graphicx}"]
+    blocks += [_latex_table(table, run) for table in main_tables(run)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _latex_table(table: Table, run: Run) -> str:
+    count = len(table.columns)
+    lines = [
+        r"\begin{table*}[t]",
+        r"\centering",
+        rf"\caption{{{_tex(run.study)}. {_tex(table.title)}. Brackets: 95\,\% intervals; "
+        rf"{_tex(NOISE)}: not distinguishable from noise.}}",
+        r"\resizebox{\linewidth}{!}{%",
+        rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}",
+        r"\toprule",
+        " & ".join(map(_tex, table.columns)) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        if row.kind == "floor":
+            lines.append(r"\midrule")
+        cells = [_tex(cell) for cell in row.cells]
+        if row.message:
+            cells = [cells[0], rf"\multicolumn{{{count - 1}}}{{l}}{{\emph{{{_tex(row.message)}}}}}"]
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
+    return "\n".join(lines)
+
+
+def _tex(text: str) -> str:
+    escapes = {
+        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        NOISE: r"$\approx$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
+    }  # fmt: skip
+    return "".join(escapes.get(char, char) for char in " ".join(text.split()))
+
+
+def csv(run: Run) -> str:
+    """Every column of the summary in full precision, plus section, role, noise marks and error."""
+    rows = []
+    for section in run.sections:
+        for entry in section.entries:
+            rows.append(
+                entry.row
+                | {
+                    "section": section.title,
+                    "role": entry.role.value,
+                    "speedup_is_noise": section.speed_is_noise(entry),
+                    "fid_is_noise": section.quality_is_noise(entry, "fid"),
+                    "clip_is_noise": section.quality_is_noise(entry, "clip"),
+                    "failed_images": entry.failures,
+                    "error": entry.error,
+                }
+            )
+    return pd.DataFrame(rows).to_csv(index=False)

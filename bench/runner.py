@@ -1,0 +1,244 @@
+"""Runs a study: both protocols, resumable, one row an image.
+
+Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt. Quality: in batches,
+the same seed for every decoder, and the baseline again under a second seed (the reseed floor).
+Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
+A killed run loses the call in flight and nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from PIL import Image
+
+from bench import study
+from bench.config import StudyConfig
+from bench.console import progress
+from bench.folder import RunFolder, check_space, open_folder
+from bench.measure.clock import Clock
+from bench.measure.device import Provenance, prepare, provenance
+from bench.measure.memory import MemoryMeter
+from bench.outcome import Failure, Outcome, attempt, decode
+from bench.plugins import call
+from bench.prompts import Prompt
+from bench.rows import Context, measured, now
+from bench.study import Batch, Cell
+from bench.warmup import warm_up
+from decoders.api import Decoder, DecoderError, ImageModel
+from decoders.compose import build_decoder
+
+log = logging.getLogger(__name__)
+ENCODE = 64  # prompts encoded at once when they are checked
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves: its folder, the merged rows, and what they were made with."""
+
+    path: Path
+    rows: pd.DataFrame
+    model: ImageModel
+    cells: list[Cell]
+
+
+def run_study(config: StudyConfig) -> RunResult:
+    """Runs (or resumes) a study and merges its rows.
+
+    Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
+    (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
+    """
+    device = prepare(config.backend)
+    made = provenance(device)
+    prompts: list[Prompt] = call(
+        config.prompts, count=max(config.latency.prompts, config.quality.images)
+    )
+    path = Path(config.run_dir)
+    with open_folder(path, config.measured(), config.hash, made.machine()) as folder:
+        model = load_model(config, device)
+        check_prompts(model, prompts)
+        every = study.cells(config, model.sampling)
+        run = Run(config, folder, model, every, made, prompts)
+        latency = study.latency_batches(config, every)
+        quality = study.quality_batches(config, every)
+        keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
+        check_space(path, len(keys))
+        folder.load(keys, config.retry_failed)
+        with frozen_heap():
+            run.protocol("latency", latency)
+            run.protocol("quality", quality)
+        folder.tables = {key: folder.tables[key] for key in keys}
+        return RunResult(path, folder.merge().to_pandas(), model, every)
+
+
+def load_model(config: StudyConfig, device: torch.device) -> ImageModel:
+    """The image model of a study on its device."""
+    loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
+    return loaded
+
+
+def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
+    """Encodes every prompt once, so that one the model cannot read stops the run before it starts.
+    The DecoderError names the prompt."""
+    for start in range(0, len(prompts), ENCODE):
+        part = prompts[start : start + ENCODE]
+        try:
+            model.text.encode([p.text for p in part])
+        except DecoderError as error:
+            bad = next((p for p in part if _unreadable(model, p)), part[0])
+            raise DecoderError(f"the model cannot read prompt {bad.id}: {error}") from error
+
+
+def _unreadable(model: ImageModel, prompt: Prompt) -> bool:
+    try:
+        model.text.encode([prompt.text])
+    except DecoderError:
+        return True
+    return False
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Moves all objects out of the garbage collector's sight: collecting before each timed region
+    then costs no more than what the last image left."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+class Run:
+    """The state of a run in progress."""
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        folder: RunFolder,
+        model: ImageModel,
+        every: Sequence[Cell],
+        made: Provenance,
+        prompts: Sequence[Prompt],
+    ) -> None:
+        self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
+        self.context = Context(config, model, made, prompts)
+        self.clock, self.meter = Clock(model.device), MemoryMeter(model.device)
+        self.decoders = {cell.key: self._build(cell) for cell in every}
+        if not self.meter.exact:
+            log.warning("peak memory is that of the whole process so far: it cannot be reset here")
+
+    def _build(self, cell: Cell) -> Decoder | Failure:
+        """The decoder of a cell. DecoderError (a setting that cannot be) passes: it stops the run
+        before work starts; any other error is the decoder's own and becomes its failed rows."""
+        name = cell.entry.name
+        try:
+            built = attempt(
+                lambda: build_decoder(self.model, cell.entry.spec, cell.sampling), (DecoderError,)
+            )
+        except DecoderError as error:
+            raise DecoderError(f"the decoder {name} cannot be built: {error}") from error
+        if isinstance(built, Failure):
+            log.warning("%s cannot be built: %s", name, built.error)
+        return built
+
+    def protocol(self, name: str, batches: Sequence[Batch]) -> None:
+        """Runs the batches that are not recorded yet, in order."""
+        todo = [b for b in batches if not all(self.folder.has(*key) for key in b.keys)]
+        total = sum(len(b.indices) for b in batches)
+        done = total - sum(len(b.indices) for b in todo)
+        if not todo:
+            return
+        with progress(total, name, done) as bar:
+            if name == "latency":
+                self._warm_up(todo, bar)
+            gc.freeze()  # what the warm-up has left to stay
+            for batch in todo:
+                bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
+                self._run(batch)
+                bar.update(len(batch.indices))
+
+    def _warm_up(self, todo: Sequence[Batch], bar: Any) -> None:
+        """Every decoder that has something to time; one that fails will fail on its rows again."""
+        first: dict[str, Batch] = {}
+        for batch in todo:
+            first.setdefault(batch.cell.key, batch)
+        for batch in first.values():
+            decoder = self.decoders[batch.cell.key]
+            bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
+            if isinstance(decoder, Failure):
+                continue
+
+            def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
+                return self._decode(batch, decoder).seconds_total
+
+            times = attempt(
+                lambda image=image: warm_up(  # type: ignore[misc]
+                    image, self.config.latency.warmup_max, self.config.latency.warmup_tolerance
+                )
+            )
+            log.info("warm-up of %s: %s", batch.cell.entry.name, times)
+
+    def _run(self, batch: Batch) -> None:
+        """Decodes one batch and records its rows, those of a failure too."""
+        started = now()
+        rows = attempt(lambda: self._measure(batch))
+        if isinstance(rows, Failure):
+            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, rows.error)
+            blank = [self.context.failed(batch, i, rows.error, started) for i in batch.indices]
+            result: list[tuple[dict[str, Any], Image.Image | None]] = [(r, None) for r in blank]
+        else:
+            result = rows
+        for index, (row, image) in zip(batch.indices, result, strict=True):
+            key, stem = batch.cell.key, batch.stem(index)
+            if self.folder.has(key, stem):
+                continue  # recorded before the run was killed
+            if row["status"] == "ok":
+                row["started_at"] = started
+                if image is not None:
+                    row["image"] = self.folder.image_name(key, stem)
+            self.folder.add(key, stem, row, image)
+
+    def _measure(self, batch: Batch) -> list[tuple[dict[str, Any], Image.Image | None]]:
+        """Rows and pictures of one batch. Raises whatever the decoder raises."""
+        decoder = self.decoders[batch.cell.key]
+        if isinstance(decoder, Failure):
+            raise DecoderError(f"it could not be built: {decoder.error}")
+        outcome = self._decode(batch, decoder)
+        latency = batch.protocol == "latency"
+        rule = getattr(decoder, "rule", None)
+        out = []
+        for b, row in enumerate(measured(outcome, latency, rule)):
+            identity = self.context.identity(batch, batch.indices[b])
+            pixels = outcome.images[b].permute(1, 2, 0).numpy()  # [H, W, 3]
+            picture = Image.fromarray(pixels) if self.config.keep_images else None
+            out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
+        return out
+
+    def _decode(self, batch: Batch, decoder: Decoder) -> Outcome:
+        prompts = [self.prompts[i].text for i in batch.indices]
+        return decode(
+            self.model,
+            decoder,
+            prompts,
+            batch.seed,
+            clock=self.clock,
+            meter=self.meter,
+            pairs=self._pairs(batch),
+        )
+
+    def _pairs(self, batch: Batch) -> int:
+        """Verified pairs that this call should record. At temperature 0 there is no output law."""
+        quality = self.config.quality
+        if batch.protocol != "quality" or batch.cell.sampling.greedy:
+            return 0
+        calls = -(-quality.images // quality.batch)
+        return -(-quality.pairs // calls)

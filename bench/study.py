@@ -1,0 +1,102 @@
+"""A study as work to do: cells (a decoder under its settings), and what each has to decode.
+
+The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
+after the other, the first one rotating, so that a drift of the machine hits all alike. Quality:
+decoder by decoder in fixed batches, so that a resumed run decodes the very same batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import DecoderEntry, StudyConfig, digest
+
+if TYPE_CHECKING:
+    from decoders.api import Sampling
+    from decoders.compose import PartSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One decoder of the study with its sampling resolved. `key` names its folders."""
+
+    key: str
+    entry: DecoderEntry
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that one cell decodes in one call. Latency: a batch of one."""
+
+    cell: Cell
+    protocol: str
+    seed: int
+    indices: tuple[int, ...]
+
+    def stem(self, index: int) -> str:
+        """File name of the row of a prompt, without its ending."""
+        return f"{self.protocol}-{self.seed}-{index:05d}"
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """(cell, stem) of each row."""
+        return [(self.cell.key, self.stem(i)) for i in self.indices]
+
+
+def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
+    """The cells in the study's order. Raises DecoderError on impossible sampling settings."""
+    out = []
+    for entry in config.decoders:
+        sampling = entry.sampling.resolve(model_sampling)
+        parts = [dataclasses.asdict(entry.spec), dataclasses.asdict(sampling)]
+        out.append(Cell(f"{entry.name}-{digest(parts)[:8]}", entry, sampling))
+    return out
+
+
+def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
+    """Prompt-major; on prompt i the order of the cells is rotated by i."""
+    out = []
+    for index in range(config.latency.prompts):
+        turn = index % len(every)
+        for cell in [*every[turn:], *every[:turn]]:
+            out.append(Batch(cell, "latency", config.seed, (index,)))
+    return out
+
+
+def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
+    """Cell-major, in fixed batches; then the floor: each sampling baseline under a second seed.
+
+    A greedy baseline has no floor: another seed would give the same images.
+    """
+    count, size = config.quality.images, config.quality.batch
+    runs = [(cell, "quality", config.seed) for cell in every]
+    if config.quality.floor:
+        floors = [c for c in every if c.entry.baseline and not c.sampling.greedy]
+        runs += [(cell, "floor", config.floor_seed) for cell in floors]
+    return [
+        Batch(cell, protocol, seed, tuple(range(start, min(start + size, count))))
+        for cell, protocol, seed in runs
+        for start in range(0, count, size)
+    ]
+
+
+def label(part: PartSpec | None) -> str:
+    """A part as a reader writes it: `lantern(k=100, delta=0.2, residual=paper)`; "none"."""
+    if part is None:
+        return "none"
+    name = re.split(r"[.:]", part.target)[-1]
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    values = ", ".join(f"{key}={_short(value)}" for key, value in part.kwargs.items())
+    return f"{snake}({values})" if values else snake
+
+
+def _short(value: Any) -> str:
+    """A keyword's value; a long list (a tree's nodes) by its length."""
+    if isinstance(value, list | tuple) and len(value) > 8:
+        return f"[{len(value)} items]"
+    return str(value)

@@ -1,0 +1,222 @@
+"""summary.csv: one row a decoder, made from the rows of a run (METHODS 5).
+
+Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
+protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
+of the same temperature and guidance. The baseline under a second seed has a row of its own, named
+`<baseline> (reseed floor)`: a difference smaller than its own is noise.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bench.prompts import Prompt
+from bench.quality import PreferenceRow, Scorer, Scores
+from bench.records import write_atomically
+from bench.study import Cell
+from metrics.errors import MetricError
+from metrics.images import read_png
+from metrics.latency import latency, speedup
+from metrics.stats import Interval
+from metrics.tv import moved_mass
+
+log = logging.getLogger(__name__)
+NAN = math.nan
+IDENTITY = (
+    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "temperature",
+    "cfg",
+)  # fmt: skip
+ACCEPTANCE = ("mal", "mal_no_bonus", "nfe")
+MASS = ("tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output")
+COLUMNS = [
+    *IDENTITY, "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
+    "speedup", "speedup_lo", "speedup_hi", *ACCEPTANCE,
+    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
+    "clip", "clip_lo", "clip_hi", *MASS, "exactness", "peak_memory_mb", "status",
+]  # fmt: skip
+FLOOR_SUFFIX = " (reseed floor)"
+
+
+def summarise(
+    folder: Path,
+    rows: pd.DataFrame,
+    cells: Sequence[Cell],
+    *,
+    scorer: Scorer | None,
+    exactness: Mapping[str, str],
+) -> pd.DataFrame:
+    """Writes summary.csv (and preference.csv where the prompts allow it); returns the summary.
+
+    rows: records.parquet; exactness: the gate's verdict by decoder name.
+    """
+    out: list[dict[str, Any]] = []
+    preferences: list[PreferenceRow] = []
+    for cell in cells:
+        own = rows[rows.decoder == cell.entry.name]
+        floor = own.protocol == "floor"
+        line, preference = _line(folder, own[~floor], "quality", scorer)
+        line |= _speedup(own, _baseline(rows, cells, cell))
+        found = [(line, preference)]
+        if floor.any():
+            line, preference = _line(folder, own[floor], "floor", scorer)
+            line["decoder"] += FLOOR_SUFFIX
+            found.append((line, preference))
+        for line, preference in found:
+            out.append(line | {"exactness": exactness.get(cell.entry.name, "")})
+            preferences += [preference] if preference else []
+    preferences += _real(rows, scorer) if preferences else []
+    table = pd.DataFrame(out)[COLUMNS]
+    _write_csv(folder / "summary.csv", table)
+    if preferences:
+        _write_csv(folder / "preference.csv", _preference_table(preferences))
+    return table
+
+
+def _line(
+    folder: Path, mine: pd.DataFrame, protocol: str, scorer: Scorer | None
+) -> tuple[dict[str, Any], PreferenceRow | None]:
+    """All columns but the speed-up and the verdict, of one decoder."""
+    ok = mine[mine.status == "ok"]
+    timed = ok[ok.protocol == "latency"]
+    drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
+    first = mine.iloc[0]
+    line: dict[str, Any] = {key: first[key] for key in IDENTITY}
+    line |= _latency(timed) | _acceptance(drawn if len(drawn) else timed)
+    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
+    line["n_quality"] = len(drawn)
+    scores, preference = _quality(folder, drawn, scorer, str(first["decoder"]), protocol)
+    line |= vars(scores)
+    memory = (timed if len(timed) else drawn)["peak_memory_mb"]
+    line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
+    line["status"] = _status(mine)
+    return line, preference
+
+
+def _status(mine: pd.DataFrame) -> str:
+    failed = mine[mine.status == "failed"]
+    if failed.empty:
+        return "ok"
+    if len(failed) == len(mine):
+        return f"failed: {failed.error.iloc[0]}"
+    return f"{len(failed)} of {len(mine)} images failed: {failed.error.iloc[0]}"
+
+
+def _latency(timed: pd.DataFrame) -> dict[str, Any]:
+    seconds = timed["seconds_total"].to_numpy(float)
+    out = {"n_latency": len(seconds), "latency_mean_s": NAN, "latency_p50_s": NAN}
+    if len(seconds) < 2:
+        single = float(seconds[0]) if len(seconds) else NAN
+        return {**out, "latency_mean_s": single, "latency_p50_s": single, "latency_p95_s": single}
+    found = latency(seconds)
+    return {
+        **out,
+        "latency_mean_s": found.mean.value,
+        "latency_p50_s": found.median.value,
+        "latency_p95_s": found.p95,
+    }
+
+
+def _baseline(rows: pd.DataFrame, cells: Sequence[Cell], cell: Cell) -> pd.DataFrame:
+    """Latency rows of the first baseline with the temperature and guidance of `cell`."""
+    for other in cells:
+        same = (other.sampling.temperature, other.sampling.cfg) == (
+            cell.sampling.temperature,
+            cell.sampling.cfg,
+        )
+        if other.entry.baseline and same:
+            return rows[(rows.decoder == other.entry.name) & (rows.protocol == "latency")]
+    return rows.iloc[:0]
+
+
+def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
+    """Paired ratio to the baseline over the prompts that both decoded."""
+
+    def seconds(frame: pd.DataFrame) -> dict[Any, float]:
+        ok = frame[(frame.status == "ok") & (frame.protocol == "latency")]
+        keys = zip(ok.prompt_index, ok.seed, strict=True)
+        return dict(zip(keys, ok.seconds_total.astype(float), strict=True))
+
+    ours, theirs = seconds(mine), seconds(baseline)
+    if len(ours.keys() & theirs.keys()) < 2:
+        found = Interval(NAN, NAN, NAN)
+    else:
+        found = speedup(theirs, ours)
+    return {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
+
+
+def _acceptance(used: pd.DataFrame) -> dict[str, float]:
+    """Codes and accepted drafts a target forward (pooled over images), forwards, mass moved."""
+    if used.empty:
+        return dict.fromkeys((*ACCEPTANCE, *MASS), NAN)
+    nfe = used["nfe"].to_numpy(float)
+    moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
+    output = np.concatenate(used["tv_output"].to_list())
+    return {
+        "mal": float((used["mal"] * nfe).sum() / nfe.sum()),
+        "mal_no_bonus": float((used["mal_no_bonus"] * nfe).sum() / nfe.sum()),
+        "nfe": float(nfe.mean()),
+        "tv_bound": moved.bound_max,
+        "tv_moved_mean": moved.mean,
+        "tv_moved_max": moved.max,
+        "tv_output": float(output.mean()) if output.size else NAN,
+    }
+
+
+def _quality(
+    folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, name: str, protocol: str
+) -> tuple[Scores, PreferenceRow | None]:
+    """The quality figures of the images of `drawn`; empty where they cannot be had, with a log."""
+    kept = drawn[drawn.image != ""]
+    if scorer is None or kept.empty:
+        return Scores(), None
+    images, prompts = _images(folder, kept), _prompts(kept)
+    label = name + (FLOOR_SUFFIX if protocol == "floor" else "")
+    try:
+        return scorer.score(images, prompts), scorer.preference(label, images, prompts)
+    except MetricError as error:
+        log.warning("no quality figures for %s: %s", label, error)
+        return Scores(), None
+
+
+def _images(folder: Path, kept: pd.DataFrame) -> Tensor:
+    """[n, 3, H, W] uint8, read back from the PNG files: a resumed run sees the same bytes."""
+    return torch.stack([read_png(folder / path) for path in kept.image])
+
+
+def _prompts(kept: pd.DataFrame) -> list[Prompt]:
+    columns = (kept.prompt_id, kept.prompt, kept.category)
+    return [Prompt(*row) for row in zip(*columns, strict=True)]
+
+
+def _real(rows: pd.DataFrame, scorer: Scorer | None) -> list[PreferenceRow]:
+    """The preference on the real scenes of the same prompts: what a perfect model would reach."""
+    drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
+    if scorer is None:
+        return []
+    prompts = _prompts(drawn.sort_values("prompt_index"))
+    real = scorer.real(prompts)
+    found = None if real is None else scorer.preference("real scenes", real, prompts)
+    return [] if found is None else [found]
+
+
+def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
+    plain = [
+        {"images": r.images, "n": r.n, "preference": r.preference, "lo": r.lo, "hi": r.hi}
+        | {f"preference_{key}": value for key, value in r.by_attribute.items()}
+        for r in rows
+    ]
+    return pd.DataFrame(plain)
+
+
+def _write_csv(path: Path, table: pd.DataFrame) -> None:
+    text = table.to_csv(index=False).encode()
+    write_atomically(path, lambda file: file.write(text))

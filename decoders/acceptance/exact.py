@@ -1,0 +1,48 @@
+"""The exact rule: accept with min(1, p(x) / q(x)), go on with norm((p - q)+) (2211.17192, METHODS 3).
+
+With deterministic children q = 1 at x, so the residual is p without x, renormalised (EAGLE-2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Test
+from decoders.distribution import normalised, pick, without
+
+
+def ratio(mass: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
+    """min(1, mass / q(x)); q None is q(x) = 1. A draft the drafter never makes is never accepted."""
+    if q is None:
+        return mass.clamp_max(1.0)
+    at = pick(q, x)
+    return torch.where(at > 0, mass / at.clamp_min(1e-30), 0.0).clamp_max(1.0)
+
+
+def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
+    """norm((p - q)+) [..., V]."""
+    left = without(p, x) if q is None else (p - q).clamp_min(0.0)
+    return normalised(left, p)
+
+
+class Exact:
+    """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
+
+    def __init__(self, model: Any = None) -> None:
+        del model  # the rule needs nothing from it
+
+    def __str__(self) -> str:
+        return "exact"
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        accept = ratio(pick(p, x), q, x)
+        zero = torch.zeros_like(accept)
+        return Test(accept, accept, residual(p, q, x), zero, zero)
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        hit = (p.argmax(-1) == x).float()
+        zero = torch.zeros_like(hit)
+        return Test(hit, hit, p, zero, zero)

@@ -1,0 +1,64 @@
+"""From logits to the distributions p and q: guidance, temperature, top-k, then top-p, in float32.
+
+One function for target and drafter, so that both are processed alike (METHODS 2). Half precision
+would create ties that change which codes top-k keeps; everything here is float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decoders.api import Sampling
+
+
+def guided(logits: Tensor, cfg: float) -> Tensor:
+    """[R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V] float32.
+
+    uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
+    """
+    logits = logits.float()
+    if cfg == 1:
+        return logits
+    cond, uncond = logits.chunk(2, 0)
+    return torch.lerp(uncond, cond, cfg)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Guided logits [..., V] float32 -> probabilities [..., V] float32.
+
+    At temperature 0 this is the raw softmax, unfiltered: greedy rules need the full distribution.
+    """
+    if sampling.greedy:
+        return logits.softmax(-1)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    size = logits.shape[-1]
+    if 0 < sampling.top_k < size:
+        kth = logits.topk(sampling.top_k, -1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    p = logits.softmax(-1)
+    if sampling.top_p < 1:
+        ordered, order = p.sort(-1, descending=True)
+        before = ordered.cumsum(-1) - ordered  # mass ahead of each code
+        drop = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
+        p = p.masked_fill(drop, 0.0)
+        p = p / p.sum(-1, keepdim=True)
+    return p
+
+
+def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
+    """mass [..., V] >= 0 over its sum; `otherwise` where nothing is left (an unreachable branch of an
+    exact rule: everything was accepted)."""
+    total = mass.sum(-1, keepdim=True)
+    return torch.where(total > 0, mass / total.clamp_min(1e-30), otherwise)
+
+
+def pick(p: Tensor, x: Tensor) -> Tensor:
+    """p [..., V], x [...] -> p(x) [...]."""
+    return p.gather(-1, x.unsqueeze(-1)).squeeze(-1)
+
+
+def without(p: Tensor, x: Tensor) -> Tensor:
+    """p with p(x) = 0, not renormalised."""
+    return p.scatter(-1, x.unsqueeze(-1), 0.0)

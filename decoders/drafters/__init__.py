@@ -1,0 +1,1 @@
+"""Drafters: cheap models that propose the next codes."""

@@ -1,0 +1,157 @@
+"""EAGLE drafter (2401.15077, METHODS 3): one decoder layer that predicts the target's next feature.
+
+Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D, one
+layer without input norm, no final norm; the target's own head gives q. It runs on the conditional and
+on the unconditional row, and its logits are guided like the target's. The drafter's prefix is P - 1
+positions (the target's prefix states but the last), with its rotary table shifted by one accordingly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.cache import KVCache
+from decoders.distribution import guided
+from decoders.models.llamagen import Layer, LlamaGenConfig, additive, prefix_mask, rope_table
+
+
+class EagleNet(nn.Module):
+    """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match."""
+
+    rope: Tensor
+
+    def __init__(self, cfg: LlamaGenConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.embed_tokens = nn.Embedding(cfg.vocab, cfg.width)
+        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
+        self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
+        self.register_buffer("rope", rope_table(cfg)[1:], persistent=False)
+
+    def mix(self, codes: Tensor, features: Tensor) -> Tensor:
+        """codes [R, T], features [R, T, D] -> layer input [R, T, D]."""
+        embedded = self.embed_tokens(codes).to(features.dtype)
+        return self.fc(torch.cat([embedded, features], -1))
+
+    def run(self, codes: Tensor, features: Tensor, rope: Tensor, mask: Tensor, cache: KVCache,
+            slots: Tensor) -> Tensor:
+        """mask [R, T, S] bool -> predicted features [R, T, D]."""
+        x = self.mix(codes, features)
+        return self.layers[0](x, rope, additive(mask, x.dtype), 0, cache, cache.flat_index(slots))
+
+    def forward(self, codes: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Teacher-forced training: codes [B, T], features [B, T, D], mask [B, T, T] bool, where T =
+        P - 1 prefix places and then the image's codes."""
+        rope = self.rope[: codes.shape[1], None, None]
+        x = self.mix(codes, features)
+        return self.layers[0](x, rope, additive(mask, x.dtype))
+
+
+class EagleSession:
+    """Drafts for B images: its own key/value cache, and the features of the tree's nodes."""
+
+    def __init__(self, net: EagleNet, model: ImageModel, text: TextFeatures, prefix_hidden: Tensor,
+                 sampling: Sampling, max_new: int, nodes: int) -> None:
+        self.net, self.target, self.cfg = net, model.target, sampling.cfg
+        self.copies = sampling.guidance_rows
+        rows, batch = prefix_hidden.shape[0], text.batch
+        self.start = model.target.prefix - 1  # P - 1
+        weight = net.fc.weight
+        capacity = self.start + model.target.length + max_new + nodes + 1
+        self.cache = KVCache(1, rows, capacity, net.cfg.heads, net.cfg.head_dim, weight.dtype,
+                             weight.device)
+        self.valid = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[:, None]  # [B,1,S]
+        self.places = torch.arange(capacity, device=weight.device)  # [S]
+        self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
+        self.ancestry = torch.zeros(batch, nodes + 1, nodes + 1, dtype=torch.bool,
+                                    device=weight.device)
+        self.ancestry[:, :, 0] = True
+        self.eye = torch.eye(nodes + 1, dtype=torch.bool, device=weight.device)
+        self.calls = 0
+        self.root_code = torch.zeros(batch, dtype=torch.long, device=weight.device)
+        self.root_slot = torch.zeros(batch, 1, dtype=torch.long, device=weight.device)
+        if self.start:
+            self._read_prefix(text, prefix_hidden)
+
+    def _read_prefix(self, text: TextFeatures, hidden: Tensor) -> None:
+        size, capacity = self.start, self.cache.capacity
+        slots = self.places[:size].expand(len(hidden), -1)  # [R, P - 1]
+        mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))
+        self.net.run(torch.zeros_like(slots), hidden[:, :size], self.net.rope[:size, None, None],
+                     mask.repeat(self.copies, 1, 1), self.cache, slots)
+        self.calls += 1
+
+    def _forward(self, codes: Tensor, features: Tensor, slots: Tensor, grid: Tensor,
+                 mask: Tensor) -> Tensor:
+        """codes, slots, grid [B, T]; features [R, T, D]; mask [B, T, S] -> features [R, T, D]."""
+        index = (self.start + grid).clamp_max(len(self.net.rope) - 1)
+        copies = self.copies
+        rope = self.net.rope[index].repeat(copies, 1, 1)[:, :, None, None]  # [R, T, 1, 1, d / 2]
+        self.calls += 1
+        return self.net.run(codes.repeat(copies, 1), features, rope, mask.repeat(copies, 1, 1),
+                            self.cache, slots.repeat(copies, 1))
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        offsets = self.places[: codes.shape[1]]  # [T]
+        grid = start[:, None] + offsets  # [B, T]
+        slots = self.start + grid  # [B, T]
+        seen = (self.places >= self.start) & (self.places <= slots[..., None])  # [B, T, S]
+        out = self._forward(codes, hidden, slots, grid, seen | self.valid)
+        last = count[:, None] - 1  # [B, 1]
+        index = last.repeat(self.copies, 1)[..., None].expand(-1, -1, out.shape[-1])
+        self.features[:, :1] = out.gather(1, index)
+        self.root_code = codes.gather(1, last)[:, 0]
+        self.root_slot = slots.gather(1, last)  # [B, 1]
+        self.committed = self.valid | (
+            (self.places >= self.start) & (self.places < self.root_slot))[:, None]  # [B, 1, S]
+        return guided(self.target.logits(self.features[:, :1]), self.cfg)[:, 0]
+
+    def expand(self, codes: Tensor, nodes: list[int], parents: Tensor, depth: int) -> Tensor:
+        numbers = torch.tensor(nodes, device=codes.device)  # [w]
+        mine = self.ancestry.gather(1, parents[..., None].expand(-1, -1, len(self.eye)))
+        mine = mine | self.eye[numbers]  # [B, w, nodes + 1]
+        self.ancestry[:, nodes] = mine
+        relative = self.places - self.root_slot  # [B, S]; root 0, node i at i
+        inside = ((relative >= 0) & (relative < len(self.eye)))[:, None]  # [B, 1, S]
+        index = relative.clamp(0, len(self.eye) - 1)[:, None].expand(-1, len(nodes), -1)
+        mask = self.committed | (mine.gather(2, index) & inside)  # [B, w, S]
+        up = parents.repeat(self.copies, 1)[..., None].expand(-1, -1, self.features.shape[-1])
+        slots = self.root_slot + numbers  # [B, w]
+        grid = (self.root_slot - self.start + depth).expand(-1, len(nodes))
+        out = self._forward(codes, self.features.gather(1, up), slots, grid, mask)
+        self.features[:, nodes] = out
+        return guided(self.target.logits(out), self.cfg)
+
+
+class Eagle:
+    """The drafter as a part: ``checkpoint`` names one of the model's drafters."""
+
+    def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
+        if checkpoint not in model.drafters:
+            raise DecoderError(f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
+                               f"{', '.join(model.drafters) or 'none'}")
+        net = model.drafters[checkpoint]
+        check_match(net, model.target)
+        self.net, self.model = net, model
+
+    def __str__(self) -> str:
+        return "eagle"
+
+    def begin(self, text: TextFeatures, prefix_hidden: Tensor, sampling: Sampling, max_new: int,
+              nodes: int) -> EagleSession:
+        return EagleSession(self.net, self.model, text, prefix_hidden, sampling, max_new, nodes)
+
+
+def check_match(net: Any, target: Any) -> None:
+    """Drafter and target must agree on width, vocabulary and grid."""
+    pairs = {"width": (net.cfg.width, target.width), "vocab": (net.cfg.vocab, target.vocab_size),
+             "grid": (net.cfg.grid**2, target.length), "prefix": (net.cfg.prefix, target.prefix)}
+    wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
+    if wrong:
+        raise DecoderError("drafter and target do not fit: " + "; ".join(wrong)
+                           + ". Train a drafter for this target, or pick the one it was made for")

@@ -1,0 +1,1 @@
+"""Text encoders: prompts -> left-padded features."""

@@ -1,0 +1,81 @@
+"""Reading and writing weights: safetensors only, checksummed, shapes checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import DecoderError
+
+CHUNK = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
+    """A safetensors file -> tensors. Pickles are refused unread; so are truncated or altered files."""
+    if not path.exists():
+        raise DecoderError(f"no weights at {path}: expected a .safetensors file; `make tiny` trains the "
+                           "embedded models, a git checkout holds them")
+    if path.suffix != ".safetensors":
+        raise DecoderError(f"{path} is not a .safetensors file; pickled checkpoints (.pt, .bin, .ckpt) "
+                           "can run code when loaded and are never unpickled here: convert it first")
+    if sha256 is not None and (found := sha256_of(path)) != sha256:
+        raise DecoderError(f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
+                           "restore it from git or train it again with `make tiny`")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DecoderError(f"{path} cannot be read as safetensors ({error}); it is truncated or another "
+                           "format: restore it, or train it again with `make tiny`") from error
+
+
+def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
+    """Strict load with an error that lists what is missing, unexpected or of another shape."""
+    own = module.state_dict()
+    missing = sorted(own.keys() - tensors.keys())
+    extra = sorted(tensors.keys() - own.keys())
+    shapes = [f"{n}: expected {tuple(own[n].shape)}, found {tuple(tensors[n].shape)}"
+              for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape]
+    if missing or extra or shapes:
+        found = [f"missing {missing[:4]}"] * bool(missing) + [f"unexpected {extra[:4]}"] * bool(extra)
+        raise DecoderError(f"{origin} does not fit {type(module).__name__}: "
+                           + "; ".join(found + shapes[:4])
+                           + ". Is the configuration beside it the one it was trained with?")
+    module.load_state_dict({n: t.to(own[n].dtype) for n, t in tensors.items()})
+
+
+def write_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> str:
+    """Writes a module's tensors (floats as `dtype`) and returns the file's SHA-256."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({n: (t.to(dtype) if t.is_floating_point() else t).contiguous()
+               for n, t in module.state_dict().items()}, path)
+    return sha256_of(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DecoderError(f"no {path.name} at {path.parent}: expected it beside the weights")
+    try:
+        content = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise DecoderError(f"{path} is not valid JSON ({error}); restore it from git") from error
+    if not isinstance(content, dict):
+        raise DecoderError(f"{path} must hold an object, found {type(content).__name__}")
+    return content

@@ -1,0 +1,88 @@
+"""Builds a Trace while rows of a batch advance by different lengths, without host round trips."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decoders.api import CodeKind, Trace, VerifiedPairs
+
+
+class Recorder:
+    """Per-code buffers [B, L + width]; what lies past the image's end is cut off by `finish`."""
+
+    def __init__(self, batch: int, length: int, width: int, device: torch.device) -> None:
+        self.length = length
+        size = (batch, length + width)
+        self.codes = torch.zeros(size, dtype=torch.long, device=device)
+        self.kind = torch.zeros(size, dtype=torch.uint8, device=device)
+        self.step = torch.zeros(size, dtype=torch.int32, device=device)
+        self.depth = torch.zeros(size, dtype=torch.uint8, device=device)
+        self.moved = torch.zeros(size, device=device)
+        self.bound = torch.zeros(size, device=device)
+        self.accepted: list[Tensor] = []
+        self.span = torch.arange(width, device=device)
+        self.bad = torch.zeros((), dtype=torch.bool, device=device)
+
+    def first(self, codes: Tensor) -> None:
+        """The code sampled from the prefill, [B]."""
+        self.codes[:, 0] = codes
+
+    def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
+        """codes and fields [B, width] at places start..start + width - 1, start [B]."""
+        index = (start[:, None] + self.span[: codes.shape[1]]).clamp_max(self.codes.shape[1] - 1)
+        self.codes.scatter_(1, index, codes)
+        for name, value in fields.items():
+            buffer: Tensor = getattr(self, name)
+            buffer.scatter_(1, index, value.to(buffer.dtype))
+
+    def check(self, p: Tensor) -> None:
+        """Remembers whether a distribution was not finite; `finish` reports it."""
+        self.bad |= ~torch.isfinite(p.sum())
+
+    def finish(self, seconds: dict[str, float], target_calls: Tensor, drafter_calls: Tensor,
+               depth: int, nodes: int, pairs: VerifiedPairs | None) -> Trace:
+        cut = slice(0, self.length)
+        batch = len(self.codes)
+        steps = torch.stack(self.accepted, 1) if self.accepted else torch.zeros(batch, 0)
+        return Trace(
+            kind=self.kind[:, cut].cpu(), step=self.step[:, cut].cpu(),
+            depth=self.depth[:, cut].cpu(), moved=self.moved[:, cut].cpu(),
+            bound=self.bound[:, cut].cpu(), accepted=steps.to(torch.int16).cpu(),
+            target_calls=target_calls.int().cpu(), drafter_calls=drafter_calls.int().cpu(),
+            seconds=seconds, tree_depth=depth, tree_nodes=nodes, pairs=pairs)
+
+
+class PairSampler:
+    """Keeps (p, q, children) of visited nodes, about evenly over the run, `count` in all."""
+
+    def __init__(self, count: int, steps: int, seed: int = 0) -> None:
+        self.count = count
+        self.rate = min(1.0, 2.0 * count / max(1, steps)) if count else 0.0
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rows: list[tuple[Tensor, Tensor | None, Tensor, Tensor]] = []
+
+    def offer(self, p: Tensor, q: Tensor | None, children: Tensor, valid: Tensor) -> None:
+        """p, q [B, V]; children, valid [B, K] of one visited node a row."""
+        wanted = torch.rand(len(p), generator=self.generator) < self.rate
+        for row in wanted.nonzero().flatten().tolist():
+            if valid[row].any():
+                self.rows.append((p[row].cpu(), None if q is None else q[row].cpu(),
+                                  children[row].cpu(), valid[row].cpu()))
+
+    def pairs(self) -> VerifiedPairs | None:
+        if not self.rows:
+            return None
+        order = torch.randperm(len(self.rows), generator=self.generator)[: self.count].tolist()
+        p, q, children, valid = zip(*(self.rows[i] for i in order), strict=True)
+        qs = None if q[0] is None else torch.stack([x for x in q if x is not None])
+        return VerifiedPairs(torch.stack(p), qs, torch.stack(children), torch.stack(valid))
+
+
+def kinds(count: Tensor, relaxed: Tensor, depth: int) -> Tensor:
+    """count [B] drafts accepted, relaxed [B, D] bool -> CodeKind [B, D + 1] of a step's codes."""
+    span = torch.arange(depth + 1, device=count.device)
+    drafted = torch.where(relaxed, int(CodeKind.RELAXED), int(CodeKind.DRAFT))  # [B, D]
+    drafted = torch.nn.functional.pad(drafted, (0, 1))
+    last = torch.where(count == depth, int(CodeKind.BONUS), int(CodeKind.CORRECTED))[:, None]
+    return torch.where(span < count[:, None], drafted, last)

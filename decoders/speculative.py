@@ -1,0 +1,248 @@
+"""Speculative decoding: draft a tree, verify it in one target forward, keep the accepted path.
+
+A step: the drafter grows a tree under the root (the last committed code) -> the target runs on root
+and nodes at once -> the rule judges every node's children -> the uniforms decide, the path is walked
+-> the path's codes and one corrected or bonus code are committed, and the caches keep the path.
+Rows of a batch advance independently; shapes are static; nothing inside a step waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import (
+    AcceptRule,
+    DecoderError,
+    Draft,
+    Generation,
+    ImageModel,
+    Sampling,
+    TextFeatures,
+)
+from decoders.autoregressive import choose, require_finite
+from decoders.cache import KVCache
+from decoders.distribution import guided, probabilities
+from decoders.drafters.session import Drafter, DraftSession, Tree
+from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
+from decoders.recording import PairSampler, Recorder, kinds
+from decoders.timing import Stopwatch
+from decoders.verification import (
+    Path,
+    Verdicts,
+    children_of,
+    longest,
+    test_children,
+    walk,
+)
+
+POLL = 8  # steps between looks at whether all rows are done, on a device that runs asynchronously
+
+
+@dataclass
+class Run:
+    """The moving state of B images."""
+
+    text: TextFeatures
+    noise: Noise
+    cache: KVCache
+    session: DraftSession
+    record: Recorder
+    pairs: PairSampler
+    watch: Stopwatch
+    length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
+    target_calls: Tensor  # [B]
+    drafter_calls: Tensor  # [B]
+
+
+class Speculative:
+    """The loop; drafter, tree and acceptance rule are separate choices."""
+
+    def __init__(self, model: ImageModel, sampling: Sampling, drafter: Drafter | None,
+                 tree: Tree | None, acceptance: AcceptRule | None) -> None:
+        if drafter is None or tree is None or acceptance is None:
+            parts = {"drafter": drafter, "tree": tree, "acceptance": acceptance}
+            raise DecoderError("speculative decoding needs a drafter, a tree and an acceptance rule; "
+                               f"missing: {', '.join(k for k, v in parts.items() if v is None)}")
+        if tree.branching > MAX_CHILDREN or tree.depth >= OVERRUN:
+            raise DecoderError(f"tree with {tree.branching} children a node and {tree.depth} levels: "
+                               f"at most {MAX_CHILDREN} and {OVERRUN - 1} are supported")
+        self.model, self.sampling = model, sampling
+        self.drafter, self.tree, self.rule = drafter, tree, acceptance
+
+    @torch.inference_mode()
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+        run, logits = self._begin(text, noise.to(self.model.device), pairs)
+        size = self.model.target.length
+        for step in range(1, size):
+            logits = self._step(run, logits, step)
+            due = self.model.device.type == "cpu" or step % POLL == 0
+            if due and bool((run.length >= size).all()):
+                break
+        require_finite(run.record, "speculative decoding")
+        trace = run.record.finish(run.watch.seconds(), run.target_calls, run.drafter_calls,
+                                  self.tree.depth, self.tree.nodes, run.pairs.pairs())
+        return Generation(run.record.codes[:, :size].cpu(), trace)
+
+    def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> tuple[Run, Tensor]:
+        """Prefill of target and drafter, first code; returns the drafter's logits after it [B, V]."""
+        target, tree, copies = self.model.target, self.tree, self.sampling.guidance_rows
+        device, batch = self.model.device, text.batch
+        watch = Stopwatch(device)
+        capacity = target.prefix + target.length + tree.nodes + 1
+        cache = target.new_cache(batch * copies, capacity)
+        record = Recorder(batch, target.length, tree.depth + 1, device)
+        hidden = target.prefill(text, copies, cache)  # [R, P, D]
+        logits = guided(target.logits(hidden[:, -1:]), self.sampling.cfg)[:, 0]  # [B, V]
+        first, p = choose(logits, self.sampling, noise.uniform[:, 0, TARGET_SLOT])
+        record.check(p)
+        record.first(first)
+        watch.lap("prefill")
+        session = self.drafter.begin(text, hidden, self.sampling, tree.depth + 1, tree.session_nodes)
+        ones = torch.ones(batch, dtype=torch.long, device=device)
+        root_logits = session.advance(hidden[:, -1:], first[:, None], ones, ones - 1)
+        watch.lap("draft")
+        run = Run(text, noise, cache, session, record, PairSampler(pairs, batch * target.length),
+                  watch, ones, torch.zeros_like(ones), torch.full_like(ones, session.calls))
+        return run, root_logits
+
+    def _step(self, run: Run, root_logits: Tensor, step: int) -> Tensor:
+        """One draft-verify-commit; returns the drafter's logits after the new root."""
+        calls = run.session.calls
+        draft = self.tree.grow(run.session, root_logits, self.sampling, run.noise, run.length)
+        run.watch.lap("draft")
+        hidden, logits = self._forward(run, draft)
+        run.watch.lap("verify")
+        p = probabilities(logits, self.sampling)  # [B, N + 1, V]
+        run.record.check(p)
+        codes, valid = children_of(draft)
+        path, verdicts, taken_moved = self._decide(run, draft, p, codes, valid)
+        final = self._last_code(run, path, verdicts, logits)
+        new = draft.codes.gather(1, path.nodes[:, 1:])  # [B, D]
+        span = torch.arange(self.tree.depth + 1, device=new.device)
+        committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
+        self._record(run, path, committed, taken_moved, step)
+        run.pairs.offer(*_visited(p, draft, codes, valid, path.last, run))
+        hidden = self._commit(run, path, hidden)
+        run.watch.lap("accept")
+        start = run.length
+        active = run.length < self.model.target.length
+        run.length = (run.length + path.count + 1).clamp_max(self.model.target.length)
+        # A finished row keeps drafting past its end, where nothing is kept.
+        root_logits = run.session.advance(hidden, committed, path.count + 1, start)
+        run.target_calls = run.target_calls + active
+        run.drafter_calls = run.drafter_calls + active * (run.session.calls - calls)
+        run.watch.lap("draft")
+        return root_logits
+
+    def _forward(self, run: Run, draft: Draft) -> tuple[Tensor, Tensor]:
+        """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]."""
+        target, copies = self.model.target, self.sampling.guidance_rows
+        root_place = (run.length - 1)[:, None]  # [B, 1]
+        base = target.prefix + root_place
+        nodes = draft.codes.shape[1]
+        slots = base + torch.arange(nodes, device=base.device)  # [B, N + 1]
+        mask = _tree_mask(run, draft, base)  # [B, N + 1, S]
+        hidden = target.forward_codes(
+            draft.codes.repeat(copies, 1), (root_place + draft.depth).repeat(copies, 1),
+            slots.repeat(copies, 1), mask.repeat(copies, 1, 1), run.cache)
+        return hidden, guided(target.logits(hidden), self.sampling.cfg)
+
+    def _decide(self, run: Run, draft: Draft, p: Tensor, codes: Tensor,
+                valid: Tensor) -> tuple[Path, Verdicts, tuple[Tensor, Tensor, Tensor]]:
+        """Verdicts on all children, the walk, and per depth (moved, bound, relaxed) of the path."""
+        depth, width = self.tree.depth, codes.shape[-1]
+        if self.sampling.greedy:
+            judged = self.rule.greedy(p[:, :, None].expand(-1, -1, width, -1), codes)
+            zero = torch.zeros((), device=p.device)
+            verdicts = Verdicts(*(torch.where(valid, getattr(judged, name), zero)
+                                  for name in ("accept", "strict", "moved", "bound")), residual=p)
+            u = torch.full_like(verdicts.accept, 0.5)
+            path = longest(draft, (u < verdicts.accept) & valid, depth)
+        else:
+            verdicts = test_children(self.rule, p, draft.q, codes, valid)
+            u = run.noise.at(run.length[:, None] + draft.depth, ACCEPT_SLOT, width)  # [B, N+1, K]
+            path = walk(draft, u < verdicts.accept, depth)
+        return path, verdicts, _along(path, verdicts, u)
+
+    def _last_code(self, run: Run, path: Path, verdicts: Verdicts, logits: Tensor) -> Tensor:
+        """The corrected or bonus code after the path, [B]."""
+        if self.sampling.greedy:
+            return _at(logits, path.last).argmax(-1)
+        u = run.noise.at(run.length + path.count, TARGET_SLOT)[:, 0]
+        return sample(_at(verdicts.residual, path.last), u)
+
+    def _record(self, run: Run, path: Path, committed: Tensor,
+                along: tuple[Tensor, Tensor, Tensor], step: int) -> None:
+        size, depth = self.model.target.length, self.tree.depth
+        moved, bound, relaxed = along
+        span = torch.arange(depth + 1, device=committed.device)
+        active = run.length < size
+        start = torch.where(active, run.length, size)
+        run.record.write(
+            start, committed, kind=kinds(path.count, relaxed, depth), moved=moved, bound=bound,
+            step=torch.full_like(committed, step),
+            depth=torch.where(span < path.count[:, None], span + 1, 0))
+        kept = torch.minimum(path.count, size - run.length)
+        run.record.accepted.append(torch.where(active, kept, -1))
+
+    def _commit(self, run: Run, path: Path, hidden: Tensor) -> Tensor:
+        """Moves the path's keys and values behind the committed ones; returns its states [R, D+1, D]."""
+        copies = self.sampling.guidance_rows
+        base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
+        span = torch.arange(self.tree.depth + 1, device=base.device)
+        live = span <= path.count[:, None]
+        source = torch.where(live, base + path.nodes, base + span)
+        destination = (base + span).expand_as(source)
+        run.cache.commit(source.repeat(copies, 1), destination.repeat(copies, 1))
+        index = path.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
+        return hidden.gather(1, index)
+
+
+def _at(values: Tensor, node: Tensor) -> Tensor:
+    """values [B, N + 1, V], node [B] -> [B, V]."""
+    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+def _tree_mask(run: Run, draft: Draft, base: Tensor) -> Tensor:
+    """Who sees whom: valid prefix, committed codes, ancestors and self -> [B, N + 1, S] bool."""
+    batch, nodes = draft.codes.shape
+    ancestry = torch.eye(nodes, dtype=torch.bool, device=base.device).repeat(batch, 1, 1)
+    node = draft.parents
+    for _ in range(int(run.record.span.shape[0]) - 1):  # depth levels up
+        ancestry = ancestry.scatter(2, node[..., None], True)
+        node = draft.parents.gather(1, node)
+    prefix = run.text.mask.shape[1]
+    relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
+    inside = (relative >= 0) & (relative < nodes)  # [B, S]
+    text = F.pad(run.text.mask, (0, run.cache.capacity - prefix), value=True)  # [B, S]
+    before = ((relative < 0) & text)[:, None]  # [B, 1, S]
+    index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
+    return before | (ancestry.gather(2, index) & inside[:, None])
+
+
+def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
+
+    Past the accepted drafts: the first child that was tested and rejected.
+    """
+    batch, _, width = u.shape
+    depth = path.order.shape[1]
+    flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
+    taken = flat.clamp_max(u.shape[1] * width - 1)
+    moved = verdicts.moved.reshape(batch, -1).gather(1, taken)
+    bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
+    relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
+    return moved, bound, relaxed
+
+
+def _visited(p: Tensor, draft: Draft, codes: Tensor, valid: Tensor, node: Tensor,
+             run: Run) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """(p, q, children, validity) at `node` [B] for the pair sampler; rows past the end are invalid."""
+    batch = torch.arange(len(node), device=node.device)
+    inside = run.length < run.record.length
+    q = None if draft.q is None else draft.q[batch, node]
+    return p[batch, node], q, codes[batch, node], valid[batch, node] & inside[:, None]

@@ -1,0 +1,91 @@
+"""Loads the embedded model: target, text encoder, tokenizer and drafter, checksummed.
+
+``weights/models.json`` holds, for every part, its configuration, its SHA-256 and its model-card
+figures; it is written by the recipes and read here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.drafters.eagle import EagleNet
+from decoders.models.llamagen import LlamaGen, LlamaGenConfig
+from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.weights import load_into, read_json, read_tensors
+
+WEIGHTS = Path(__file__).parent / "weights"
+CARD = "models.json"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+class TinyTokenizer:
+    """The VQ tokenizer kept in float32: decoding 64 px images costs little, rounding would show."""
+
+    def __init__(self, vq: LlamaGenVQ) -> None:
+        self.vq = vq
+        self.codebook: Tensor = vq.codebook.detach()  # [V, C]
+        self.raw_codebook: Tensor = vq.raw_codebook  # [V, C]
+
+    def decode(self, codes: Tensor) -> Tensor:
+        device = self.codebook.device
+        return self.vq.decode(codes.to(device))
+
+
+def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
+    """A frozen configuration dataclass from JSON; unknown or missing keys are an error."""
+    known = {f.name for f in fields(kind)}
+    if values.keys() - known:
+        raise DecoderError(f"{origin}: unknown keys {sorted(values.keys() - known)} in the "
+                           f"configuration of {kind.__name__}; known: {sorted(known)}")
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def _part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
+    if name not in card:
+        raise DecoderError(f"{folder / CARD} does not describe {name!r}; run `make tiny`")
+    path = folder / f"{name}.safetensors"
+    load_into(module, read_tensors(path, card[name]["sha256"]), str(path))
+    module.eval().requires_grad_(False)
+    return str(card[name]["sha256"])
+
+
+def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = None) -> ImageModel:
+    """The embedded model on a device. `checkpoint`: another folder in the same layout."""
+    if dtype not in DTYPES:
+        raise DecoderError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
+    place, kind = torch.device(device), DTYPES[dtype]
+    folder = WEIGHTS if checkpoint is None else Path(checkpoint)
+    card = read_json(folder / CARD)
+    path = folder / CARD
+    hashes = {}
+    vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], path))
+    hashes["vq"] = _part(folder, card, "vq", vq)
+    text = WordEncoder(config_of(WordEncoderConfig, card["text"]["config"], path))
+    hashes["text"] = _part(folder, card, "text", text)
+    config = config_of(LlamaGenConfig, card["target"]["config"], path)
+    target = LlamaGen(config)
+    hashes["target"] = _part(folder, card, "target", target)
+    drafters: dict[str, Any] = {}
+    if "eagle" in card:
+        net = EagleNet(config_of(LlamaGenConfig, card["eagle"]["config"], path))
+        hashes["eagle"] = _part(folder, card, "eagle", net)
+        drafters["eagle"] = cast(net, place, kind)
+    return ImageModel(
+        name="tiny", target=cast(target, place, kind), text=text.to(place),
+        tokenizer=TinyTokenizer(vq.to(place)), sampling=Sampling(**card["target"]["sampling"]),
+        device=place, dtype=kind, weights_sha256=hashes, drafters=drafters)
+
+
+def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Moves a module; the rotary table keeps its complex type."""
+    rope = module.rope
+    module.to(device=device, dtype=dtype)
+    module.rope = rope.to(device)
+    return module

@@ -1,0 +1,102 @@
+"""Recipe of the embedded target: next-code prediction on scenes, captions dropped for guidance.
+
+The text encoder is trained with it. Codes are made on the fly by the frozen tokenizer, so every
+image is seen once: the data set is unlimited, there is nothing to overfit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import TextFeatures
+from decoders.models.llamagen import LlamaGen, LlamaGenConfig
+from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.vq.llamagen_vq import LlamaGenVQ
+from decoders.tiny.recipes.loop import Run, fit, optimisers
+from decoders.tiny.recipes.vq import images_of
+from decoders.tiny.scenes import scene_captions, vocabulary
+
+CONFIG = LlamaGenConfig(vocab=1024, width=256, layers=10, heads=4, ffn=768, grid=16, prefix=32,
+                        text_width=128, prefix_rope="identity")
+BATCH = 24
+STEPS = 4500
+DROP = 0.1  # share of captions dropped
+OFFSET = 1_000_000  # train-split indices the tokenizer never saw
+MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
+
+
+class TextToCodes(nn.Module):
+    """Text encoder and target as one module, so that one checkpoint holds both."""
+
+    def __init__(self, cfg: LlamaGenConfig) -> None:
+        super().__init__()
+        self.text = WordEncoder(WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width,
+                                                  prefix=cfg.prefix))
+        self.target = LlamaGen(cfg)
+
+    def features(self, captions: list[str]) -> TextFeatures:
+        ids, mask = self.text.tokenizer(captions)
+        device = self.target.output.weight.device
+        return self.text(ids.to(device), mask.to(device))
+
+
+def captions_of(split: str, first: int, count: int) -> list[str]:
+    return [caption for caption, _ in scene_captions(split, range(first, first + count))]
+
+
+def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> tuple[list[str], Tensor]:
+    """(captions, codes [count, L]) of consecutive scenes."""
+    device = next(vq.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16):
+        codes = vq.encode(images_of(split, first, count).to(device))
+    return captions_of(split, first, count), codes
+
+
+def next_code_loss(model: TextToCodes, captions: list[str], codes: Tensor, drop: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per code, float32."""
+    with torch.autocast(codes.device.type, torch.bfloat16):
+        hidden = model.target(model.features(captions), codes, drop)  # [B, L, D]
+        logits = model.target.logits(hidden)  # [B, L, V]
+    return F.cross_entropy(logits.float().flatten(0, 1), codes.flatten())
+
+
+@torch.no_grad()
+def held_out(model: TextToCodes, vq: LlamaGenVQ, count: int = 192) -> dict[str, float]:
+    """Cross-entropy (nats) on the ``valid`` split with its captions, and with none."""
+    captions, codes = batch_of(vq, "valid", 0, count)
+    losses: dict[bool, list[float]] = {False: [], True: []}
+    for dropped, values in losses.items():
+        for i in range(0, count, 48):
+            part = codes[i: i + 48]
+            drop = torch.full((len(part),), dropped, device=codes.device)
+            values.append(float(next_code_loss(model, captions[i: i + 48], part, drop)))
+    mean = {key: sum(v) / len(v) for key, v in losses.items()}
+    return {"valid_nats": mean[False], "valid_nats_uncond": mean[True]}
+
+
+def train(vq: LlamaGenVQ, out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = True,
+          device: str = "cpu", budget_seconds: float | None = None,
+          ) -> tuple[TextToCodes, dict[str, Any]]:
+    """Trains target and text encoder; returns them with the model-card figures."""
+    torch.manual_seed(seed)
+    model = TextToCodes(CONFIG).to(device)
+    vq = vq.eval().to(device)
+    run = Run("target", out_dir, steps=steps, seed=seed, resume=resume, warmup=60)
+
+    def step_loss(batch: tuple[int, tuple[list[str], Tensor]]) -> tuple[Tensor, dict[str, float]]:
+        step, (captions, codes) = batch
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        drop = (torch.rand(len(codes), generator=generator) < DROP).to(codes.device)
+        return next_code_loss(model, captions, codes, drop), {}
+
+    seconds = fit(run, model, optimisers(model.float(), ADAM_LR, MUON_LR, DECAY),
+                  lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
+                  step_loss, evaluate=lambda: held_out(model, vq), budget_seconds=budget_seconds)
+    done = int(run.history[-1]["step"]) + 1
+    return model, {"images": done * BATCH, "steps": done, "seconds": seconds,
+                   **held_out(model.eval(), vq, 480)}

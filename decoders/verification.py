@@ -1,0 +1,125 @@
+"""Testing a tree's children against the target, all nodes at once, without randomness.
+
+The children of a node are tested in order; what a later child meets depends on the earlier ones
+having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
+in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
+very same function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.api import AcceptRule, Draft
+from decoders.distribution import normalised, without
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Per node n and child j: [B, n, K] each; `residual` [B, n, V] after all children failed."""
+
+    accept: Tensor
+    strict: Tensor
+    moved: Tensor
+    bound: Tensor
+    residual: Tensor
+
+
+def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
+    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS 3)."""
+    return normalised(without(q, x), torch.zeros_like(q))
+
+
+def test_children(
+    rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
+) -> Verdicts:
+    """Sequential tests of K children at every node.
+
+    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection p
+    becomes the rule's residual and q loses the rejected code. Invalid children are never accepted.
+    """
+    columns: dict[str, list[Tensor]] = {"accept": [], "strict": [], "moved": [], "bound": []}
+    for j in range(codes.shape[-1]):
+        x, real = codes[..., j], valid[..., j]
+        test = rule.test(p, q, x)
+        for name, values in columns.items():
+            values.append(torch.where(real, getattr(test, name), 0.0))
+        p = torch.where(real[..., None], test.residual, p)
+        if q is not None:
+            q = torch.where(real[..., None], drop_sibling(q, x), q)
+    stacked = {name: torch.stack(values, -1) for name, values in columns.items()}
+    return Verdicts(**stacked, residual=p)
+
+
+def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
+    """Codes and validity of every node's children, [B, N + 1, K] each."""
+    batch, nodes, width = draft.children.shape
+    flat = draft.children.reshape(batch, nodes * width)
+    return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
+
+
+@dataclass(frozen=True)
+class Path:
+    """The walk of B rows through their trees."""
+
+    nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
+    count: Tensor  # [B] int64, drafts accepted
+    order: Tensor  # [B, D] int64, which child was taken (0 past the end)
+    last: Tensor  # [B] int64, the last accepted node (0 = root)
+
+
+def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
+    """Follows the first accepted child from the root, `depth` levels at most.
+
+    taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
+    is what makes sampling exact (METHODS 3).
+    """
+    has = taken.any(-1)  # [B, N + 1]
+    first = taken.int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
+    follow = torch.where(has, draft.children.gather(2, first).squeeze(-1), -1)  # [B, N + 1]
+    first = first.squeeze(-1)
+    node = torch.zeros_like(draft.codes[:, :1])  # [B, 1]
+    going = torch.ones_like(node, dtype=torch.bool)
+    count = torch.zeros_like(node)
+    nodes, order = [node], []
+    for _ in range(depth):
+        child = follow.gather(1, node)
+        going = going & (child > 0)
+        order.append(torch.where(going, first.gather(1, node), 0))
+        node = torch.where(going, child, node)
+        count = count + going
+        nodes.append(node)
+    empty = node[:, :0]
+    return Path(torch.cat(nodes, 1), count[:, 0],
+                torch.cat(order, 1) if order else empty, node[:, 0])
+
+
+def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
+    """Greedy: the deepest node whose whole path was accepted, the first one on ties (METHODS 6).
+
+    accepted [B, N + 1, K] bool per (node, child).
+    """
+    batch, nodes, width = accepted.shape
+    hit = torch.zeros(batch, nodes, dtype=torch.bool, device=accepted.device)
+    index = draft.children.reshape(batch, -1)  # [B, (N + 1) K]; 0 where there is no child
+    rank = torch.arange(width, device=accepted.device).repeat(nodes).expand(batch, -1)
+    hit = hit.scatter(1, index, accepted.reshape(batch, -1))
+    which = torch.zeros_like(draft.codes).scatter(1, index, rank)  # order among siblings
+    hit[:, 0], which[:, 0] = True, 0
+    for _ in range(depth):
+        hit = hit & hit.gather(1, draft.parents)
+    best = torch.where(hit, draft.depth, -1).argmax(1, keepdim=True)  # [B, 1], first on ties
+    count = draft.depth.gather(1, best)  # [B, 1]
+    # Climb from the best node, then lay the path out from the root.
+    path = torch.zeros(batch, depth + 1, dtype=torch.long, device=accepted.device)
+    node = best
+    for _ in range(depth + 1):
+        path = path.scatter(1, draft.depth.gather(1, node), node)
+        node = draft.parents.gather(1, node)
+    level = torch.arange(depth + 1, device=accepted.device)
+    path = torch.where(level <= count, path, best)
+    order = torch.where(level[1:] <= count, which.gather(1, path[:, 1:]), 0)
+    return Path(path, count[:, 0], order, best[:, 0])

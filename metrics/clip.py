@@ -1,0 +1,113 @@
+"""CLIP score and attribute preference with the tiny CLIP: does the image show its caption?
+
+CLIP score of an image: 100 cos(image, caption) (Hessel et al. 2104.08718 without the weight 2.5).
+Attribute preference: the share of images for which CLIP prefers the right caption of two that
+differ in one attribute; 0.5 is chance. A score alone is on an arbitrary scale, preference is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metrics.errors import MetricError
+from metrics.images import Images, image_batches
+from metrics.scenes_clip import ScenesClip
+from metrics.stats import Interval, bootstrap_mean
+
+
+@dataclass(frozen=True)
+class ClipScore:
+    """per_image: [n] float64, 100 cos; mean: with its bootstrap interval over images."""
+
+    per_image: np.ndarray
+    mean: Interval
+
+
+@dataclass(frozen=True)
+class Preference:
+    """correct: [n] bool; share: of all images; by_attribute: (share, images) of each attribute."""
+
+    correct: np.ndarray
+    share: Interval
+    by_attribute: dict[str, tuple[float, int]]
+
+
+def clip_score(
+    clip: ScenesClip, images: Images, captions: Sequence[str], *, batch: int = 64, seed: int = 0
+) -> ClipScore:
+    """CLIP score of n images [n, 3, S, S] (or a folder of PNGs in name order) and n captions.
+
+    Raises MetricError when the counts differ, for fewer than 2 images, NaN or unknown words.
+    """
+    features = image_embeddings(clip, images, batch=batch)
+    _same_count(features, captions, "captions")
+    cosines = (features * text_embeddings(clip, captions, batch=batch)).sum(1)
+    per_image = 100 * cosines.double().numpy()
+    return ClipScore(per_image, bootstrap_mean(per_image, seed=seed))
+
+
+def attribute_preference(
+    clip: ScenesClip,
+    images: Images,
+    pairs: Sequence[tuple[str, str, str]],
+    *,
+    batch: int = 64,
+    seed: int = 0,
+) -> Preference:
+    """Preference over n (right caption, wrong caption, attribute), one an image; a tie is wrong.
+
+    Pairs are what ``decoders.tiny.scenes.counterfactual`` returns. Raises as `clip_score`.
+    """
+    features = image_embeddings(clip, images, batch=batch)
+    _same_count(features, pairs, "caption pairs")
+    right = text_embeddings(clip, [p[0] for p in pairs], batch=batch)
+    wrong = text_embeddings(clip, [p[1] for p in pairs], batch=batch)
+    correct = ((features * right).sum(1) > (features * wrong).sum(1)).numpy()
+    names = np.array([p[2] for p in pairs])
+    by_attribute = {
+        str(name): (float(correct[names == name].mean()), int((names == name).sum()))
+        for name in sorted(set(names.tolist()))
+    }
+    return Preference(correct, bootstrap_mean(correct.astype(float), seed=seed), by_attribute)
+
+
+def retrieval_at_1(
+    clip: ScenesClip, images: Images, captions: Sequence[str]
+) -> tuple[float, float]:
+    """(image to text, text to image) shares of n pairs whose own partner is the nearest one."""
+    features = image_embeddings(clip, images)
+    _same_count(features, captions, "captions")
+    cosines = features @ text_embeddings(clip, captions).T  # [n, n]
+    own = torch.arange(len(captions))
+    to_text = float((cosines.argmax(1) == own).double().mean())
+    return to_text, float((cosines.argmax(0) == own).double().mean())
+
+
+def image_embeddings(clip: ScenesClip, images: Images, *, batch: int = 64) -> Tensor:
+    """Unit image features [n, E] float32 on the CPU, streamed in batches."""
+    with torch.no_grad():
+        parts = [
+            clip.image_features(part).cpu()
+            for part in image_batches(images, clip.config.image_size, batch)
+        ]
+    return torch.cat(parts)
+
+
+def text_embeddings(clip: ScenesClip, captions: Sequence[str], *, batch: int = 256) -> Tensor:
+    """Unit text features [n, E] float32 on the CPU."""
+    with torch.no_grad():
+        parts = [
+            clip.text_features(captions[i : i + batch]).cpu()
+            for i in range(0, len(captions), batch)
+        ]
+    return torch.cat(parts)
+
+
+def _same_count(features: Tensor, others: Sequence[object], what: str) -> None:
+    if len(features) != len(others):
+        raise MetricError(f"{len(features)} images but {len(others)} {what}; give one an image")

@@ -1,0 +1,161 @@
+"""Image features through torch-fidelity's extractors; the tiny CLIP is named ``scenes-clip``.
+
+Why: FID, KID, precision and recall are torch-fidelity's; registering the tiny CLIP's image tower
+makes `torch_fidelity.calculate_metrics(feature_extractor="scenes-clip", ...)` work like any other,
+and later extractors (Inception, VGG16) work here in the same way. Features are the image embeddings
+*before* L2 normalisation, as torch-fidelity's own CLIP extractors give: 64 numbers an image, so
+that a few hundred images make a covariance of full rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_fidelity.feature_extractor_base import FeatureExtractorBase
+from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY, register_feature_extractor
+
+from metrics.errors import MetricError
+from metrics.images import Images, as_bytes, image_batches
+from metrics.scenes_clip import ScenesClip, load
+
+NAME, LAYER = "scenes-clip", "embedding"
+_LOG = logging.getLogger(__name__)
+
+
+class ScenesClipFeatures(FeatureExtractorBase):
+    """uint8 images [n, 3, 64, 64] -> (embedding [n, E] float32,).
+
+    feature_extractor_weights_path: folder of the weights (default: the embedded ones); clip: a
+    model already loaded, which takes precedence.
+    """
+
+    def __init__(
+        self,
+        name: str = NAME,
+        features_list: list[str] | tuple[str, ...] = (LAYER,),
+        feature_extractor_weights_path: str | None = None,
+        clip: ScenesClip | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, list(features_list))
+        folder = feature_extractor_weights_path
+        self.clip = load(Path(folder) if folder else None) if clip is None else clip
+        self.image_size = self.clip.config.image_size
+        self.network = self.clip.model  # registered, so that .cuda() and .eval() reach it
+
+    @staticmethod
+    def get_provided_features_list() -> tuple[str, ...]:
+        return (LAYER,)
+
+    @staticmethod
+    def get_default_feature_layer_for_metric(metric: str) -> str:
+        if metric not in ("fid", "kid", "prc"):
+            raise MetricError(f"{NAME} has features for fid, kid and prc, not for {metric!r}")
+        return LAYER
+
+    @staticmethod
+    def can_be_compiled() -> bool:
+        return False
+
+    @staticmethod
+    def get_dummy_input_for_compile() -> Tensor:
+        return torch.zeros(2, 3, 64, 64, dtype=torch.uint8)
+
+    def forward(self, input: Tensor) -> tuple[Tensor, ...]:
+        if input.dtype != torch.uint8:
+            raise MetricError(f"expected uint8 images, found {input.dtype}")
+        self.clip.device = next(self.network.parameters()).device
+        return (self.clip.image_features(input, normalize=False),)
+
+
+if NAME not in FEATURE_EXTRACTORS_REGISTRY:
+    register_feature_extractor(NAME, ScenesClipFeatures)
+
+
+def extract(
+    extractor: FeatureExtractorBase, images: Images, *, layer: str = LAYER, batch: int = 64
+) -> Tensor:
+    """Features [n, E] float32 on the CPU of n >= 2 images (tensor or folder), streamed in batches.
+
+    extractor: any torch-fidelity extractor, in evaluation mode, that provides `layer`. Raises
+    MetricError for bad images (see ``images.image_batches``) and for features that are not finite.
+    """
+    size = getattr(extractor, "image_size", None)
+    return _joined(
+        [_forward(extractor, part, layer) for part in image_batches(images, size, batch)]
+    )
+
+
+def reference_features(
+    extractor: ScenesClipFeatures,
+    count: int,
+    cache_dir: Path,
+    *,
+    seed: int = 0,
+    batch: int = 64,
+    split: str = "reference",
+) -> Tensor:
+    """Features [count, E] of the first `count` scenes of the reference split, cached in cache_dir.
+
+    The cache file is named by a hash of the weights, the split, count, seed and the pixels of the
+    first scenes (a changed renderer gives another file); it is written atomically.
+    """
+    from safetensors.torch import load_file, save_file
+
+    from decoders.tiny.scenes import scene_batch
+
+    if count < 2:
+        raise MetricError(f"a reference needs at least 2 scenes, found {count}")
+    probe = scene_batch(split, range(min(count, 8)), seed).images
+    key = hashlib.sha256(f"{_weights_key(extractor)} {split} {count} {seed}".encode())
+    key.update(probe.tobytes())
+    path = cache_dir / f"{NAME}-{split}-{count}-{key.hexdigest()[:16]}.safetensors"
+    if path.is_file():
+        return load_file(path)["features"]
+    _LOG.info("extracting %s features of %d %s scenes", NAME, count, split)
+    parts = []
+    for start in range(0, count, batch):
+        scenes = scene_batch(split, range(start, min(start + batch, count)), seed)
+        images = as_bytes(torch.from_numpy(scenes.images), extractor.image_size)
+        parts.append(_forward(extractor, images, LAYER))
+    features = _joined(parts)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    part_path = path.with_suffix(f".{os.getpid()}.part")
+    save_file({"features": features}, part_path)
+    part_path.replace(path)
+    return features
+
+
+def _forward(extractor: FeatureExtractorBase, images: Tensor, layer: str) -> Tensor:
+    """One batch of uint8 images [n, 3, S, S] -> [n, E] float32 on the CPU."""
+    with torch.no_grad():
+        found: Tensor = extractor.convert_features_tuple_to_dict(extractor(images))[layer]
+    return found.float().cpu()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Batches of features as one tensor [n, E], all finite or MetricError."""
+    features = torch.cat(parts)
+    bad = ~torch.isfinite(features).all(1)
+    if bad.any():
+        raise MetricError(
+            f"{int(bad.sum())} of {len(features)} images have features that are not finite, first "
+            f"image {int(bad.nonzero()[0])}; the extractor's weights may be damaged"
+        )
+    return features
+
+
+def _weights_key(extractor: ScenesClipFeatures) -> str:
+    """SHA-256 of the weights: of their file, or of the tensors of an untrained model."""
+    if extractor.clip.sha256:
+        return extractor.clip.sha256
+    state = hashlib.sha256()
+    for name, tensor in extractor.network.state_dict().items():
+        state.update(name.encode() + tensor.cpu().numpy().tobytes())
+    return state.hexdigest()

@@ -1,0 +1,236 @@
+"""The tiny CLIP of the "scenes" images: open_clip's own model, a word tokenizer, checked weights.
+
+Why: the official CLIP and Inception networks were not trained on 64x64 procedural scenes and cannot
+be downloaded where the bench runs. This one is built by ``open_clip.model.CLIP`` from open_clip's
+own configuration and trained by ``decoders.tiny.recipes.clip`` with open_clip's loss. It gives the
+CLIP score, attribute preference and the features of FID, KID, precision and recall. Tables name
+these ``CLIP (scenes)`` and ``FID (scenes-clip)``.
+
+On disk: ``clip.safetensors`` (float16) and ``clip.json`` (model configuration, vocabulary, pixel
+mean and deviation, SHA-256 of the weights, held-out figures).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metrics.errors import MetricError
+
+WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
+WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
+FORMAT = 1
+_SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """Everything that shapes the network; ``vision`` and ``text`` are open_clip's own settings."""
+
+    embed_dim: int
+    vision: dict[str, Any]
+    text: dict[str, Any]
+    words: tuple[str, ...]
+    mean: float = 0.5  # pixels in [0, 1] become (pixel - mean) / std
+    std: float = 0.25
+    held_out: dict[str, Any] = field(default_factory=dict)  # figures, for the reader only
+
+    @property
+    def image_size(self) -> int:
+        """Side of the square image in pixels."""
+        return int(self.vision["image_size"])
+
+
+class WordTokenizer:
+    """Captions to word ids: [start, words..., end, pad...]; the end has the largest id."""
+
+    def __init__(self, words: Sequence[str], context_length: int) -> None:
+        self._ids = {word: i + 1 for i, word in enumerate(words)}
+        self.context_length = context_length
+        self.start, self.end = len(words) + 1, len(words) + 2
+
+    def __call__(self, captions: Sequence[str]) -> Tensor:
+        """n captions -> ids [n, context_length] int64.
+
+        Raises MetricError for an empty or over-long caption and for a word outside the vocabulary
+        (with the nearest known word).
+        """
+        ids = torch.zeros(len(captions), self.context_length, dtype=torch.int64)
+        for row, caption in enumerate(captions):
+            tokens = [self._word(w, caption) for w in _words(caption)]
+            if not tokens:
+                raise MetricError(f"caption {row} is empty; CLIP needs at least one word")
+            if len(tokens) + 2 > self.context_length:
+                raise MetricError(
+                    f"a caption has {len(tokens)} words, at most {self.context_length - 2} fit: "
+                    f"{caption!r}"
+                )
+            line = [self.start, *tokens, self.end]
+            ids[row, : len(line)] = torch.tensor(line)
+        return ids
+
+    def _word(self, word: str, caption: str) -> int:
+        if word not in self._ids:
+            near = difflib.get_close_matches(word, self._ids, n=3, cutoff=0.0)
+            raise MetricError(
+                f"the scenes CLIP does not know the word {word!r} of {caption!r}; nearest known: "
+                f"{', '.join(near)}"
+            )
+        return self._ids[word]
+
+
+class ScenesClip:
+    """The network with its tokenizer and pixel normalisation, in evaluation mode unless trained."""
+
+    def __init__(self, config: ClipConfig, device: str | torch.device = "cpu") -> None:
+        """A randomly initialised model of this configuration (torch's global generator)."""
+        self.config = config
+        self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]))
+        self.model = _build(config).to(device).eval()
+        self.device = torch.device(device)
+        self.sha256 = ""  # of the weights file; empty while untrained
+
+    def image_features(self, images: Tensor, normalize: bool = True) -> Tensor:
+        """Images [n, 3, S, S] (uint8, or float in [0, 1]) -> features [n, E] float32.
+
+        Not batched: the caller chooses n. Raises MetricError for a wrong shape, dtype or range.
+        """
+        pixels = as_unit_float(images, self.config.image_size).to(self.device)
+        features: Tensor = self.model.encode_image((pixels - self.config.mean) / self.config.std)
+        features = features.float()
+        return torch.nn.functional.normalize(features, dim=-1) if normalize else features
+
+    def text_features(self, captions: Sequence[str], normalize: bool = True) -> Tensor:
+        """n captions -> features [n, E] float32; raises MetricError as the tokenizer does."""
+        features: Tensor = self.model.encode_text(self.tokenizer(captions).to(self.device)).float()
+        return torch.nn.functional.normalize(features, dim=-1) if normalize else features
+
+
+def as_unit_float(images: Tensor, size: int) -> Tensor:
+    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1].
+
+    Raises MetricError for another shape or dtype, NaN or infinity, and values outside [0, 1].
+    """
+    if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
+        raise MetricError(
+            f"expected images [n, 3, {size}, {size}], found {list(images.shape)}; resize them first"
+        )
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    if not images.is_floating_point():
+        raise MetricError(f"expected uint8 or floating-point images, found {images.dtype}")
+    images = images.float()
+    bad = ~torch.isfinite(images).flatten(1).all(1)
+    if bad.any():
+        rows = bad.nonzero().flatten().tolist()
+        raise MetricError(f"images {rows[:8]} hold NaN or infinity ({len(rows)} of {len(images)})")
+    if images.numel() and (images.min() < -1e-3 or images.max() > 1 + 1e-3):
+        raise MetricError(
+            f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
+            f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"
+        )
+    return images.clamp(0, 1)
+
+
+def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:
+    """The trained model from ``clip.json`` and ``clip.safetensors`` of a folder (None: embedded).
+
+    Raises MetricError when a file is missing, the SHA-256 differs from the configuration's, or a
+    tensor's name or shape does not fit the configuration. Nothing is unpickled.
+    """
+    folder = WEIGHTS_DIR if folder is None else folder
+    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
+    for file in (described, path):
+        if not file.is_file():
+            raise MetricError(f"{file} is missing; train the tiny CLIP with `make tiny`")
+    content = json.loads(described.read_text(encoding="utf-8"))
+    if content.get("format") != FORMAT:
+        raise MetricError(f"{described} has format {content.get('format')!r}, expected {FORMAT}")
+    config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
+    clip = ScenesClip(config, device)
+    clip.sha256 = _sha256(path)
+    if clip.sha256 != content["sha256"]:
+        raise MetricError(
+            f"{path} has SHA-256 {clip.sha256}, {CONFIG_FILE} names {content['sha256']}: the file "
+            "is truncated or changed; check it out again or retrain with `make tiny`"
+        )
+    _fill(clip.model, path)
+    return clip
+
+
+def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
+    """Writes both files (float16 weights), each atomically; returns the SHA-256 of the weights."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {
+        name: tensor.detach().to("cpu", torch.float16 if tensor.is_floating_point() else None)
+        for name, tensor in clip.model.state_dict().items()
+    }
+    part = folder / (WEIGHTS_FILE + ".part")
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
+    digest = _sha256(part)
+    config = asdict(clip.config) | {"held_out": held_out}
+    described = folder / (CONFIG_FILE + ".part")
+    body = {"format": FORMAT, "sha256": digest, "config": config}
+    described.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / WEIGHTS_FILE)
+    described.replace(folder / CONFIG_FILE)
+    return digest
+
+
+def _build(config: ClipConfig) -> Any:
+    """open_clip's CLIP; its text vocabulary is the words and three specials."""
+    from open_clip.model import CLIP
+
+    vocab = int(config.text["vocab_size"])
+    if vocab != len(config.words) + _SPECIALS:
+        raise MetricError(
+            f"text.vocab_size is {vocab}, but {len(config.words)} words and {_SPECIALS} specials "
+            f"make {len(config.words) + _SPECIALS}"
+        )
+    vision = dict(config.vision)
+    if isinstance(vision["layers"], list):  # JSON has no tuples; open_clip tells a ResNet by one
+        vision["layers"] = tuple(vision["layers"])
+    return CLIP(embed_dim=config.embed_dim, vision_cfg=vision, text_cfg=dict(config.text))
+
+
+def _fill(model: Any, path: Path) -> None:
+    """Copies the file's tensors into the model after comparing every name and shape."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(path)
+    except SafetensorError as error:
+        raise MetricError(f"{path} is not a readable safetensors file: {error}") from error
+    wanted = model.state_dict()
+    problems = [f"missing {name}" for name in wanted if name not in found]
+    problems += [f"unexpected {name}" for name in found if name not in wanted]
+    problems += [
+        f"{name}: expected {list(wanted[name].shape)}, found {list(found[name].shape)}"
+        for name in wanted
+        if name in found and wanted[name].shape != found[name].shape
+    ]
+    if problems:
+        raise MetricError(f"{path} does not fit its configuration: {'; '.join(problems[:5])}")
+    model.load_state_dict({k: v.to(wanted[k].dtype) for k, v in found.items()})
+
+
+def _words(caption: str) -> list[str]:
+    """Lower-case word tokens; a comma is its own token (as ``decoders.tiny.scenes.words``)."""
+    kept = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
+    return kept.replace(",", " , ").split()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""Makes `tests.bench.fakes` importable: some installed package also calls itself `tests`."""

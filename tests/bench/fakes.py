@@ -1,0 +1,200 @@
+"""A toy image model and toy decoders with valid traces: what the harness is tested on.
+
+The decoders' codes are a function of the noise alone, as the contract asks; they take a chosen time
+and fail where they are told to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.prompts import Prompt
+from decoders.api import (
+    CodeKind,
+    DecoderError,
+    Generation,
+    ImageModel,
+    NumericalError,
+    Sampling,
+    Test,
+    TextFeatures,
+    Trace,
+    VerifiedPairs,
+)
+from decoders.noise import Noise
+
+VOCAB, LENGTH, SIDE, LONGEST = 32, 16, 8, 200
+CALLS: list[tuple[str, str, int]] = []  # (decoder, first prompt, batch) of every call, in order
+
+
+@dataclass
+class FakeTarget:
+    vocab_size: int = VOCAB
+    width: int = 4
+    length: int = LENGTH
+    prefix: int = 2
+
+
+class FakeText:
+    """Reads ASCII prompts of at most 200 characters."""
+
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        for prompt in prompts:
+            if not prompt.isascii():
+                raise DecoderError(f"not English: {prompt!r}")
+            if len(prompt) > LONGEST:
+                raise DecoderError(f"{len(prompt)} characters, at most {LONGEST} fit")
+        rows = [[0.0] * (LONGEST - len(p)) + [float(ord(c)) for c in p] for p in prompts]
+        features = torch.tensor(rows)[..., None]  # [B, P, 1]
+        return TextFeatures(features, features[..., 0] > 0)
+
+
+def prompts_of(text: TextFeatures) -> list[str]:
+    """The prompts, spelled by the features."""
+    rows = text.features[..., 0].int().tolist()
+    return ["".join(chr(c) for c in row if c) for row in rows]
+
+
+class FakeTokenizer:
+    codebook = torch.eye(VOCAB)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """A grey square a code: [B, L] -> [B, 3, SIDE, SIDE]."""
+        grid = codes.reshape(-1, 1, 4, 4).float() / (VOCAB - 1)
+        return grid.repeat_interleave(2, -1).repeat_interleave(2, -2).expand(-1, 3, SIDE, SIDE)
+
+
+def load_model(device: str = "cpu", dtype: str = "float32", seconds: float = 0.0) -> ImageModel:
+    time.sleep(seconds)
+    return ImageModel(
+        name="fake",
+        target=FakeTarget(),
+        text=FakeText(),
+        tokenizer=FakeTokenizer(),
+        sampling=Sampling(temperature=1.0, cfg=2.0),
+        device=torch.device(device),
+        dtype=getattr(torch, dtype),
+        weights_sha256={"fake.safetensors": "0" * 64},
+    )
+
+
+def load_prompts(count: int, word: str = "scene") -> list[Prompt]:
+    return [Prompt(f"p{i}", f"{word} number {i}", "any") for i in range(count)]
+
+
+class FakeRule:
+    """Exact on paper: moves nothing."""
+
+    def __init__(self, model: ImageModel, k: int = 4) -> None:
+        if k > VOCAB:
+            raise DecoderError(f"k must be at most {VOCAB}, the codebook's size, found {k}")
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        accept = p.gather(-1, x[..., None]).squeeze(-1)
+        residual = p.scatter(-1, x[..., None], 0.0)
+        residual = residual / residual.sum(-1, keepdim=True).clamp_min(1e-9)
+        zero = torch.zeros_like(accept)
+        return Test(accept, accept, residual, zero, zero + 0.1)
+
+    greedy = None
+
+
+class FakeLoop:
+    """Commits `step` codes a target forward. seconds: of one image at batch 1.
+
+    fail_at: prompts whose text contains this raise; kill_at: they raise KeyboardInterrupt, as if
+    the user had interrupted. flag: a file whose absence disarms both. broken: "build" or "codes".
+    """
+
+    def __init__(
+        self,
+        model: ImageModel,
+        *,
+        sampling: Sampling,
+        drafter: Any,
+        tree: Any,
+        acceptance: Any,
+        step: int = 1,
+        seconds: float = 0.0,
+        fail_at: str = "",
+        kill_at: str = "",
+        flag: str = "",
+        broken: str = "",
+        label: str = "",
+    ) -> None:
+        self.sampling, self.rule, self.step, self.seconds = sampling, acceptance, step, seconds
+        self.fail_at, self.kill_at, self.flag = fail_at, kill_at, flag
+        self.broken, self.label = broken, label
+        if broken == "build":
+            raise RuntimeError("this plug-in cannot be built")
+
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+        prompts = prompts_of(text)
+        CALLS.append((self.label, prompts[0], len(prompts)))
+        self._misbehave(prompts)
+        began = time.perf_counter()
+        time.sleep(self.seconds)
+        codes = self._codes(prompts, noise)
+        if self.broken == "codes":
+            codes = codes + VOCAB
+        trace = self._trace(len(prompts), time.perf_counter() - began)
+        if pairs and self.rule is not None:
+            trace.pairs = _pairs(pairs)
+        return Generation(codes, trace)
+
+    def _misbehave(self, prompts: list[str]) -> None:
+        if self.flag and not Path(self.flag).exists():
+            return
+        if self.fail_at and any(self.fail_at in p for p in prompts):
+            raise NumericalError("NaN logits at step 3")
+        if self.kill_at and any(self.kill_at in p for p in prompts):
+            raise KeyboardInterrupt
+
+    def _codes(self, prompts: list[str], noise: Noise) -> Tensor:
+        """[B, L] of the noise; greedy: of the prompts alone."""
+        if self.sampling.greedy:
+            return torch.tensor([[_hash(p) % VOCAB] * LENGTH for p in prompts])
+        return (noise.uniform[:, :LENGTH, 0] * VOCAB).long()
+
+    def _trace(self, batch: int, seconds: float) -> Trace:
+        """Code 0 comes from the prefill; then `step` codes a forward, the last one a bonus."""
+        steps = [0, *(1 + i // self.step for i in range(LENGTH - 1))]
+        calls = steps[-1]
+        accepted = [steps.count(s) - 1 if self.step > 1 else 0 for s in range(1, calls + 1)]
+        kind = [int(CodeKind.TARGET)] + [
+            int(CodeKind.DRAFT if self.step > 1 else CodeKind.TARGET) for _ in steps[1:]
+        ]
+
+        def row(values: list[Any], dtype: torch.dtype) -> Tensor:
+            return torch.tensor([values] * batch, dtype=dtype)
+
+        return Trace(
+            kind=row(kind, torch.uint8),
+            step=row(steps, torch.int32),
+            depth=row([0] * LENGTH, torch.uint8),
+            moved=row([0.05] * LENGTH, torch.float32),
+            bound=row([0.1] * LENGTH, torch.float32),
+            accepted=row(accepted, torch.int16),
+            target_calls=torch.full((batch,), calls, dtype=torch.int32),
+            drafter_calls=torch.full((batch,), calls if self.step > 1 else 0, dtype=torch.int32),
+            seconds={"prefill": seconds / 2, "draft": 0.0, "verify": seconds / 2, "accept": 0.0},
+            tree_depth=self.step - 1,
+            tree_nodes=self.step - 1,
+        )
+
+
+def _pairs(count: int) -> VerifiedPairs:
+    p = torch.softmax(torch.randn(count, VOCAB, generator=torch.Generator().manual_seed(0)), -1)
+    children = torch.arange(2).repeat(count, 1)
+    return VerifiedPairs(p, None, children, torch.ones(count, 2, dtype=torch.bool))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

@@ -1,0 +1,236 @@
+"""A made-up run folder: nine compositions at temperature 1, three at temperature 0, with traces.
+
+Nothing here is a measurement. Accepted lengths are drawn from a geometric law whose rate is the
+decoder's, so that the report has plausible traces to draw; `summary.csv` holds numbers that tests
+look for again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from PIL import Image
+
+from bench import records
+from bench.report.load import SUMMARY_NUMBERS
+
+LENGTH = 256
+COLORS = ("red", "teal", "yellow", "black", "white", "purple", "orange", "blue")
+SHAPES = ("ring", "cube", "star", "disc")
+
+
+@dataclass(frozen=True)
+class Made:
+    """One decoder to make up."""
+
+    name: str
+    acceptance: str = "none"
+    tree: str = "none"
+    depth: int = 0
+    rate: float = 0.0  # chance to accept one more draft
+    seconds: float = 2.4
+    fid: float = 21.4
+    clip: float = 0.312
+    temperature: float = 1.0
+    bound: float = 0.0
+    output_tv: float = 0.0
+    verdict: str = "exact"
+    error: str = ""
+
+
+DECODERS = (
+    Made("ar"),
+    Made("sd_chain", "exact", "chain(depth=4)", 4, 0.55, 2.06, 21.47, 0.3117),
+    Made("eagle1", "exact", "static(25 nodes)", 5, 0.52, 2.36, 21.31, 0.3123),
+    Made("eagle2", "exact", "dynamic(58 nodes)", 5, 0.62, 1.98, 21.52, 0.3119),
+    Made(
+        "lantern", "lantern(k=100, delta=0.2, residual=paper)", "dynamic(58 nodes)", 5, 0.86, 1.02,
+        21.93, 0.3098, bound=0.2, output_tv=0.09, verdict="bounded",
+    ),
+    Made(
+        "lantern_released", "lantern(k=100, delta=0.2, residual=released)", "dynamic(58 nodes)", 5,
+        0.88, 0.98, 23.9, 0.304, bound=0.2, output_tv=0.41, verdict="violates (0.41 > 0.20)",
+    ),
+    Made(
+        "lantern_pp", "lantern_pp(k=100, lam=5, residual=paper)", "static(57 nodes)", 5, 0.83, 0.91,
+        21.75, 0.3107, bound=0.24, output_tv=0.07, verdict="bounded",
+    ),
+    Made(
+        "lantern_pp_released", "lantern_pp(k=100, lam=5, residual=released)", "static(57 nodes)", 5,
+        0.85, 0.88, 22.6, 0.307, bound=0.24, output_tv=0.3, verdict="violates (0.30 > 0.24)",
+    ),
+    Made(
+        "lantern_chain", "lantern(k=100, delta=0.2, residual=paper)", "chain(depth=4)", 4, 0.8,
+        error="NumericalError: NaN logits at code 17 | row 3 <cond> of 2; check the weights_file",
+    ),
+    Made("ar_greedy", temperature=0.0, fid=33.1, clip=0.305),
+    Made("eagle2_greedy", "exact", "dynamic(58 nodes)", 5, 0.7, 1.71, 33.1, 0.305, 0.0),
+    Made(
+        "lantern_greedy", "lantern(k=100, delta=0.2, residual=paper)", "dynamic(58 nodes)", 5, 0.87,
+        1.0, 34.2, 0.303, 0.0, bound=0.2, output_tv=0.0, verdict="bounded",
+    ),
+)  # fmt: skip
+FLOOR_FID, FLOOR_CLIP = 21.66, 0.3111
+
+
+def prompt(index: int) -> str:
+    color, other = COLORS[index % 8], COLORS[(index * 3 + 1) % 8]
+    shape, second = SHAPES[index % 4], SHAPES[(index + 1) % 4]
+    if index % 3 == 0:
+        return f"a large striped {color} {shape} on a cloudy {other} background"
+    return (
+        f"a small marbled {color} {shape} to the left of a big checkered {other} {second}, on a "
+        "grainy white background lit from the left"
+    )
+
+
+def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
+    """The list columns and counts of one image."""
+    kind, depth, step, accepted = [0], [0], [0], []
+    while len(kind) < LENGTH:
+        run = int(min(rng.geometric(1 - made.rate) - 1, made.depth)) if made.depth else 0
+        last = 0 if not made.depth else 4 if run == made.depth else 3
+        relaxed = rng.random(run) < (0.45 if made.bound else 0.0)
+        room = LENGTH - len(kind)
+        codes = [2 if flag else 1 for flag in relaxed] + [last]
+        accepted.append(min(run, room))
+        step += [len(accepted)] * min(room, run + 1)
+        depth += [*range(1, run + 1), run + 1 if made.depth else 0][:room]
+        kind += codes[:room]
+    kinds = np.array(kind, dtype=np.uint8)
+    tested = np.isin(kinds, (1, 2, 3))
+    spread = rng.beta(2, 3, LENGTH) * 2 if "pp" in made.name else np.ones(LENGTH)
+    bound = np.where(tested, made.bound * spread, 0)
+    moved = bound * rng.beta(3, 2, LENGTH)
+    output = np.clip(rng.normal(made.output_tv, 0.04, 3), 0, 1) if made.output_tv else np.zeros(3)
+    steps = len(accepted)
+    return {
+        "accepted": accepted, "kind": kinds.tolist(), "depth": depth, "step": step,
+        "moved": moved.tolist(), "bound": bound.tolist(),
+        "codes": rng.integers(0, 1024, LENGTH).tolist(),
+        "tv_output": output.tolist() if made.depth else [],
+        "tv_output_bound": [made.bound] * 3 if made.depth else [],
+        "mal": (LENGTH - 1) / steps, "mal_no_bonus": sum(accepted) / steps + (not made.depth),
+        "nfe": steps, "drafter_calls": steps * made.depth, "tree_depth": made.depth,
+        "tree_nodes": made.depth * 10,
+    }  # fmt: skip
+
+
+def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[str, Any]:
+    """One record in the schema."""
+    rng = np.random.default_rng([seed, index, *made.name.encode()])
+    found = {
+        "schema_version": records.SCHEMA_VERSION, "study": "synthetic", "protocol": protocol,
+        "model": "tiny", "decoder": made.name, "loop": "speculative" if made.depth else "ar",
+        "drafter": "eagle" if made.depth else "none", "tree": made.tree,
+        "acceptance": made.acceptance, "backend": "eager", "device": "cpu", "dtype": "bfloat16",
+        "temperature": made.temperature, "cfg": 2.0, "top_k": 0, "top_p": 1.0,
+        "prompt_index": index, "prompt_id": f"scene-{index}", "prompt": prompt(index),
+        "category": "two objects", "seed": seed, "batch": 1, "status": "ok", "error": "",
+        "git_commit": "0123456789abcdef", "git_dirty": False, "versions": '{"torch": "2.9.0"}',
+        "cpu": "Example CPU, 2 cores", "gpu": "", "threads": 2, "config_hash": "c0ffee",
+        "weights_hash": '{"target.safetensors": "aa11"}', "prompt_hash": "bb22",
+        "started_at": f"2025-01-01T00:{index:02d}:00Z", **records.empty_measures(),
+    }  # fmt: skip
+    if made.error:
+        return found | {"status": "failed", "error": made.error}
+    found |= trace(made, rng) | {"image": image, "peak_memory_mb": 912.0}
+    if protocol == "latency":
+        total = made.seconds * rng.normal(1, 0.04)
+        shares = (0.01, 0.16, 0.62, 0.13) if made.depth else (0.01, 0.0, 0.88, 0.04)
+        names = ("prefill", "draft", "verify", "accept")
+        found |= {f"seconds_{n}": total * s for n, s in zip(names, shares, strict=True)}
+        found |= {"seconds_text": 0.006, "seconds_vq": 0.03, "seconds_total": total}
+    return found
+
+
+def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary row of a decoder; failed ones have no figures."""
+    base = next(d for d in DECODERS if d.temperature == made.temperature)
+    nan = math.nan
+    head = {
+        "study": "synthetic", "model": "tiny", "decoder": made.name, "acceptance": made.acceptance,
+        "tree": made.tree, "backend": "eager", "device": "cpu", "dtype": "bfloat16",
+        "temperature": made.temperature, "cfg": 2.0,
+    }  # fmt: skip
+    text = (*head, "fid_features", "exactness", "status")
+    numbers = [column for column in SUMMARY_NUMBERS if column not in text]
+    empty = head | dict.fromkeys(numbers, nan) | {"fid_features": "", "exactness": ""}
+    if made.error:
+        return empty | {"status": "failed"}
+    mean = {
+        name: float(np.mean([r[name] for r in rows])) for name in ("mal", "mal_no_bonus", "nfe")
+    }
+    speed = base.seconds / made.seconds
+    moved = np.concatenate([r["moved"] for r in rows])
+    return empty | mean | {
+        "n_latency": 20, "latency_mean_s": made.seconds, "latency_p50_s": made.seconds * 0.99,
+        "latency_p95_s": made.seconds * 1.07, "speedup": speed, "speedup_lo": speed * 0.965,
+        "speedup_hi": speed * 1.035, "n_quality": 256, "fid": made.fid, "fid_lo": made.fid - 0.45,
+        "fid_hi": made.fid + 0.5, "fid_features": "scenes-clip", "kid": 0.0021, "precision": 0.71,
+        "recall": 0.655, "clip": made.clip, "clip_lo": made.clip - 0.0012,
+        "clip_hi": made.clip + 0.0013, "tv_bound": made.bound, "tv_moved_mean": moved.mean(),
+        "tv_moved_max": moved.max(), "tv_output": made.output_tv, "exactness": made.verdict,
+        "peak_memory_mb": 912.0, "status": "ok",
+    }  # fmt: skip
+
+
+def floor_row(ar: dict[str, Any]) -> dict[str, Any]:
+    """AR with a second seed: quality figures only."""
+    speed = [name for name in ar if name.startswith(("latency", "speedup", "mal", "nfe"))]
+    return ar | dict.fromkeys([*speed, "n_latency"], math.nan) | {
+        "decoder": "ar (reseed floor)", "fid": FLOOR_FID, "fid_lo": FLOOR_FID - 0.45,
+        "fid_hi": FLOOR_FID + 0.5, "clip": FLOOR_CLIP, "clip_lo": FLOOR_CLIP - 0.0012,
+        "clip_hi": FLOOR_CLIP + 0.0013,
+    }  # fmt: skip
+
+
+def picture(folder: Path, relative: str, index: int, rng: np.random.Generator) -> None:
+    """A 64x64 image: a coloured disc on a gradient."""
+    y, x = np.mgrid[0:64, 0:64]
+    tint = np.array([[40 * (index % 6), 200 - 9 * index, 90 + 7 * index]]) % 255
+    image = (y[..., None] + x[..., None]) * 0.8 + tint * 0.5 + rng.normal(0, 8, (64, 64, 3))
+    cx, cy = 24 + rng.integers(0, 16), 24 + rng.integers(0, 16)
+    image[(x - cx) ** 2 + (y - cy) ** 2 < 190] = (255 - tint) % 255
+    path = folder / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(path)
+
+
+def write_run(
+    folder: Path,
+    decoders: tuple[Made, ...] = DECODERS,
+    *,
+    prompts: int = 20,
+    floor: bool = True,
+    images: bool = True,
+    **summary_columns: object,
+) -> Path:
+    """Writes the run folder; `summary_columns` overwrite columns of every summary row."""
+    rows, summary = [], []
+    for made in decoders:
+        mine = []
+        for index in range(prompts):
+            for protocol in ("latency", "quality"):
+                image = f"images/{made.name}/{protocol}-0-{index}.png"
+                mine.append(row(made, protocol, index, 0, image if images else ""))
+                if images and not made.error and protocol == "quality":
+                    picture(folder, image, index, np.random.default_rng([index, len(summary)]))
+        rows += mine
+        summary.append(summary_row(made, mine))
+        if floor and made.name == "ar":
+            summary.append(floor_row(summary[-1]))
+            rows += [row(made, "floor", index, 1, "") for index in range(prompts)]
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
+    table = pd.DataFrame(summary)
+    for column, value in summary_columns.items():
+        table[column] = value
+    table.to_csv(folder / "summary.csv", index=False)
+    return folder

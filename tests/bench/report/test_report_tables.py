@@ -1,0 +1,151 @@
+"""Tables: the numbers as given, intervals, noise marks, floor, failures, order and sections."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import DECODERS, FLOOR_FID, write_run
+
+from bench.report import tables
+from bench.report.cells import detail_tables, main_tables, number
+from bench.report.load import load_run
+from bench.report.model import Role, Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load_run(write_run(tmp_path_factory.mktemp("tables"), prompts=4, images=False))
+
+
+def cells(run: Run, section: int, name: str) -> dict[str, str]:
+    table = main_tables(run)[section]
+    row = next(row for row in table.rows if row.cells[0] == name)
+    return dict(zip(table.columns, row.cells, strict=True))
+
+
+def test_sections_keep_greedy_apart_and_the_order_of_the_summary(run: Run) -> None:
+    assert [section.greedy for section in run.sections] == [False, True]
+    sampled = [made.name for made in DECODERS if made.temperature]
+    assert [entry.name for entry in run.sections[0].decoders] == sampled
+    assert [section.baseline.name for section in run.sections if section.baseline] == [
+        "ar",
+        "ar_greedy",
+    ]
+
+
+def test_figures_are_those_of_the_summary(run: Run) -> None:
+    lantern = cells(run, 0, "lantern")
+    assert lantern["speed-up"] == "2.35 [2.27, 2.44]"  # 2.4 s / 1.02 s
+    assert lantern["s/image"] == "1.020"
+    assert lantern["FID (scenes-clip)"] == "21.93 [21.48, 22.43]"
+    assert lantern["CLIP (scenes)"] == "0.3098 [0.3086, 0.3111]"
+    assert lantern["output TV"] == "0.090"
+    assert cells(run, 0, "lantern_released")["verdict"] == "violates (0.41 > 0.20)"
+    assert cells(run, 0, "ar")["speed-up"] == "1.00"
+    details = detail_tables(run)[0]
+    row = next(row for row in details.rows if row.cells[0] == "lantern")
+    assert "lantern(k=100, delta=0.2, residual=paper)" in row.cells
+
+
+def test_noise_is_marked_and_only_noise(run: Run) -> None:
+    assert cells(run, 0, "eagle1")["speed-up"].endswith("≈")  # [0.98, 1.05]
+    assert not cells(run, 0, "sd_chain")["speed-up"].endswith("≈")
+    # The floor is |21.66 - 21.40| = 0.26: eagle2 differs by 0.12, lantern by 0.53.
+    assert cells(run, 0, "eagle2")["FID (scenes-clip)"].endswith("≈")
+    assert not cells(run, 0, "lantern")["FID (scenes-clip)"].endswith("≈")
+    assert not cells(run, 0, "ar")["FID (scenes-clip)"].endswith("≈")
+    # Without a floor nothing may be called noise, not even no difference at all.
+    assert not cells(run, 1, "eagle2_greedy")["FID (scenes-clip)"].endswith("≈")
+    assert "no AR reseed floor" in tables.terminal(run)
+
+
+def test_floor_has_its_own_row(run: Run) -> None:
+    floor = cells(run, 0, "AR reseed floor")
+    assert floor["FID (scenes-clip)"].startswith(f"{FLOOR_FID:.2f}")
+    assert floor["speed-up"] == "—"
+    assert "floor FID (scenes-clip) 0.260, CLIP (scenes) 0.0009" in tables.terminal(run)
+    assert "| *AR reseed floor* |" in tables.markdown(run)
+
+
+def test_failed_decoder_is_shown_with_its_error(run: Run) -> None:
+    text = tables.terminal(run)
+    line = next(line for line in text.splitlines() if line.startswith("lantern_chain"))
+    assert "failed: NumericalError: NaN logits at code 17" in line
+    assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
+    assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in tables.markdown(run)
+    latex = tables.latex(run)
+    assert r"lantern\_chain & \multicolumn{8}{l}{\emph{failed: NumericalError" in latex
+
+
+def test_partly_failed_decoder_keeps_its_figures_and_is_listed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, DECODERS[:2], prompts=3, images=False)
+    rows = pd.read_parquet(folder / "records.parquet")
+    hit = rows[rows.decoder == "sd_chain"].index[0]
+    rows.loc[hit, ["status", "error"]] = ["failed", "MemoryError: no room"]
+    rows.to_parquet(folder / "records.parquet")
+    run = load_run(folder)
+    assert cells(run, 0, "sd_chain")["s/image"] == "2.060"
+    assert tables.failures(run) == [("sd_chain", "1 of 6 images failed: MemoryError: no room")]
+
+
+def test_decoder_that_the_summary_forgot_is_still_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, (*DECODERS[:2], DECODERS[8]), prompts=2, images=False)
+    summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
+    summary[summary.decoder != "lantern_chain"].to_csv(folder / "summary.csv", index=False)
+    run = load_run(folder)
+    assert run.sections[0].entries[-1].name == "lantern_chain"
+    assert "failed: NumericalError" in tables.terminal(run)
+
+
+def test_markup_is_well_formed(run: Run) -> None:
+    lines = [line for line in tables.markdown(run).splitlines() if line.startswith("|")]
+    widths = {line.replace(r"\|", "").count("|") for line in lines}
+    assert widths == {10, 16}  # main tables have 9 columns, details 15
+    latex = tables.latex(run)
+    assert latex.count(r"\begin{") == latex.count(r"\end{") == 4
+    assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
+    assert "≈" not in latex and "—" not in latex
+
+
+def test_csv_keeps_full_precision_and_adds_the_reading(run: Run) -> None:
+    table = pd.read_csv(io.StringIO(tables.csv(run)), keep_default_na=False).set_index("decoder")
+    assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
+    marked = table["speedup_is_noise"].astype(str)
+    assert list(table.index[marked == "True"]) == ["eagle1"]
+    assert table.loc["ar (reseed floor)", "role"] == "floor"
+    assert table.loc["lantern_chain", "error"].startswith("NumericalError")
+
+
+def test_other_feature_networks_keep_their_names(tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path, DECODERS[:2], prompts=2, images=False, fid_features="inception-v3-compat"
+    )
+    section = load_run(folder).sections[0]
+    assert (section.fid_name, section.clip_name) == ("FID (inception-v3-compat)", "CLIP")
+
+
+def test_guidance_makes_a_section(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, DECODERS[:2], prompts=2, images=False, cfg=[2.0, 2.0, 4.0]))
+    assert [section.title for section in run.sections] == [
+        "Sampling (temperature 1, guidance 2)",
+        "Sampling (temperature 1, guidance 4)",
+    ]
+    assert run.sections[1].baseline is None
+    assert run.sections[1].entries[0].role is Role.DECODER
+
+
+def test_part_called_none_is_no_missing_value(tmp_path: Path) -> None:
+    made = replace(DECODERS[1], name="null")
+    run = load_run(write_run(tmp_path, (DECODERS[0], made), prompts=2, images=False))
+    assert [entry.name for entry in run.sections[0].decoders] == ["ar", "null"]
+
+
+def test_absent_figure_is_a_dash_not_zero() -> None:
+    assert number(float("nan")) == "—"
+    assert number(0.0) == "0.000"
+    assert number(0.00213) == "0.0021"
+    assert number(123.456) == "123.5"

@@ -1,0 +1,58 @@
+"""The command line: quick help, and errors that say what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench.__main__ import main
+
+HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['bench', '--help']\n"
+        "from bench.__main__ import main\n"
+        f"status = main(); print(status, [m for m in {HEAVY} if m in sys.modules])"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.perf_counter() - began < 1.0
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert "run a study" in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["run", "--help"]])
+def test_help_in_all_ways(words, capsys):
+    assert main(words) == 0
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rum"], "'run'"),
+        (["run", "study=smoek"], "'smoke'"),
+        (["run", "study=smoke", "latency.warmup=3"], "latency.warmup_max"),
+        (["run", "prompts=file"], "prompts.path"),
+        (["list", "decodr"], "'decoder'"),
+        (["tiny", "drafer"], "'drafter'"),
+    ],
+)
+def test_bad_requests_name_the_nearest_without_a_traceback(words, expected, capsys):
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ") and expected in shown
+    assert "Traceback" not in shown
+
+
+def test_list_shows_options_with_what_they_are(capsys):
+    assert main(["list", "decoders", "study"]) == 0
+    shown = capsys.readouterr().out
+    assert "lantern_pp" in shown and "2502.06352" in shown and "smoke" in shown
+    assert main(["list", "settings"]) == 0
+    assert "warmup_max" in capsys.readouterr().out

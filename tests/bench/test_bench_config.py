@@ -1,0 +1,95 @@
+"""What a user types becomes a study, or a message that helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.compose import compose_study
+from bench.errors import ConfigError
+
+SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
+
+
+def entry(config, name):
+    return next(e for e in config.decoders if e.name == name)
+
+
+def test_study_main_composes_the_published_decoders():
+    config = compose_study(["study=main"])
+    names = [e.name for e in config.decoders]
+    assert names[:6] == ["ar", "sd_chain", "eagle1", "eagle2", "lantern", "lantern_pp"]
+    lantern, released = entry(config, "lantern"), entry(config, "lantern_released")
+    assert lantern.spec.acceptance.kwargs["residual"] == "paper"
+    assert released.spec.acceptance.kwargs["residual"] == "released"
+    assert entry(config, "ar").spec.drafter is None and entry(config, "ar").baseline
+    assert [e.name for e in config.decoders if e.sampling.temperature == 0] == [
+        "ar_greedy", "eagle2_greedy", "lantern_greedy", "lantern_pp_greedy"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["study=mian"], "'main'"),
+        (["model=tinny"], "'tiny'"),
+        (["backend=cpuu"], "'cpu'"),
+        (["decoders=[lantren]"], "'lantern'"),
+        (["latency.promts=8"], "latency.prompts"),
+        (["acceptance.dleta=0.1"], "acceptance.dleta=0.1"),
+        (["tree=statik", "decoders=[lantern]"], "'static'"),
+        (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
+        (["seed=abc"], "seed must be an integer"),
+        (["seed=1.5"], "seed must be an integer"),
+        (["keep_images=3"], "keep_images must be true or false"),
+        (["sampling.temperature=warm"], "sampling.temperature must be a number"),
+        (["latency.prompts=-1"], "at least 0"),
+        (["quality.batch=0"], "at least 1"),
+        (["backend.dtype=bfloat61"], "'bfloat16'"),
+        (["latency.prompts"], "key=value"),
+        (["decoders=[]"], "at least one decoder"),
+        (["decoders=[ar,ar]"], "named twice: ar"),
+        (["decoders=[{name: x}]"], "must be a name or"),
+        (["decoders=[{decoder: ar, nam: x}]"], "'name'"),
+        (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
+        (["prompts=coco"], "prompts.path"),
+        (["latency.prompts=0", "quality.images=0"], "nothing to run"),
+        (["quality.floor_seed=0"], "floor_seed must differ"),
+        (["seed=1,2"], "sweep"),
+    ],
+)
+def test_bad_settings_are_explained(words, expected):
+    with pytest.raises(ConfigError, match=r".") as error:
+        compose_study(["study=main", *words])
+    assert expected in str(error.value)
+
+
+def test_a_subset_keeps_the_entries_of_the_study():
+    config = compose_study(["study=main", "decoders=[ar_greedy,lantern]"])
+    assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]
+    assert config.decoders[0].sampling.temperature == 0
+
+
+def test_global_overrides_reach_every_entry_that_has_the_setting(fake_study):
+    config = fake_study("acceptance.k=9", "sampling.cfg=3", f"decoders=[fake_ar,fake_spec,{SPEC}]")
+    assert entry(config, "fake_spec").spec.acceptance.kwargs["k"] == 9
+    assert entry(config, "big").spec.acceptance.kwargs["k"] == 9, "the command line comes last"
+    assert entry(config, "fake_ar").spec.acceptance is None
+    assert {e.sampling.cfg for e in config.decoders} == {3.0}
+
+
+def test_a_part_can_be_swapped_for_decoders_that_have_it():
+    config = compose_study(["study=main", "decoders=[ar,lantern]", "tree=static_small"])
+    assert entry(config, "ar").spec.tree is None
+    assert entry(config, "lantern").spec.tree.target.endswith("Static")
+
+
+def test_entries_that_an_override_makes_equal_run_once():
+    config = compose_study(["study=main", "sampling.temperature=0"])
+    assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
+
+
+def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
+    base = fake_study()
+    assert fake_study("run_dir=/elsewhere", "gate=true", "retry_failed=true").hash == base.hash
+    for word in ("seed=5", "latency.prompts=3", "backend.threads=2", "acceptance.k=5"):
+        assert fake_study(word).hash != base.hash, word

@@ -1,0 +1,128 @@
+"""The run folder: what is refused, and that nothing is ever half written or lost."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from bench import records
+from bench.errors import DiskFullError, FolderError
+from bench.folder import check_space, open_folder
+from bench.records import SCHEMA, empty_measures, write_atomically
+from bench.runner import run_study
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_another_configuration_is_refused_with_what_differs(fake_study):
+    config = fake_study()
+    run_study(config)
+    before = contents(Path(config.run_dir))
+    with pytest.raises(FolderError) as error:
+        run_study(fake_study("latency.prompts=3", "acceptance.k=5"))
+    message = str(error.value)
+    assert "latency.prompts: 4 -> 3" in message
+    assert "decoders.fake_spec.spec.acceptance.kwargs.k: 4 -> 5" in message
+    assert "run_dir=" in message and "delete" in message
+    assert contents(Path(config.run_dir)) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema_version": 0}, "schema version 0, this code writes 1"),
+        ({"machine": {"cpu": "another", "gpu": "", "torch": "0"}}, "cpu: another -> "),
+    ],
+)
+def test_another_schema_or_machine_is_refused(fake_study, change, expected):
+    config = fake_study("decoders=[fake_ar]")
+    run_study(config)
+    study = Path(config.run_dir) / "study.json"
+    study.write_text(json.dumps({**json.loads(study.read_text()), **change}))
+    before = contents(Path(config.run_dir))
+    with pytest.raises(FolderError) as error:
+        run_study(config)
+    assert expected in str(error.value)
+    assert contents(Path(config.run_dir)) == before
+
+
+def test_a_folder_of_something_else_is_refused(fake_study, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("precious")
+    with pytest.raises(FolderError, match="no run folder"):
+        run_study(fake_study(f"run_dir={tmp_path / 'thesis'}"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="is a file"):
+        run_study(fake_study(f"run_dir={tmp_path / 'file'}"))
+
+
+def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch, tmp_path):
+    config = fake_study()
+    written = []
+    real = records.pq.write_table
+
+    def full_after_five(table, file, **kwargs):
+        if len(written) == 5:
+            file.write(b"half a row")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(table)
+        return real(table, file, **kwargs)
+
+    monkeypatch.setattr(records.pq, "write_table", full_after_five)
+    with pytest.raises(DiskFullError, match="resumes"):
+        run_study(config)
+    files = list(Path(config.run_dir).glob("rows/*/*"))
+    assert len(files) == 5 and all(records.read(path) is not None for path in files)
+    monkeypatch.undo()
+    resumed = run_study(config).rows
+    assert (resumed.status == "ok").all() and len(resumed) == 36
+
+
+def test_too_little_space_is_noticed_before_work_starts(tmp_path):
+    with pytest.raises(DiskFullError, match="are free"):
+        check_space(tmp_path / "new" / "run", images=10**12)
+    check_space(tmp_path / "new" / "run", images=10)
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.bin"
+    write_atomically(path, lambda file: file.write(b"old"))
+
+    def interrupted(file):
+        file.write(b"new")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, interrupted)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"] and path.read_bytes() == b"old"
+
+
+def test_leftovers_of_a_killed_run_are_swept(tmp_path):
+    with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+        pass
+    stray = tmp_path / "run" / "rows" / "cell" / ".tmp-x.parquet"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"half")
+    with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+        assert not stray.exists()
+
+
+def test_a_row_must_fit_the_schema(tmp_path):
+    text = dict.fromkeys((n for n in SCHEMA.names if SCHEMA.field(n).type == "string"), "x")
+    numbers = dict.fromkeys((n for n in SCHEMA.names if n not in text), 0)
+    row = {**numbers, "git_dirty": False, **text, **empty_measures()}
+    with open_folder(tmp_path / "run", {}, "h", {}) as folder:
+        folder.add("cell", "latency-0-00000", row, Image.new("RGB", (4, 4)))
+        assert folder.merge().num_rows == 1
+        with pytest.raises(FolderError, match=r"missing \['mal'\]"):
+            folder.add("cell", "s", {k: v for k, v in row.items() if k != "mal"})
+        with pytest.raises(FolderError, match=r"unknown \['mall'\]"):
+            folder.add("cell", "s", {**row, "mall": 1})
+    assert Image.open(io.BytesIO((tmp_path / "run/images/cell/latency-0-00000.png").read_bytes()))

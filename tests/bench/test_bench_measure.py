@@ -1,0 +1,74 @@
+"""Clock, memory, warm-up and the state of the machine."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+import torch
+
+from bench.config import BackendConfig
+from bench.errors import ConfigError
+from bench.measure.clock import Clock, no_collection
+from bench.measure.device import prepare, provenance
+from bench.measure.memory import MemoryMeter
+from bench.warmup import warm_up
+
+
+def test_the_clock_times_a_region_and_forgets_a_failed_one():
+    clock = Clock(torch.device("cpu"))
+    with clock.time("nap"):
+        time.sleep(0.02)
+    assert 0.02 <= clock.seconds["nap"] < 0.5
+    with pytest.raises(ValueError, match="x"), clock.time("failed"):
+        raise ValueError("x")
+    assert "failed" not in clock.seconds
+
+
+def test_the_collector_is_off_in_a_timed_region_and_on_afterwards():
+    with no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="x"), no_collection():
+        raise ValueError("x")
+    assert gc.isenabled()
+
+
+def test_peak_memory_sees_a_large_tensor_and_forgets_it_after_a_reset():
+    meter = MemoryMeter(torch.device("cpu"))
+    if not meter.exact:
+        pytest.skip("this kernel does not reset the high-water mark")
+    meter.reset()
+    before = meter.peak_mb()
+    big = torch.ones(25_000_000)  # 100 MB
+    assert 90 < meter.peak_mb() - before < 150
+    del big
+    meter.reset()
+    assert meter.peak_mb() - before < 50
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([4.0, 3.0, 2.0, 1.0, 1.0], 4), ([5.0], 1)],
+)
+def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
+    times = iter(seconds)
+    most = min(4, len(seconds))
+    assert len(warm_up(lambda: next(times), most, 0.1)) == runs
+
+
+def test_a_missing_device_is_refused_with_what_to_do():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ConfigError, match=r"sees 0 CUDA devices\. Use backend=cpu"):
+        prepare(BackendConfig("eager", "cuda", "float32", 1))
+    with pytest.raises(ConfigError, match="is no device"):
+        prepare(BackendConfig("eager", "gpuu", "float32", 1))
+
+
+def test_provenance_names_code_and_machine():
+    made = provenance(torch.device("cpu"))
+    assert made.cpu and {"python", "torch", "lantern-bench"} <= set(made.versions)
+    assert made.threads == torch.get_num_threads()
+    assert set(made.machine()) == {"cpu", "gpu", "torch"}

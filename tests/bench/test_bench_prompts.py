@@ -1,0 +1,104 @@
+"""Prompt sets: files as users have them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.errors import ConfigError, PromptError
+from bench.prompts import coco, file, parti, scenes
+
+DATA = Path("/work/shared/data/prompts")
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_scenes_are_distinct_held_out_and_prefix_stable():
+    many = scenes.load(300)
+    assert len({p.text for p in many}) == 300
+    assert scenes.load(10) == many[:10], "more prompts must not change the first ones"
+    assert not {p.text for p in many[:50]} & {p.text for p in scenes.load(50, split="train")}
+    with pytest.raises(ConfigError, match="bench"):
+        scenes.load(2, split="bensh")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "a red cube\na blue ring\n\n"),
+        ("a.csv", "id,prompt\nx,a red cube\ny,a blue ring\n"),
+        ("a.tsv", "Caption\tcategory\na red cube\tc\na blue ring\tc\n"),
+        ("a.json", '["a red cube", "a blue ring"]'),
+        ("b.json", '[{"prompt": "a red cube"}, {"prompt": "a blue ring", "category": "c"}]'),
+    ],
+)
+def test_file_kinds(tmp_path, name, text):
+    assert [p.text for p in file.load(2, write(tmp_path, name, text))] == [
+        "a red cube",
+        "a blue ring",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.txt", "a cube\n\na ring\n", "prompt 2 is empty"),
+        ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
+        ("a.txt", "a cube\n", "has 1 prompts, 3 are wanted"),
+        ("a.txt", "a\x07b\nc\nd\n", "control characters"),
+        ("a.csv", "x,y\n1,2\n", "no column prompt"),
+        ("a.json", "{", "not JSON"),
+        ("a.json", '{"a": 1}', "must hold a list"),
+        ("a.json", "[1, 2, 3]", "item 1 must be"),
+        ("a.yaml", "- a", "unknown kind of prompt file '.yaml'"),
+    ],
+)
+def test_bad_files_are_explained(tmp_path, name, text, expected):
+    with pytest.raises(PromptError) as error:
+        file.load(3, write(tmp_path, name, text))
+    assert expected in str(error.value)
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(PromptError, match="does not exist"):
+        file.load(1, str(tmp_path / "none.txt"))
+    (tmp_path / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
+    with pytest.raises(PromptError, match="not UTF-8"):
+        file.load(1, str(tmp_path / "latin.txt"))
+    with pytest.raises(PromptError, match="folder"):
+        file.load(1, str(tmp_path))
+
+
+def test_coco_takes_the_longest_caption_of_each_image(tmp_path):
+    rows = [(7, "short"), (3, "same length"), (7, "longer one"), (3, "equal size!")]
+    notes = {"annotations": [{"image_id": i, "caption": c} for i, c in rows]}
+    path = write(tmp_path, "captions.json", json.dumps(notes))
+    found = coco.load(2, path)
+    assert [(p.id, p.text) for p in found] == [("7", "longer one"), ("3", "same length")]
+    with pytest.raises(PromptError, match="not an official COCO"):
+        coco.load(1, write(tmp_path, "list.json", "[]"))
+
+
+def test_parti_categories(tmp_path):
+    text = (
+        'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\t\na "B" cat\tAnimals\tBasic\t\n'
+    )
+    path = write(tmp_path, "parti.tsv", text)
+    assert [p.text for p in parti.load(2, path)] == ["bond", 'a "B" cat']
+    assert [p.id for p in parti.load(1, path, category="Animals")] == ["parti-0002"]
+    with pytest.raises(PromptError, match="Animals"):
+        parti.load(1, path, category="Animal")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the official prompt files are not on this machine")
+def test_official_files():
+    found = coco.load(5000, str(DATA / "captions_val2017.json"))
+    released = json.loads((DATA / "captions_val2017_longest.json").read_text())
+    assert [p.text for p in found] == [" ".join(c.split()) for c in released]
+    assert len(parti.load(1632, str(DATA / "PartiPrompts.tsv"))) == 1632

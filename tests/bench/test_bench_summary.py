@@ -1,0 +1,123 @@
+"""summary.csv: its columns, its speed-ups and its quality figures, on rows with known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.finish import finish
+from bench.quality import PreferenceRow, Scores
+from bench.runner import run_study
+from bench.summary import COLUMNS, summarise
+from metrics.errors import MetricError
+
+HEADER = (
+    "study,model,decoder,acceptance,tree,backend,device,dtype,temperature,cfg,n_latency,"
+    "latency_mean_s,latency_p50_s,latency_p95_s,speedup,speedup_lo,speedup_hi,mal,mal_no_bonus,nfe,"
+    "n_quality,fid,fid_lo,fid_hi,fid_features,kid,precision,recall,clip,clip_lo,clip_hi,tv_bound,"
+    "tv_moved_mean,tv_moved_max,tv_output,exactness,peak_memory_mb,status"
+)
+
+
+class CountingScorer:
+    """Figures that reveal which images were scored."""
+
+    def score(self, images, prompts):
+        if len(images) < 6:
+            raise MetricError("too few images")
+        return Scores(fid=float(images.float().mean()), fid_features="mean", clip=len(prompts))
+
+    def preference(self, name, images, prompts):
+        return PreferenceRow(name, len(images), 0.5, 0.4, 0.6, {"colour": 0.5})
+
+    def real(self, prompts):
+        return None
+
+
+@pytest.fixture
+def done(fake_study):
+    config = fake_study("loop.seconds=0.01")
+    return config, run_study(config)
+
+
+def summary_of(result, rows=None, scorer=None):
+    rows = result.rows.copy() if rows is None else rows
+    verdicts = {"fake_ar": "exact"}
+    table = summarise(result.path, rows, result.cells, scorer=scorer, exactness=verdicts)
+    return table.set_index("decoder")
+
+
+def test_columns_are_those_of_the_contract(done):
+    config, result = done
+    finish(config, result)
+    assert (result.path / "summary.csv").read_text().splitlines()[0] == HEADER
+    assert ",".join(COLUMNS) == HEADER
+
+
+def test_the_speed_up_is_paired_with_the_baseline_of_the_same_temperature(done):
+    _, result = done
+    rows = result.rows.copy()
+    timed = rows.protocol == "latency"
+    scale = {"fake_ar": 2.0, "fake_spec": 0.5, "greedy": 7.0}
+    # A drift of the machine that hits all decoders alike, prompt by prompt.
+    drift = 1 + rows.prompt_index
+    rows.loc[timed, "seconds_total"] = (rows.decoder.map(scale) * drift)[timed]
+    table = summary_of(result, rows)
+    spec = table.loc["fake_spec"]
+    assert spec.speedup == pytest.approx(4) and spec.speedup_hi - spec.speedup_lo < 1e-9
+    assert table.loc["greedy", "speedup"] == 1, "the greedy baseline is its own reference"
+    assert table.loc["fake_ar", "latency_mean_s"] == pytest.approx(2 * 2.5)
+    assert table.loc["fake_ar", "latency_p50_s"] == pytest.approx(2 * 2.5)
+
+
+def test_intervals_come_from_a_bootstrap_over_prompts(done):
+    _, result = done
+    rows = result.rows.copy()
+    noisy = (rows.decoder == "fake_spec") & (rows.protocol == "latency")
+    rows.loc[rows.protocol == "latency", "seconds_total"] = 1.0
+    rows.loc[noisy, "seconds_total"] = [0.4, 0.5, 0.5, 0.6]
+    spec = summary_of(result, rows).loc["fake_spec"]
+    assert 1 / 0.6 <= spec.speedup_lo < spec.speedup < spec.speedup_hi <= 1 / 0.4
+    assert spec.speedup == pytest.approx(2)
+
+
+def test_acceptance_and_mass_moved(done):
+    _, result = done
+    table = summary_of(result)
+    assert table.loc["fake_spec", ["mal", "mal_no_bonus", "nfe"]].tolist() == [3, 2, 5]
+    assert table.loc["fake_ar", ["mal", "mal_no_bonus", "nfe"]].tolist() == [1, 0, 15]
+    assert table.loc["fake_spec", "tv_moved_max"] == pytest.approx(0.05)
+    assert table.loc["fake_spec", "tv_bound"] == pytest.approx(0.1)
+    assert 0 <= table.loc["fake_spec", "tv_output"] < 1e-6, "the toy rule is exact"
+    assert math.isnan(table.loc["fake_ar", "tv_output"])
+
+
+def test_the_reseed_floor_has_its_own_row(done):
+    _, result = done
+    table = summary_of(result, scorer=CountingScorer())
+    floor = table.loc["fake_ar (reseed floor)"]
+    assert floor.n_latency == 0 and floor.n_quality == 6
+    assert floor.fid != table.loc["fake_ar", "fid"], "another seed, other images"
+    assert "greedy (reseed floor)" not in table.index
+    assert table.loc["fake_ar", "exactness"] == "exact"
+    preference = pd.read_csv(result.path / "preference.csv")
+    assert preference.images.tolist() == [
+        "fake_ar",
+        "fake_ar (reseed floor)",
+        "fake_spec",
+        "greedy",
+    ]
+
+
+def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
+    _, result = done
+    rows = result.rows.copy()
+    table = summary_of(result, scorer=CountingScorer())
+    assert table["clip"].tolist() == [6, 6, 6, 6]
+    few = rows[~((rows.decoder == "greedy") & (rows.prompt_index > 3))]
+    table = summary_of(result, few, CountingScorer())
+    assert np.isnan(table.loc["greedy", "fid"]) and table.loc["greedy", "n_quality"] == 4
+    assert "no quality figures for greedy" in caplog.text

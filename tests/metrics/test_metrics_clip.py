@@ -1,0 +1,179 @@
+"""The tiny CLIP: tokenizer, storage that notices damage, scores and preference, bad images."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from decoders.tiny.scenes import counterfactual, scene_captions, vocabulary, words
+from metrics import scenes_clip
+from metrics.clip import attribute_preference, clip_score, image_embeddings, retrieval_at_1
+from metrics.errors import MetricError
+from metrics.images import image_batches
+from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load, save
+
+CAPTIONS = [caption for caption, _ in scene_captions("valid", range(40))]
+
+
+@pytest.fixture
+def folder(clip: ScenesClip, tmp_path: Path) -> Path:
+    save(clip, tmp_path, {"preference": 0.5})
+    return tmp_path
+
+
+def test_every_caption_is_tokenised_and_ends_in_the_largest_id(clip):
+    found = clip.tokenizer([c for c, _ in scene_captions("train", range(3000))])
+    assert found.shape == (3000, 40)
+    assert (found.max(1).values == clip.tokenizer.end).all()
+    assert (found[:, 0] == clip.tokenizer.start).all()
+    lengths = torch.tensor([len(words(c)) for c, _ in scene_captions("train", range(3000))])
+    assert torch.equal(found.argmax(1), lengths + 1)
+
+
+def test_the_words_are_those_of_the_scenes(clip):
+    assert list(clip.config.words) == vocabulary()
+    assert (
+        clip.tokenizer(["A small, RED star!"]).tolist()
+        == clip.tokenizer(["a small , red star"]).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("caption", "message"),
+    [("a small rod star", "red"), ("", "empty"), ("!?", "empty"), ("a " * 50, "at most 38")],
+)
+def test_captions_that_do_not_fit_are_refused(clip, caption, message):
+    with pytest.raises(MetricError, match=message):
+        clip.tokenizer([caption])
+
+
+def test_stored_and_loaded_gives_the_same_features_to_half_precision(clip, folder, images):
+    loaded = load(folder)
+    assert loaded.config.held_out == {"preference": 0.5}
+    assert len(loaded.sha256) == 64
+    near = image_embeddings(loaded, images) * image_embeddings(clip, images)
+    assert near.sum(1).min() > 0.999
+
+
+def test_damaged_weights_are_noticed(folder):
+    path = folder / WEIGHTS_FILE
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-5] ^= 1
+    for damaged in (whole[:-100], bytes(flipped), b"\x80\x04pickle"):
+        path.write_bytes(damaged)
+        with pytest.raises(MetricError, match="SHA-256"):
+            load(folder)
+    path.unlink()
+    with pytest.raises(MetricError, match="make tiny"):
+        load(folder)
+
+
+def test_wrong_shapes_are_named_even_with_a_right_checksum(folder):
+    import hashlib
+
+    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
+    state = load_file(path)
+    state["visual.proj"] = state["visual.proj"][:, :-1].contiguous()
+    save_file(state, path)
+    body = json.loads(described.read_text())
+    body["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    described.write_text(json.dumps(body))
+    with pytest.raises(MetricError, match=r"visual\.proj: expected \[32, 16\], found \[32, 15\]"):
+        load(folder)
+    body["format"] = 0
+    described.write_text(json.dumps(body))
+    with pytest.raises(MetricError, match="format 0"):
+        load(folder)
+
+
+def test_score_is_a_cosine_independent_of_batch_size_and_input(clip, images, tmp_path):
+    from torchvision.io import write_png
+
+    for row, image in enumerate(images):
+        write_png(image, str(tmp_path / f"{row:03}.png"))
+    scores = [
+        clip_score(clip, images, CAPTIONS, batch=64),
+        clip_score(clip, images, CAPTIONS, batch=7),
+        clip_score(clip, images.float() / 255, CAPTIONS),
+        clip_score(clip, tmp_path, CAPTIONS, batch=16),
+    ]
+    for score in scores[1:]:
+        assert score.per_image == pytest.approx(scores[0].per_image, abs=1e-3)
+    with torch.no_grad():
+        one = clip.image_features(images[3:4]) @ clip.text_features(CAPTIONS[3:4]).T
+    assert scores[0].per_image[3] == pytest.approx(100 * float(one), abs=1e-3)
+    assert scores[0].mean.lo < scores[0].mean.value < scores[0].mean.hi
+
+
+def test_preference_is_right_when_the_right_caption_is_nearer(clip, images):
+    pairs = [counterfactual("valid", i) for i in range(40)]
+    found = attribute_preference(clip, images, pairs)
+    flipped = attribute_preference(clip, images, [(w, r, a) for r, w, a in pairs])
+    assert found.share.value + flipped.share.value == pytest.approx(1)
+    assert sum(count for _, count in found.by_attribute.values()) == 40
+    tie = attribute_preference(clip, images, [(r, r, a) for r, _, a in pairs])
+    assert tie.share.value == 0
+
+
+def test_retrieval_of_identical_captions_is_chance(clip, images):
+    to_text, to_image = retrieval_at_1(clip, images, CAPTIONS)
+    assert 0 <= min(to_text, to_image) <= max(to_text, to_image) <= 1
+
+
+def test_bad_images_are_refused(clip, images, tmp_path):
+    nan = images.float() / 255
+    nan[5, 0, 0, 0] = float("nan")
+    cases = [
+        (nan, r"\[5\] hold NaN"),
+        (images.float(), r"\[0, 1\]"),
+        (images[:1], "at least 2"),
+        (images[:, :, :32], "64"),
+        (images.int(), "uint8"),
+        (tmp_path, "at least 2"),
+        (tmp_path / "none", "not a folder"),
+    ]
+    for bad, message in cases:
+        with pytest.raises(MetricError, match=message):
+            list(image_batches(bad, 64, 16))
+    (tmp_path / "a.png").write_bytes(b"no image")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    with pytest.raises(MetricError, match=r"a\.png is not a readable image"):
+        list(image_batches(tmp_path, 64, 16))
+    with pytest.raises(MetricError, match="39 captions"):
+        clip_score(clip, images, CAPTIONS[:-1])
+
+
+def test_streaming_reads_one_batch_of_files_at_a_time(images, tmp_path, monkeypatch):
+    from torchvision.io import write_png
+
+    import metrics.images as module
+
+    for row in range(10):
+        write_png(images[row], str(tmp_path / f"{row}.png"))
+    read: list[Path] = []
+    real = module.read_png
+    monkeypatch.setattr(module, "read_png", lambda file: read.append(file) or real(file))
+    stream = image_batches(tmp_path, 64, 4)
+    assert torch.equal(next(stream), images[:4])
+    assert len(read) == 4
+    assert [len(part) for part in stream] == [4, 2]
+
+
+def test_the_embedded_weights_if_present_fit_today_s_vocabulary():
+    """Where the weights are committed they load, speak the grammar and prefer right captions."""
+    if not (WEIGHTS_DIR / CONFIG_FILE).is_file():
+        with pytest.raises(MetricError, match="make tiny"):
+            scenes_clip.load()
+        return
+    from decoders.tiny.scenes import scene_batch
+
+    clip = scenes_clip.load()
+    assert list(clip.config.words) == vocabulary()
+    assert (WEIGHTS_DIR / WEIGHTS_FILE).stat().st_size <= 8 * 2**20
+    held_out = range(500_000, 500_200)
+    images = torch.from_numpy(scene_batch("valid", held_out).images)
+    pairs = [counterfactual("valid", i) for i in held_out]
+    assert attribute_preference(clip, images, pairs).share.value > 0.85

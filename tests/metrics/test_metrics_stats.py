@@ -1,0 +1,101 @@
+"""Intervals cover what they should, are reproducible, and refuse what has no interval."""
+
+import numpy as np
+import pytest
+
+from metrics.errors import MetricError
+from metrics.stats import (
+    bootstrap_mean,
+    bootstrap_statistic,
+    compare_to_floor,
+    jackknife,
+    paired_ratio,
+)
+
+
+def test_mean_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = sum(
+        bootstrap_mean(rng.exponential(2.0, 80), resamples=400, seed=i).contains(2.0)
+        for i in range(200)
+    )
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_mean_interval_has_the_normal_width_and_is_reproducible():
+    data = np.random.default_rng(1).normal(5, 3, 400)
+    found = bootstrap_mean(data, seed=3)
+    assert found.value == pytest.approx(data.mean())
+    assert found.half_width == pytest.approx(1.96 * 3 / np.sqrt(400), rel=0.15)
+    assert found == bootstrap_mean(data, seed=3)
+    assert found != bootstrap_mean(data, seed=4)
+
+
+def test_chunked_resampling_bounds_memory_and_keeps_the_number_of_resamples(monkeypatch):
+    import metrics.stats as stats
+
+    monkeypatch.setattr(stats, "_CHUNK", 1000)
+    sizes = [len(rows) for rows in stats._resampled_rows(100, 25, 0)]
+    assert sizes == [10, 10, 5]
+    assert bootstrap_mean(np.arange(100.0), resamples=25).lo < 49.5
+
+
+def test_pairing_removes_what_both_share():
+    rng = np.random.default_rng(2)
+    prompt = rng.uniform(1, 10, 60)  # some prompts are ten times slower for everybody
+    fast, slow = prompt, 2 * prompt * rng.normal(1, 0.01, 60)
+    paired = paired_ratio(slow, fast)
+    assert paired.contains(2.0)
+    assert paired.half_width < 0.01
+    shuffled = paired_ratio(rng.permutation(slow), fast)
+    assert shuffled.half_width > 20 * paired.half_width
+
+
+def test_paired_ratio_is_a_ratio_of_means_not_a_mean_of_ratios():
+    assert paired_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5)
+
+
+def test_median_interval():
+    data = np.random.default_rng(3).lognormal(0, 1, 500)
+    found = bootstrap_statistic(data, lambda rows: np.median(rows, -1))
+    assert found.contains(1.0)
+    assert found.value == pytest.approx(np.median(data))
+
+
+def test_jackknife_of_a_mean_is_its_standard_error():
+    data = np.random.default_rng(4).normal(0, 2, 320)
+    found = jackknife(320, lambda rows: float(data[rows].mean()), groups=320)
+    assert found.value == pytest.approx(data.mean())
+    assert found.half_width == pytest.approx(1.96 * data.std(ddof=1) / np.sqrt(320), rel=1e-3)
+
+
+def test_jackknife_leaves_every_row_out_exactly_once():
+    kept: list[np.ndarray] = []
+    jackknife(50, lambda rows: float(kept.append(rows) or rows.mean()), groups=7)
+    gone = [np.setdiff1d(np.arange(50), rows) for rows in kept[1:]]
+    assert sorted(np.concatenate(gone).tolist()) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("difference", "floor", "same"), [(0.5, 0.3, True), (-0.5, 0.3, True), (0.7, -0.3, False)]
+)
+def test_floor_equivalence(difference, floor, same):
+    assert compare_to_floor(difference, floor).equivalent is same
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bootstrap_mean([1.0]),
+        lambda: bootstrap_mean([1.0, float("nan")]),
+        lambda: bootstrap_mean([1.0, 2.0], resamples=0),
+        lambda: bootstrap_mean([1.0, 2.0], level=1.5),
+        lambda: paired_ratio([1.0, 2.0], [1.0, 2.0, 3.0]),
+        lambda: paired_ratio([1.0, 2.0], [1.0, 0.0]),
+        lambda: jackknife(2, lambda rows: 0.0),
+        lambda: compare_to_floor(float("nan"), 1.0),
+    ],
+)
+def test_bad_input_is_an_error(call):
+    with pytest.raises(MetricError):
+        call()

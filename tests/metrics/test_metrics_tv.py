@@ -1,0 +1,148 @@
+"""The exact output law against enumeration by hand, against sampling, and of exact rules."""
+
+import numpy as np
+import pytest
+import torch
+
+from decoders.api import CodeKind, Test, VerifiedPairs
+from metrics.errors import MetricError
+from metrics.tv import moved_mass, output_law, output_tv
+
+V = 7
+
+
+class ExactRule:
+    """min(1, p/q); residual norm((p - q)+), NaN where nothing is left of it."""
+
+    def test(self, p, q, x):
+        row = torch.nn.functional.one_hot(x, p.shape[-1]).to(p) if q is None else q
+        px, qx = p.gather(-1, x[..., None])[..., 0], row.gather(-1, x[..., None])[..., 0]
+        accept = (px / qx).clamp(max=1)
+        left = (p - row).clamp(min=0)
+        zero = torch.zeros_like(accept)
+        return Test(accept, accept, left / left.sum(-1, keepdim=True), zero, zero)
+
+    greedy = test
+
+
+class PairRule(ExactRule):
+    """Relaxed: code x also counts the mass of its partner x ^ 1 (the last odd one has none)."""
+
+    def test(self, p, q, x):
+        partner = torch.where(x ^ 1 < p.shape[-1], x ^ 1, x)
+        mass = p.gather(-1, partner[..., None])[..., 0].where(partner != x, torch.tensor(0.0))
+        moved = p.clone()
+        moved.scatter_add_(-1, partner[..., None], -mass[..., None])
+        moved.scatter_add_(-1, x[..., None], mass[..., None])
+        base = super().test(moved, q, x)
+        strict = super().test(p, q, x).accept
+        return Test(base.accept, strict, base.residual, mass, mass)
+
+    greedy = test
+
+
+def pairs(stochastic: bool, count: int = 5, children: int = 3, seed: int = 0) -> VerifiedPairs:
+    g = torch.Generator().manual_seed(seed)
+    p = torch.rand(count, V, generator=g).softmax(-1)
+    q = (2 * torch.rand(count, V, generator=g)).softmax(-1) if stochastic else None
+    if q is not None:
+        q[:, 2] = 0
+        q /= q.sum(-1, keepdim=True)
+    tested = torch.stack([torch.randperm(V, generator=g)[:children] for _ in range(count)])
+    valid = torch.ones(count, children, dtype=torch.bool)
+    valid[0, 1:] = False
+    valid[1:2] = False
+    return VerifiedPairs(p, q, tested, valid)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_exact_rules_have_no_tv_even_where_a_residual_is_undefined(stochastic):
+    made = pairs(stochastic)
+    made.p[2] = 0
+    made.p[2, made.children[2, 0]] = 1.0  # accepted for certain: nothing is left
+    tv, bound = output_tv(ExactRule(), made)
+    assert tv.shape == bound.shape == (5,)
+    assert tv.max() < 1e-6
+    assert bound.max() == 0
+
+
+def test_relaxed_deterministic_law_is_the_sequential_one():
+    made = pairs(False)
+    law, bound = output_law(PairRule(), made)
+    for row in range(len(made.p)):
+        current, alive, want, kept = made.p[row], 1.0, torch.zeros(V), 1.0
+        for x in made.children[row][made.valid[row]]:
+            test = PairRule().test(current, None, x)
+            want[x] += alive * float(test.accept)
+            alive *= 1 - float(test.accept)
+            kept *= 1 - float(test.bound)
+            current = test.residual
+        assert law[row] == pytest.approx((want + alive * current).double(), abs=1e-6)
+        assert float(bound[row]) == pytest.approx(1 - kept, abs=1e-6)
+
+
+def test_relaxed_stochastic_law_is_what_sampling_gives():
+    made = pairs(True, count=1)
+    rule, rng = PairRule(), np.random.default_rng(0)
+    tv, bound = output_tv(rule, made)
+    weights = made.q[0].double()
+    drawn = torch.from_numpy(rng.choice(V, 60_000, p=(weights / weights.sum()).numpy()))
+    rows = made.p[0].expand(len(drawn), -1), made.q[0].expand(len(drawn), -1)
+    test = rule.test(*rows, drawn)
+    fallback = torch.multinomial(test.residual.nan_to_num(1.0), 1)[:, 0]
+    out = torch.where(torch.from_numpy(rng.random(60_000)) < test.accept, drawn, fallback)
+    share = torch.bincount(out, minlength=V).double() / len(out)
+    assert float(0.5 * (share - made.p[0]).abs().sum()) == pytest.approx(float(tv[0]), abs=0.01)
+    assert float(tv[0]) > 0.01
+    mass = sum(
+        float(made.q[0, x] * rule.test(*(r[:1] for r in rows), torch.tensor([x])).bound)
+        for x in range(V)
+    )
+    assert float(bound[0]) == pytest.approx(mass, abs=1e-6)
+
+
+def test_laws_are_distributions_and_chunking_changes_nothing(monkeypatch):
+    import metrics.tv as tv
+
+    made = pairs(True)
+    whole, _ = output_law(PairRule(), made)
+    assert whole.sum(-1) == pytest.approx(torch.ones(5).double(), abs=1e-6)
+    monkeypatch.setattr(tv, "_CHUNK_ENTRIES", 2 * V)
+    parts, _ = output_law(PairRule(), made)
+    assert torch.allclose(whole, parts, atol=1e-9)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_no_pairs_give_no_figures(stochastic):
+    made = pairs(stochastic, count=2)
+    q = None if made.q is None else made.q[:0]
+    empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0])
+    tv, bound = output_tv(ExactRule(), empty)
+    assert tv.shape == bound.shape == (0,)
+
+
+def test_what_is_no_distribution_is_refused():
+    nan, scaled, wide, beyond = (pairs(True) for _ in range(4))
+    nan.p[3, 1] = float("nan")
+    scaled.q[2] *= 1.1
+    wide.q = wide.q[:, :-1]
+    beyond.children[4, 0] = V
+    for made in (nan, scaled, wide, beyond):
+        with pytest.raises(MetricError):
+            output_tv(ExactRule(), made)
+
+
+def test_moved_mass_counts_tested_positions_only():
+    kind = [[CodeKind.TARGET, CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.BONUS, CodeKind.CORRECTED]]
+    found = moved_mass([[9.0, 0.0, 0.3, 9.0, 0.6]], [[0.0, 0.2, 0.4, 0.0, 0.4]], kind)
+    assert (found.positions, found.max, found.bound_max, found.exceeded) == (3, 0.6, 0.4, 1)
+    assert found.mean == pytest.approx(0.3)
+    assert found.quantiles[0.5] == pytest.approx(0.3)
+
+
+def test_moved_mass_of_ar_is_zero_and_nan_is_refused():
+    assert moved_mass([0.0], [0.0], [CodeKind.TARGET]).positions == 0
+    with pytest.raises(MetricError):
+        moved_mass([float("nan")], [0.0], [CodeKind.DRAFT])
+    with pytest.raises(MetricError):
+        moved_mass([0.0, 0.1], [0.0], [CodeKind.DRAFT])
