@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from bench.measure.device import Provenance
 from bench.outcome import Outcome
 from bench.prompts import Prompt
 from bench.records import SCHEMA_VERSION, empty_measures
-from bench.study import Batch, label
+from bench.study import Batch
 from decoders.api import AcceptRule, ImageModel, VerifiedPairs
 from metrics.acceptance import from_trace
 from metrics.tv import output_tv
@@ -32,10 +32,11 @@ class Context:
     model: ImageModel
     provenance: Provenance
     prompts: Sequence[Prompt]
+    labels: Mapping[str, Mapping[str, str]]  # of each cell: loop, drafter, tree, acceptance
 
     def identity(self, batch: Batch, index: int) -> dict[str, Any]:
         """The columns that are known before anything runs."""
-        spec, sampling, prompt = batch.cell.entry.spec, batch.cell.sampling, self.prompts[index]
+        sampling, prompt = batch.cell.sampling, self.prompts[index]
         made = self.provenance
         return {
             "schema_version": SCHEMA_VERSION,
@@ -43,10 +44,7 @@ class Context:
             "protocol": batch.protocol,
             "model": self.config.model.name,
             "decoder": batch.cell.entry.name,
-            "loop": label(spec.loop),
-            "drafter": label(spec.drafter),
-            "tree": label(spec.tree),
-            "acceptance": label(spec.acceptance),
+            **self.labels[batch.cell.key],
             "backend": self.config.backend.name,
             "device": self.config.backend.device,
             "dtype": self.config.backend.dtype,

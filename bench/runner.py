@@ -130,9 +130,9 @@ class Run:
         prompts: Sequence[Prompt],
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
-        self.context = Context(config, model, made, prompts)
         self.clock, self.meter = Clock(model.device), MemoryMeter(model.device)
         self.decoders = {cell.key: self._build(cell) for cell in every}
+        self.context = Context(config, model, made, prompts, self._labels(every))
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
 
@@ -149,6 +149,10 @@ class Run:
         if isinstance(built, Failure):
             log.warning("%s cannot be built: %s", name, built.error)
         return built
+
+    def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
+        built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
+        return {cell.key: study.labels(cell.entry, built[cell.key]) for cell in every}
 
     def protocol(self, name: str, batches: Sequence[Batch]) -> None:
         """Runs the batches that are not recorded yet, in order."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.config import DecoderEntry, StudyConfig, digest
 
 if TYPE_CHECKING:
-    from decoders.api import Sampling
+    from decoders.api import Decoder, Sampling
     from decoders.compose import PartSpec
 
 
@@ -83,6 +83,23 @@ def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
         for cell, protocol, seed in runs
         for start in range(0, count, size)
     ]
+
+
+def labels(entry: DecoderEntry, built: Decoder | None) -> dict[str, str]:
+    """loop, drafter, tree, acceptance as a reader writes them: in the built part's own words (its
+    `__str__`) where it has any, else from the configuration."""
+    parts = {
+        "loop": built,
+        "drafter": getattr(built, "drafter", None),
+        "tree": getattr(built, "tree", None),
+        "acceptance": getattr(built, "rule", None),
+    }
+    spec = entry.spec
+    out = {}
+    for name, part in parts.items():
+        own = part is not None and type(part).__str__ is not object.__str__
+        out[name] = str(part) if own else label(getattr(spec, name))
+    return out
 
 
 def label(part: PartSpec | None) -> str:

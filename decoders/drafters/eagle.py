@@ -47,7 +47,7 @@ class EagleNet(nn.Module):
     def forward(self, codes: Tensor, features: Tensor, mask: Tensor) -> Tensor:
         """Teacher-forced training: codes [B, T], features [B, T, D], mask [B, T, T] bool, where T =
         P - 1 prefix places and then the image's codes."""
-        rope = self.rope[: codes.shape[1], None, None]
+        rope = self.rope[: codes.shape[1]]  # [T, d / 2]
         x = self.mix(codes, features)
         return self.layers[0](x, rope, additive(mask, x.dtype))
 
@@ -82,7 +82,7 @@ class EagleSession:
         size, capacity = self.start, self.cache.capacity
         slots = self.places[:size].expand(len(hidden), -1)  # [R, P - 1]
         mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))
-        self.net.run(torch.zeros_like(slots), hidden[:, :size], self.net.rope[:size, None, None],
+        self.net.run(torch.zeros_like(slots), hidden[:, :size], self.net.rope[:size],
                      mask.repeat(self.copies, 1, 1), self.cache, slots)
         self.calls += 1
 
@@ -91,7 +91,7 @@ class EagleSession:
         """codes, slots, grid [B, T]; features [R, T, D]; mask [B, T, S] -> features [R, T, D]."""
         index = (self.start + grid).clamp_max(len(self.net.rope) - 1)
         copies = self.copies
-        rope = self.net.rope[index].repeat(copies, 1, 1)[:, :, None, None]  # [R, T, 1, 1, d / 2]
+        rope = self.net.rope[index].repeat(copies, 1, 1)[:, None]  # [R, 1, T, d / 2]
         self.calls += 1
         return self.net.run(codes.repeat(copies, 1), features, rope, mask.repeat(copies, 1, 1),
                             self.cache, slots.repeat(copies, 1))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen, LlamaGenConfig
+from decoders.models.llamagen import LlamaGen, LlamaGenConfig, cast
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.weights import load_into, read_json, read_tensors
@@ -47,7 +47,8 @@ def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
-def _part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
+def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
+    """Loads one part's checksummed weights into `module`, frozen; returns their SHA-256."""
     if name not in card:
         raise DecoderError(f"{folder / CARD} does not describe {name!r}; run `make tiny`")
     path = folder / f"{name}.safetensors"
@@ -56,8 +57,10 @@ def _part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> s
     return str(card[name]["sha256"])
 
 
-def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = None) -> ImageModel:
-    """The embedded model on a device. `checkpoint`: another folder in the same layout."""
+def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = None,
+         drafters: bool = True) -> ImageModel:
+    """The embedded model on a device. `checkpoint`: another folder in the same layout; without
+    `drafters` it is what a drafter is trained for."""
     if dtype not in DTYPES:
         raise DecoderError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
     place, kind = torch.device(device), DTYPES[dtype]
@@ -66,26 +69,18 @@ def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = 
     path = folder / CARD
     hashes = {}
     vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], path))
-    hashes["vq"] = _part(folder, card, "vq", vq)
+    hashes["vq"] = load_part(folder, card, "vq", vq)
     text = WordEncoder(config_of(WordEncoderConfig, card["text"]["config"], path))
-    hashes["text"] = _part(folder, card, "text", text)
+    hashes["text"] = load_part(folder, card, "text", text)
     config = config_of(LlamaGenConfig, card["target"]["config"], path)
     target = LlamaGen(config)
-    hashes["target"] = _part(folder, card, "target", target)
-    drafters: dict[str, Any] = {}
-    if "eagle" in card:
+    hashes["target"] = load_part(folder, card, "target", target)
+    built: dict[str, Any] = {}
+    if drafters:
         net = EagleNet(config_of(LlamaGenConfig, card["eagle"]["config"], path))
-        hashes["eagle"] = _part(folder, card, "eagle", net)
-        drafters["eagle"] = cast(net, place, kind)
+        hashes["eagle"] = load_part(folder, card, "eagle", net)
+        built["eagle"] = cast(net, place, kind)
     return ImageModel(
         name="tiny", target=cast(target, place, kind), text=text.to(place),
         tokenizer=TinyTokenizer(vq.to(place)), sampling=Sampling(**card["target"]["sampling"]),
-        device=place, dtype=kind, weights_sha256=hashes, drafters=drafters)
-
-
-def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Moves a module; the rotary table keeps its complex type."""
-    rope = module.rope
-    module.to(device=device, dtype=dtype)
-    module.rope = rope.to(device)
-    return module
+        device=place, dtype=kind, weights_sha256=hashes, drafters=built)

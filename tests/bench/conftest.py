@@ -11,9 +11,6 @@ from bench.compose import compose_study
 from bench.config import StudyConfig
 from tests.bench import fakes
 
-SEARCHPATH = f"hydra.searchpath=[file://{Path(__file__).parent / 'conf'}]"
-
-
 @pytest.fixture
 def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     """`fake_study("latency.prompts=2", ...)`: the study conf/study/fake.yaml in a fresh folder."""
@@ -22,6 +19,6 @@ def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     def compose(*words: str) -> StudyConfig:
         given = {w.split("=", 1)[0] for w in words}
         where = [] if "run_dir" in given else [f"run_dir={tmp_path / 'run'}"]
-        return compose_study([SEARCHPATH, "study=fake", *where, *words])
+        return compose_study([fakes.SEARCHPATH, "study=fake", *where, *words])
 
     return compose

@@ -31,6 +31,7 @@ from decoders.api import (
 from decoders.noise import Noise
 
 VOCAB, LENGTH, SIDE, LONGEST = 32, 16, 8, 200
+SEARCHPATH = f"hydra.searchpath=[file://{Path(__file__).parent / 'conf'}]"
 CALLS: list[tuple[str, str, int]] = []  # (decoder, first prompt, batch) of every call, in order
 
 

@@ -18,7 +18,6 @@ from bench.finish import finish
 from bench.runner import run_study
 from decoders.api import DecoderError
 from tests.bench import fakes
-from tests.bench.conftest import SEARCHPATH
 
 ROOT = Path(__file__).parents[2]
 # What differs between two runs of the same study: when, how fast, how much memory, where.
@@ -124,7 +123,7 @@ def volatile_columns() -> list[str]:
 
 def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     words = [
-        SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", "loop.seconds=0.1",
+        fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", "loop.seconds=0.1",
         "decoders=[fake_ar,fake_spec]", "quality.images=4", "quality.batch=2",
     ]  # fmt: skip
     command = [sys.executable, "-m", "bench", "run", *words]

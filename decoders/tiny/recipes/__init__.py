@@ -1,0 +1,146 @@
+"""`make tiny`: trains the embedded models from nothing, stage by stage, and writes weights and card.
+
+Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
+its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: configuration,
+SHA-256, data, steps, seconds, held-out figures. Loss curves go to ``<work>/<stage>.csv``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from decoders.api import DecoderError
+
+logger = logging.getLogger(__name__)
+STAGES = ("vq", "target", "drafter")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where and how long a stage trains."""
+
+    work: Path
+    weights: Path
+    device: str = "cpu"
+    resume: bool = True
+    seed: int = 0
+    steps: int | None = None  # None: the recipe's own number
+    minutes: float | None = None  # stop a stage (and end its schedule) after this time
+
+    def settings(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
+        if self.steps is not None:
+            chosen["steps"] = self.steps
+        if self.minutes is not None:
+            chosen["budget_seconds"] = 60 * self.minutes
+        return chosen
+
+
+def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
+    """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=, minutes=."""
+    plan = plan_of(settings)
+    runners: dict[str, Callable[[Plan], None]] = {
+        "vq": _vq, "target": _target, "drafter": _drafter}
+    for stage in stages:
+        if stage not in runners:
+            raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(STAGES)}")
+    for stage in (s for s in STAGES if s in stages):
+        logger.info("training %s", stage)
+        runners[stage](plan)
+
+
+def plan_of(settings: dict[str, str]) -> Plan:
+    """Command-line settings -> Plan; DecoderError on an unknown name or a value of the wrong kind."""
+    from decoders.tiny.bundle import WEIGHTS
+
+    kinds: dict[str, Callable[[str], Any]] = {
+        "work": Path, "weights": Path, "device": str, "seed": int, "steps": int, "minutes": float,
+        "resume": lambda v: {"true": True, "false": False}[v.lower()]}
+    values: dict[str, Any] = {"work": Path("work"), "weights": WEIGHTS}
+    for name, value in settings.items():
+        if name not in kinds:
+            raise DecoderError(f"unknown setting {name!r}: expected one of {', '.join(kinds)}")
+        try:
+            values[name] = kinds[name](value)
+        except (ValueError, KeyError) as error:
+            raise DecoderError(f"{name}={value}: not a value of the right kind") from error
+    return Plan(**values)
+
+
+def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
+    """Adds a part's entry to the card, leaving the other parts alone."""
+    from decoders.tiny.bundle import CARD
+
+    path = plan.weights / CARD
+    card = json.loads(path.read_text()) if path.exists() else {}
+    card[name] = entry
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
+
+
+def trained_on() -> str:
+    import torch
+
+    return f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def _vq(plan: Plan) -> None:
+    import torch
+
+    from decoders.models.weights import write_weights
+    from decoders.tiny.recipes import vq
+
+    model, figures = vq.train(plan.work / "vq", **plan.settings())
+    digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
+    enter(plan, "vq", {"config": asdict(vq.CONFIG), "sha256": digest, "trained_on": trained_on(),
+                       "data": "scenes, split train, batches of "
+                               f"{vq.BATCH}", "figures": figures})
+
+
+def load_vq(weights: Path) -> Any:
+    """The written tokenizer alone (the target's weights may not exist yet)."""
+    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+    from decoders.models.weights import read_json
+    from decoders.tiny.bundle import CARD, config_of, load_part
+
+    card = read_json(weights / CARD)
+    vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], weights / CARD))
+    load_part(weights, card, "vq", vq)
+    return vq
+
+
+def _target(plan: Plan) -> None:
+    from decoders.models.weights import write_weights
+    from decoders.tiny.recipes import drafter, target
+
+    model, figures = target.train(load_vq(plan.weights), plan.work / "target", device=plan.device,
+                                  **plan.settings())
+    shared = {"trained_on": trained_on(), "figures": figures,
+              "data": f"scenes, split train from index {target.OFFSET}, every image seen once"}
+    digest = write_weights(model.text, plan.weights / "text.safetensors")
+    enter(plan, "text", {"config": asdict(model.text.cfg), "sha256": digest, **shared})
+    digest = write_weights(model.target, plan.weights / "target.safetensors")
+    enter(plan, "target", {"config": asdict(target.CONFIG), "sha256": digest,
+                           "sampling": {"cfg": drafter.CFG}, **shared})
+
+
+def _drafter(plan: Plan) -> None:
+    from decoders.models.weights import write_weights
+    from decoders.tiny.bundle import load
+    from decoders.tiny.recipes import drafter
+
+    model = load(plan.device, "float32", str(plan.weights), drafters=False)
+    net, figures = drafter.train(load_vq(plan.weights), model, plan.work / "drafter",
+                                 **plan.settings())
+    digest = write_weights(net, plan.weights / "eagle.safetensors")
+    enter(plan, "eagle", {"config": asdict(net.cfg), "sha256": digest, "trained_on": trained_on(),
+                          "data": f"scenes, split train from index {drafter.OFFSET}",
+                          "figures": figures})

@@ -30,15 +30,13 @@ from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
     alter,
-    counterfactual,
     describe,
-    scene_batch,
     scene_captions,
     vocabulary,
 )
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
-from metrics.clip import attribute_preference, retrieval_at_1
+from metrics.clip_held_out import held_out_figures
 from metrics.scenes_clip import ClipConfig, ScenesClip, load, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
@@ -112,7 +110,7 @@ def train(
 
     def check() -> dict[str, float]:
         clip.model.eval()
-        figures = evaluate(clip, 256, _CHECK_AT)
+        figures = held_out_figures(clip, 256, _CHECK_AT)
         clip.model.train()
         return figures.pop("preference_by_attribute") | {
             key: figures[key] for key in ("preference", "retrieval_image_to_text")
@@ -134,44 +132,12 @@ def train(
     clip.model.eval()
     save(clip, out_dir, {})
     stored = load(out_dir, device)  # the figures are those of the stored float16 weights
-    figures = evaluate(stored, held_out, _FINAL_AT)
+    figures = held_out_figures(stored, held_out, _FINAL_AT)
     figures["training"] = {"steps": _steps_done(run), "batch": batch, "seed": seed}
     figures["training"] |= {"seconds": round(seconds, 1), "device": device}
     save(stored, out_dir, figures)
     _plot(run)
     return figures
-
-
-def evaluate(clip: ScenesClip, count: int, first: int) -> dict[str, Any]:
-    """Held-out figures on `count` scenes of the valid split from index `first` on.
-
-    retrieval: R@1 among (at most) 256 scenes, both ways. preference: right over wrong caption, the
-    attribute drawn by `counterfactual`; preference_by_attribute: each attribute on every scene that
-    has it.
-    """
-    indices = list(range(first, first + count))
-    scenes = scene_batch("valid", indices)
-    images = torch.from_numpy(scenes.images)
-    pool = min(count, 256)
-    to_text, to_image = retrieval_at_1(clip, images[:pool], scenes.captions[:pool])
-    overall = attribute_preference(clip, images, [counterfactual("valid", i) for i in indices])
-    by_attribute = {}
-    for name in ATTRIBUTES:
-        rows = [
-            row
-            for row, spec in enumerate(scenes.specs)
-            if name != "relation" or spec.relation is not None
-        ]
-        pairs = [counterfactual("valid", indices[row], attribute=name) for row in rows]
-        by_attribute[name] = round(attribute_preference(clip, images[rows], pairs).share.value, 4)
-    return {
-        "scenes": count,
-        "retrieval_pool": pool,
-        "retrieval_image_to_text": round(to_text, 4),
-        "retrieval_text_to_image": round(to_image, 4),
-        "preference": round(overall.share.value, 4),
-        "preference_by_attribute": by_attribute,
-    }
 
 
 def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], Tensor]:

@@ -1,8 +1,10 @@
-"""Recipe of the embedded VQ tokenizer: L1 + MSE + gradient loss, and a soft-assignment entropy term.
+"""Recipe of the embedded VQ tokenizer: L1 + MSE + colour + gradient loss, and an entropy term.
 
 No GAN and no perceptual network: at 64 px the gradient loss keeps edges, and the entropy term keeps
 nearly every code in use (perplexity near the codebook's size), which is what makes the target's
-distribution as flat as the papers describe.
+distribution as flat as the papers describe. The first steps run without quantisation, then the
+codebook starts from the latents' k-means centres: quantised from the first step, the tokenizer learns
+brightness and texture and takes thousands of steps to find colour.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from decoders.tiny.scenes import scene_batch
 CONFIG = VQConfig(codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64,
                   grid=16)
 BATCH = 16
-STEPS = 1100
+STEPS = 1000
+WARMUP = 150  # steps without quantisation
+COLOUR_WEIGHT, GRADIENT_WEIGHT = 2.0, 0.25
 ENTROPY_WEIGHT = 0.02
 ENTROPY_TEMPERATURE = 0.02
 COMMITMENT = 0.25
@@ -41,24 +45,43 @@ def entropy_term(affinity: Tensor) -> Tensor:
     return -(p * (p + 1e-8).log()).sum(-1).mean() + (mean * (mean + 1e-8).log()).sum()
 
 
-def vq_loss(model: LlamaGenVQ, images: Tensor) -> tuple[Tensor, dict[str, float]]:
-    x = (images * 2 - 1)
+def vq_loss(model: LlamaGenVQ, images: Tensor, quantise: bool) -> tuple[Tensor, dict[str, float]]:
+    x = images * 2 - 1
     with torch.autocast(x.device.type, torch.bfloat16):
         z = model.quant_conv(model.encoder(x))  # [B, C, h, w]
     z = model.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
-    table = model.codebook  # [V, C]
-    flat = z.reshape(-1, z.shape[-1])  # [n, C]
-    affinity = flat @ table.T  # [n, V]
-    quantized = F.embedding(affinity.detach().argmax(-1), table).view_as(z)
-    codebook = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
-    entropy = entropy_term(affinity[::4] / ENTROPY_TEMPERATURE)
+    extra = torch.zeros((), device=x.device)
+    latent = z
+    if quantise:
+        table = model.codebook  # [V, C]
+        affinity = z.reshape(-1, z.shape[-1]) @ table.T  # [n, V]
+        quantized = F.embedding(affinity.detach().argmax(-1), table).view_as(z)
+        extra = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
+        extra = extra + ENTROPY_WEIGHT * entropy_term(affinity[::4] / ENTROPY_TEMPERATURE)
+        latent = z + (quantized - z).detach()
     with torch.autocast(x.device.type, torch.bfloat16):
-        out = model.render(z + (quantized - z).detach()).float()
+        out = model.render(latent).float()
     gradient = sum(F.l1_loss(out.diff(dim=d), x.diff(dim=d)) for d in (2, 3))
+    colour = F.mse_loss(F.avg_pool2d(out, 4), F.avg_pool2d(x, 4))
     pixel = F.l1_loss(out, x) + F.mse_loss(out, x)
-    loss = pixel + 0.5 * gradient + codebook + ENTROPY_WEIGHT * entropy
+    loss = pixel + COLOUR_WEIGHT * colour + GRADIENT_WEIGHT * gradient + extra
     mse = F.mse_loss(out.detach().clamp(-1, 1), x).item() / 4
-    return loss, {"psnr": -10 * float(np.log10(mse)), "entropy": float(entropy.detach())}
+    return loss, {"psnr": -10 * float(np.log10(mse)), "codebook": float(extra.detach())}
+
+
+@torch.no_grad()
+def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
+    """Spherical k-means of the latents of 128 scenes, from evenly spaced latents."""
+    z = torch.cat([model.latents(images_of("train", 900_000 + i, 32) * 2 - 1).flatten(0, 2)
+                   for i in range(0, 128, 32)])  # [n, C]
+    spread = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    centres = z[spread[: model.cfg.codes]]  # [V, C]
+    for _ in range(rounds):
+        nearest = (z @ centres.T).argmax(-1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, z)
+        empty = sums.norm(dim=-1) == 0
+        centres = F.normalize(torch.where(empty[:, None], centres, sums), dim=-1)
+    model.quantize.embedding.weight.copy_(centres)
 
 
 @torch.no_grad()
@@ -83,9 +106,14 @@ def train(out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = Tr
     torch.manual_seed(seed)
     model = LlamaGenVQ(CONFIG)
     run = Run("vq", out_dir, steps=steps, seed=seed, resume=resume)
-    seconds = fit(run, model, optimisers(model, lr=1.5e-3, muon_lr=0.0, decay=1e-4),
-                  lambda step: images_of("train", step * BATCH, BATCH),
-                  lambda images: vq_loss(model, images), budget_seconds=budget_seconds)
-    figures = {"images": len(run.history) and steps * BATCH, "steps": steps, "seconds": seconds,
+
+    def batch(step: int) -> tuple[Tensor, bool]:
+        if step == WARMUP:
+            start_codebook(model)
+        return images_of("train", step * BATCH, BATCH), step >= WARMUP
+
+    seconds = fit(run, model, optimisers(model, lr=5e-4, muon_lr=0.0, decay=1e-4), batch,
+                  lambda made: vq_loss(model, *made), budget_seconds=budget_seconds)
+    figures = {"images": steps * BATCH, "steps": steps, "seconds": seconds,
                **held_out(model.eval())}
     return model, figures

@@ -1,0 +1,142 @@
+"""Small random models on which every image or every draw can be enumerated, and the same composition
+built on them.
+
+The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
+often: random weights alone would hardly ever accept, and errors deep in a tree would stay unseen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
+from decoders.drafters.eagle import EagleNet
+from decoders.models.llamagen import LlamaGen
+from decoders.models.small import random_model
+from decoders.noise import OVERRUN, SLOTS, Noise
+
+CODEBOOK = 1024  # codes of the codebook that k is taken relative to, unless a model says otherwise
+DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
+HEARING = 0.3  # weight of the previous feature in the drafter
+
+
+@dataclass(frozen=True)
+class SmallTokenizer:
+    """A codebook, and the raw one that `metric=raw` asks for."""
+
+    codebook: Tensor
+    raw_codebook: Tensor
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """[B, L] -> grey images [B, 3, S, S]: the first latent coordinate is the brightness."""
+        side = int(codes.shape[1] ** 0.5)
+        grey = self.codebook[codes][..., 0].sigmoid().view(len(codes), 1, side, side)
+        return grey.expand(-1, 3, -1, -1)
+
+
+def small_model(vocab: int, grid: int, seed: int, drafters: tuple[str, ...] = ("eagle",)) -> ImageModel:
+    """V = vocab codes, L = grid**2, float32 on the CPU, with a drafter that half knows the target."""
+    model = random_model(vocab=vocab, grid=grid, seed=seed)
+    target, net = model.target, model.drafters["eagle"]
+    if not isinstance(target, LlamaGen) or not isinstance(net, EagleNet):
+        raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
+    width = target.width
+    with torch.no_grad():
+        for layer in [*target.layers, *net.layers]:
+            layer.attention.wo.weight.mul_(DAMPING)
+            layer.feed_forward.w2.weight.mul_(DAMPING)
+        net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
+        eye = torch.eye(width)
+        net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
+    generator = torch.Generator().manual_seed(seed)
+    raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
+    tokenizer = SmallTokenizer(model.codebook, raw)
+    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+
+
+def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
+    """`count` different random captions of different lengths, left-padded."""
+    target = model.target
+    if not isinstance(target, LlamaGen):
+        raise TypeError("the gate's small models are LlamaGen targets")
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, target.prefix, target.cfg.text_width)
+    pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
+    return TextFeatures(torch.randn(shape, generator=generator),
+                        torch.arange(target.prefix) >= pad)
+
+
+def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
+    """One caption, `count` times."""
+    return TextFeatures(text.features[:1].expand(count, -1, -1), text.mask[:1].expand(count, -1))
+
+
+def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
+    return Noise(torch.rand(count, length + OVERRUN, SLOTS, generator=generator))
+
+
+def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:
+    """Names under which the composition looks for drafter weights."""
+    named = [] if spec.drafter is None else [v for v in spec.drafter.kwargs.values()
+                                             if isinstance(v, str)]
+    return tuple(dict.fromkeys(["eagle", *named]))
+
+
+def small_spec(spec: DecoderSpec, vocab: int, codebook: int) -> DecoderSpec:
+    """The composition with k scaled to the small codebook and a wide tree made to fit it."""
+    return replace(spec, acceptance=_scaled_rule(spec.acceptance, vocab, codebook),
+                   tree=_fitting_tree(spec.tree, vocab))
+
+
+def small_sampling(sampling: Sampling, vocab: int, codebook: int) -> Sampling:
+    """top-k keeps its share of the codebook (at least two codes)."""
+    if not sampling.top_k:
+        return sampling
+    return replace(sampling, top_k=max(2, round(sampling.top_k * vocab / codebook)))
+
+
+def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, codebook: int) -> Decoder:
+    vocab = model.target.vocab_size
+    return build_decoder(model, small_spec(spec, vocab, codebook),
+                         small_sampling(sampling, vocab, codebook))
+
+
+def small_rule(spec: DecoderSpec, model: ImageModel, codebook: int) -> Any:
+    """The composition's acceptance rule alone; None where it has none."""
+    part = small_spec(spec, model.target.vocab_size, codebook).acceptance
+    return None if part is None else build_part(part, model)
+
+
+def _options(part: PartSpec) -> Mapping[str, Any]:
+    """Keywords of the part's class with their values, defaults included."""
+    parameters = inspect.signature(resolve(part.target)).parameters.values()
+    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    return known | part.kwargs
+
+
+def _with(part: PartSpec, **changes: Any) -> PartSpec:
+    return PartSpec(part.target, {**part.kwargs, **changes})
+
+
+def _scaled_rule(part: PartSpec | None, vocab: int, codebook: int) -> PartSpec | None:
+    if part is None or not isinstance(k := _options(part).get("k"), int):
+        return part
+    return _with(part, k=min(max(1, round(k * vocab / codebook)), vocab - 1))
+
+
+def _fitting_tree(part: PartSpec | None, vocab: int) -> PartSpec | None:
+    """A tree that expands the `top_k` likeliest codes must leave some out: at most V - 2 of them, and
+    half of the candidates kept, so that pruning is at work."""
+    options = {} if part is None else _options(part)
+    if part is None or not {"top_k", "nodes", "depth"} <= options.keys():
+        return part
+    depth, width = options["depth"], min(options["top_k"], max(2, vocab - 2))
+    most = width + (depth - 1) * width**2
+    return _with(part, top_k=width, nodes=min(options["nodes"], max(depth, most // 2)))

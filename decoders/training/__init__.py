@@ -1,0 +1,1 @@
+"""Training of drafters: losses and metrics, for the embedded models and for official ones."""
