@@ -1,12 +1,14 @@
-"""The contracts of the code base: what a model, a drafter, a tree, an acceptance rule and a loop are.
+"""The contracts of the code base: what a model, a drafter, a tree, an acceptance rule and a loop
+are.
 
 A decoder is *composed*: loop x drafter x tree x acceptance rule (DESIGN: four separate choices).
-Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached by
-their dotted path (``decoders.acceptance.lantern.Lantern``) through ``decoders.compose``.
+Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached
+by their dotted path (``decoders.acceptance.lantern.Lantern``) through ``decoders.compose``.
 
-Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix length,
-N nodes of a draft tree without the root, K children of a node, G guidance rows (2 with guidance, 1
-without), R = G * B rows of a model call, ordered [conditional rows; unconditional rows].
+Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix
+length, N nodes of a draft tree without the root, K children of a node, G guidance rows (2 with
+guidance, 1 without), R = G * B rows of a model call, ordered [conditional rows; unconditional
+rows].
 
 Conventions for plug-ins: every part is built as ``cls(model, **yaml_keywords)``; a loop as
 ``cls(model, sampling=..., drafter=..., tree=..., acceptance=..., **yaml_keywords)``.
@@ -32,7 +34,8 @@ class NumericalError(DecoderError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a distribution is made from logits: guidance, temperature, top-k, then top-p (METHODS 2, 6).
+    """How a distribution is made from logits: guidance, temperature, top-k, then top-p (METHODS 2,
+    6).
 
     temperature 0 is greedy (argmax, lowest index on ties). cfg 1 switches guidance off (G = 1).
     top_k 0 and top_p 1 switch the filters off.
@@ -51,7 +54,9 @@ class Sampling:
         if not self.cfg >= 0:
             raise DecoderError(f"sampling.cfg must be >= 0, found {self.cfg}; 1 is no guidance")
         if self.top_k < 0:
-            raise DecoderError(f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes")
+            raise DecoderError(
+                f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes"
+            )
         if not 0 < self.top_p <= 1:
             raise DecoderError(f"sampling.top_p must be in (0, 1], found {self.top_p}; 1 is off")
 
@@ -91,8 +96,8 @@ class CodeKind(IntEnum):
 class VerifiedPairs:
     """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
 
-    M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are the
-    codes that were tested, in order; ``valid`` marks the real ones.
+    M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
+    the codes that were tested, in order; ``valid`` marks the real ones.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
@@ -106,8 +111,8 @@ class Trace:
     """What happened while B images were decoded. All tensors are on the CPU.
 
     ``step`` counts target forwards after the prefill; the code sampled from the prefill has step 0.
-    ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction or
-    bonus), -1 past the image's last step. Codes past the end of the image are not counted.
+    ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction
+    or bonus), -1 past the image's last step. Codes past the end of the image are not counted.
     """
 
     kind: Tensor  # [B, L] uint8, CodeKind
@@ -118,7 +123,9 @@ class Trace:
     accepted: Tensor  # [B, S] int16
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
     drafter_calls: Tensor  # [B] int32
-    seconds: dict[str, float] = field(default_factory=dict)  # prefill/draft/verify/accept, whole batch
+    seconds: dict[str, float] = field(
+        default_factory=dict
+    )  # prefill/draft/verify/accept, whole batch
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
     pairs: VerifiedPairs | None = None
@@ -240,8 +247,8 @@ class AcceptRule(Protocol):
     """A pure function of tensors; leading dims are arbitrary. All float32."""
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
-        """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at x);
-        x [...] int64 draft."""
+        """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at
+        x); x [...] int64 draft."""
         ...
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:

@@ -38,7 +38,8 @@ def require_finite(recorder: Recorder, where: str) -> None:
     if bool(recorder.bad):
         raise NumericalError(
             f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
-            "checkpoint and its dtype (float16 overflows where bfloat16 does not)")
+            "checkpoint and its dtype (float16 overflows where bfloat16 does not)"
+        )
 
 
 class Autoregressive:
@@ -46,12 +47,22 @@ class Autoregressive:
 
     rule = None
 
-    def __init__(self, model: ImageModel, sampling: Sampling, drafter: Any = None, tree: Any = None,
-                 acceptance: Any = None) -> None:
-        extra = [n for n, v in [("drafter", drafter), ("tree", tree), ("acceptance", acceptance)] if v]
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        drafter: Any = None,
+        tree: Any = None,
+        acceptance: Any = None,
+    ) -> None:
+        extra = [
+            n for n, v in [("drafter", drafter), ("tree", tree), ("acceptance", acceptance)] if v
+        ]
         if extra:
-            raise DecoderError(f"the autoregressive loop has no {', '.join(extra)}; set "
-                               + " ".join(f"{n}=none" for n in extra))
+            raise DecoderError(
+                f"the autoregressive loop has no {', '.join(extra)}; set "
+                + " ".join(f"{n}=none" for n in extra)
+            )
         self.model, self.sampling = model, sampling
 
     @torch.inference_mode()
@@ -68,12 +79,14 @@ class Autoregressive:
         mask = F.pad(text.mask, (0, length)).repeat(copies, 1)[:, None]  # [R, 1, S]
         places = torch.arange(length, device=mask.device).expand(rows, -1)  # [R, L]
         watch.lap("prefill")
+        codes = torch.empty(0)  # [B], the code just chosen
         for j in range(length):
             if j:
                 mask[:, :, target.prefix + j - 1] = True
-                grid = places[:, j - 1: j]
-                hidden = target.forward_codes(codes.repeat(copies)[:, None], grid,
-                                              grid + target.prefix, mask, cache)
+                grid = places[:, j - 1 : j]
+                hidden = target.forward_codes(
+                    codes.repeat(copies)[:, None], grid, grid + target.prefix, mask, cache
+                )
             logits = guided(target.logits(hidden), sampling.cfg)[:, 0]  # [B, V]
             codes, p = choose(logits, sampling, noise.uniform[:, j, TARGET_SLOT])
             record.check(p)

@@ -1,7 +1,7 @@
 """Preallocated key/value cache: append at given slots, keep an accepted path, never reallocate.
 
-Layout [layers, 2, R, H, S, d], head-major, so that attention reads contiguous matrices (on the CPU that
-is six times faster than position-major). A row's slots may differ from its neighbour's.
+Layout [layers, 2, R, H, S, d], head-major, so that attention reads contiguous matrices (on the CPU
+that is six times faster than position-major). A row's slots may differ from its neighbour's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ class KVCache:
     """Keys and values of R rows, S slots each. Slots are addressed by the caller."""
 
     def __init__(
-        self, layers: int, rows: int, capacity: int, heads: int, head_dim: int,
-        dtype: torch.dtype, device: torch.device,
+        self,
+        layers: int,
+        rows: int,
+        capacity: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (layers, 2, rows, heads, capacity, head_dim)
         self.data = torch.zeros(shape, dtype=dtype, device=device)
@@ -46,7 +52,9 @@ class KVCache:
         source, destination [R, T] int64. Reads happen before writes, so the two may overlap.
         """
         if source.shape != destination.shape:
-            raise DecoderError(f"cache.commit: source {tuple(source.shape)} and destination "
-                               f"{tuple(destination.shape)} must have one shape [R, T]")
+            raise DecoderError(
+                f"cache.commit: source {tuple(source.shape)} and destination "
+                f"{tuple(destination.shape)} must have one shape [R, T]"
+            )
         moved = self._all.index_select(1, self.flat_index(source))  # [2 layers, R H T, d]
         self._all.index_copy_(1, self.flat_index(destination), moved)

@@ -1,4 +1,5 @@
-"""Builds a decoder out of its four parts, each named by a dotted path (DESIGN: composed, not subclassed)."""
+"""Builds a decoder out of its four parts, each named by a dotted path (DESIGN: composed, not
+subclassed)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from decoders.api import Decoder, DecoderError, ImageModel, Sampling
 
 @dataclass(frozen=True)
 class PartSpec:
-    """A class by its dotted path (``package.module.Class`` or ``package.module:Class``), its keywords."""
+    """A class by its dotted path (``package.module.Class`` or ``package.module:Class``), its
+    keywords."""
 
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -34,8 +36,9 @@ def resolve(path: str) -> Any:
     """Imports what a dotted path names; DecoderError with the nearest names if it is not there."""
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     if not module_name or not attribute:
-        raise DecoderError(f"{path!r} names no class: expected package.module.Class or "
-                           "package.module:Class")
+        raise DecoderError(
+            f"{path!r} names no class: expected package.module.Class or package.module:Class"
+        )
     module = _import(module_name, path)
     if not hasattr(module, attribute):
         public = [n for n in vars(module) if not n.startswith("_")]
@@ -55,8 +58,9 @@ def _import(name: str, path: str) -> ModuleType:
         if package:
             found = importlib.import_module(package)
             siblings = [m.name for m in pkgutil.iter_modules(getattr(found, "__path__", []))]
-        raise DecoderError(f"cannot import {missing!r} (for {path!r}){_nearest(leaf, siblings)}"
-                           ) from error
+        raise DecoderError(
+            f"cannot import {missing!r} (for {path!r}){_nearest(leaf, siblings)}"
+        ) from error
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -72,15 +76,22 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
     unknown = [k for k in part.kwargs if k not in parameters]
     if unknown and not open_ended:
         options = [n for n in parameters if n not in ("model", *extra)]
-        raise DecoderError(f"{part.target} has no option {unknown[0]!r}"
-                           f"{_nearest(unknown[0], options)}; it takes: "
-                           f"{', '.join(options) or 'no options'}")
+        raise DecoderError(
+            f"{part.target} has no option {unknown[0]!r}"
+            f"{_nearest(unknown[0], options)}; it takes: "
+            f"{', '.join(options) or 'no options'}"
+        )
     return cls(model, **extra, **part.kwargs)
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
-    parts = {name: None if part is None else build_part(part, model)
-             for name, part in (("drafter", spec.drafter), ("tree", spec.tree),
-                                ("acceptance", spec.acceptance))}
+    parts = {
+        name: None if part is None else build_part(part, model)
+        for name, part in (
+            ("drafter", spec.drafter),
+            ("tree", spec.tree),
+            ("acceptance", spec.acceptance),
+        )
+    }
     return build_part(spec.loop, model, sampling=sampling, **parts)

@@ -48,8 +48,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
-    """mass [..., V] >= 0 over its sum; `otherwise` where nothing is left (an unreachable branch of an
-    exact rule: everything was accepted)."""
+    """mass [..., V] >= 0 over its sum; `otherwise` where nothing is left (an unreachable branch of
+    an exact rule: everything was accepted)."""
     total = mass.sum(-1, keepdim=True)
     return torch.where(total > 0, mass / total.clamp_min(1e-30), otherwise)
 

@@ -1,9 +1,9 @@
 """An image's randomness: uniforms that are a function of (seed, prompt, position, purpose) alone.
 
-Every decoder reads the same table, so a result does not depend on batch size, sharding or order, and
-AR and speculative runs of one prompt share their noise. A position's uniforms are used by exactly one
-visited decision: drafts past a rejected position are drawn again with the same numbers, which is
-sound because nothing that was decided before depended on them.
+Every decoder reads the same table, so a result does not depend on batch size, sharding or order,
+and AR and speculative runs of one prompt share their noise. A position's uniforms are used by
+exactly one visited decision: drafts past a rejected position are drawn again with the same
+numbers, which is sound because nothing that was decided before depended on them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Noise:
         batch, last = position.shape[0], self.uniform.shape[1] - 1
         flat = position.clamp_max(last).reshape(batch, -1)  # [B, n]
         index = flat[..., None].expand(-1, -1, count)  # [B, n, count]
-        picked = self.uniform[:, :, slot: slot + count].gather(1, index)
+        picked = self.uniform[:, :, slot : slot + count].gather(1, index)
         return picked.view(*position.shape, count)
 
 
@@ -58,7 +58,8 @@ def _table(seed: int, prompt: str, length: int) -> Tensor:
 
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
-    """Inverse-CDF sample: p [..., V] float32 (need not sum to one), u [...] in [0, 1) -> [...] int64.
+    """Inverse-CDF sample: p [..., V] float32 (need not sum to one), u [...] in [0, 1) -> [...]
+    int64.
 
     Never returns a code of probability zero, unless all are.
     """

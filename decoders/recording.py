@@ -40,35 +40,60 @@ class Recorder:
         """Remembers whether a distribution was not finite; `finish` reports it."""
         self.bad |= ~torch.isfinite(p.sum())
 
-    def finish(self, seconds: dict[str, float], target_calls: Tensor, drafter_calls: Tensor,
-               depth: int, nodes: int, pairs: VerifiedPairs | None) -> Trace:
+    def finish(
+        self,
+        seconds: dict[str, float],
+        target_calls: Tensor,
+        drafter_calls: Tensor,
+        depth: int,
+        nodes: int,
+        pairs: VerifiedPairs | None,
+    ) -> Trace:
         cut = slice(0, self.length)
         batch = len(self.codes)
         steps = torch.stack(self.accepted, 1) if self.accepted else torch.zeros(batch, 0)
         return Trace(
-            kind=self.kind[:, cut].cpu(), step=self.step[:, cut].cpu(),
-            depth=self.depth[:, cut].cpu(), moved=self.moved[:, cut].cpu(),
-            bound=self.bound[:, cut].cpu(), accepted=steps.to(torch.int16).cpu(),
-            target_calls=target_calls.int().cpu(), drafter_calls=drafter_calls.int().cpu(),
-            seconds=seconds, tree_depth=depth, tree_nodes=nodes, pairs=pairs)
+            kind=self.kind[:, cut].cpu(),
+            step=self.step[:, cut].cpu(),
+            depth=self.depth[:, cut].cpu(),
+            moved=self.moved[:, cut].cpu(),
+            bound=self.bound[:, cut].cpu(),
+            accepted=steps.to(torch.int16).cpu(),
+            target_calls=target_calls.int().cpu(),
+            drafter_calls=drafter_calls.int().cpu(),
+            seconds=seconds,
+            tree_depth=depth,
+            tree_nodes=nodes,
+            pairs=pairs,
+        )
 
 
 class PairSampler:
-    """Keeps (p, q, children) of visited nodes, about evenly over the run, `count` in all."""
+    """Keeps (p, q, children) of visited nodes, evenly over the run, at most `count` in all.
 
-    def __init__(self, count: int, steps: int, seed: int = 0) -> None:
+    `places`: nodes the run will visit at most (B L); every one is offered, twice the wanted share
+    is kept, and `pairs` draws `count` of those.
+    """
+
+    def __init__(self, count: int, places: int, seed: int = 0) -> None:
         self.count = count
-        self.rate = min(1.0, 2.0 * count / max(1, steps)) if count else 0.0
+        self.rate = min(1.0, 2.0 * count / max(1, places))
         self.generator = torch.Generator().manual_seed(seed)
         self.rows: list[tuple[Tensor, Tensor | None, Tensor, Tensor]] = []
 
     def offer(self, p: Tensor, q: Tensor | None, children: Tensor, valid: Tensor) -> None:
-        """p, q [B, V]; children, valid [B, K] of one visited node a row."""
-        wanted = torch.rand(len(p), generator=self.generator) < self.rate
-        for row in wanted.nonzero().flatten().tolist():
-            if valid[row].any():
-                self.rows.append((p[row].cpu(), None if q is None else q[row].cpu(),
-                                  children[row].cpu(), valid[row].cpu()))
+        """p, q [n, V]; children, valid [n, K] of n nodes; those without a valid child are passed
+        over."""
+        drawn = torch.rand(len(p), generator=self.generator) < self.rate
+        for row in (drawn & valid.any(-1).cpu()).nonzero().flatten().tolist():
+            self.rows.append(
+                (
+                    p[row].cpu(),
+                    None if q is None else q[row].cpu(),
+                    children[row].cpu(),
+                    valid[row].cpu(),
+                )
+            )
 
     def pairs(self) -> VerifiedPairs | None:
         if not self.rows:

@@ -1,9 +1,10 @@
 """Speculative decoding: draft a tree, verify it in one target forward, keep the accepted path.
 
 A step: the drafter grows a tree under the root (the last committed code) -> the target runs on root
-and nodes at once -> the rule judges every node's children -> the uniforms decide, the path is walked
--> the path's codes and one corrected or bonus code are committed, and the caches keep the path.
-Rows of a batch advance independently; shapes are static; nothing inside a step waits for the device.
+and nodes at once -> the rule judges every node's children -> the uniforms decide, the path is
+walked -> the path's codes and one corrected or bonus code are committed, and the caches keep the
+path. Rows of a batch advance independently; shapes are static; nothing inside a step waits for the
+device.
 """
 
 from __future__ import annotations
@@ -61,15 +62,25 @@ class Run:
 class Speculative:
     """The loop; drafter, tree and acceptance rule are separate choices."""
 
-    def __init__(self, model: ImageModel, sampling: Sampling, drafter: Drafter | None,
-                 tree: Tree | None, acceptance: AcceptRule | None) -> None:
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        drafter: Drafter | None,
+        tree: Tree | None,
+        acceptance: AcceptRule | None,
+    ) -> None:
         if drafter is None or tree is None or acceptance is None:
             parts = {"drafter": drafter, "tree": tree, "acceptance": acceptance}
-            raise DecoderError("speculative decoding needs a drafter, a tree and an acceptance rule; "
-                               f"missing: {', '.join(k for k, v in parts.items() if v is None)}")
+            raise DecoderError(
+                "speculative decoding needs a drafter, a tree and an acceptance rule; "
+                f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
+            )
         if tree.branching > MAX_CHILDREN or tree.depth >= OVERRUN:
-            raise DecoderError(f"tree with {tree.branching} children a node and {tree.depth} levels: "
-                               f"at most {MAX_CHILDREN} and {OVERRUN - 1} are supported")
+            raise DecoderError(
+                f"tree with {tree.branching} children a node and {tree.depth} levels: "
+                f"at most {MAX_CHILDREN} and {OVERRUN - 1} are supported"
+            )
         self.model, self.sampling = model, sampling
         self.drafter, self.tree, self.rule = drafter, tree, acceptance
 
@@ -83,12 +94,19 @@ class Speculative:
             if due and bool((run.length >= size).all()):
                 break
         require_finite(run.record, "speculative decoding")
-        trace = run.record.finish(run.watch.seconds(), run.target_calls, run.drafter_calls,
-                                  self.tree.depth, self.tree.nodes, run.pairs.pairs())
+        trace = run.record.finish(
+            run.watch.seconds(),
+            run.target_calls,
+            run.drafter_calls,
+            self.tree.depth,
+            self.tree.nodes,
+            run.pairs.pairs(),
+        )
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> tuple[Run, Tensor]:
-        """Prefill of target and drafter, first code; returns the drafter's logits after it [B, V]."""
+        """Prefill of target and drafter, first code; returns the drafter's logits after it [B,
+        V]."""
         target, tree, copies = self.model.target, self.tree, self.sampling.guidance_rows
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
@@ -101,12 +119,24 @@ class Speculative:
         record.check(p)
         record.first(first)
         watch.lap("prefill")
-        session = self.drafter.begin(text, hidden, self.sampling, tree.depth + 1, tree.session_nodes)
+        session = self.drafter.begin(
+            text, hidden, self.sampling, tree.depth + 1, tree.session_nodes
+        )
         ones = torch.ones(batch, dtype=torch.long, device=device)
         root_logits = session.advance(hidden[:, -1:], first[:, None], ones, ones - 1)
         watch.lap("draft")
-        run = Run(text, noise, cache, session, record, PairSampler(pairs, batch * target.length),
-                  watch, ones, torch.zeros_like(ones), torch.full_like(ones, session.calls))
+        run = Run(
+            text,
+            noise,
+            cache,
+            session,
+            record,
+            PairSampler(pairs, batch * target.length),
+            watch,
+            ones,
+            torch.zeros_like(ones),
+            torch.full_like(ones, session.calls),
+        )
         return run, root_logits
 
     def _step(self, run: Run, root_logits: Tensor, step: int) -> Tensor:
@@ -125,7 +155,8 @@ class Speculative:
         span = torch.arange(self.tree.depth + 1, device=new.device)
         committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
         self._record(run, path, committed, taken_moved, step)
-        run.pairs.offer(*_visited(p, draft, codes, valid, path.last, run))
+        if run.pairs.count:
+            run.pairs.offer(*_visited(run, draft, path, p, codes, valid))
         hidden = self._commit(run, path, hidden)
         run.watch.lap("accept")
         start = run.length
@@ -147,19 +178,28 @@ class Speculative:
         slots = base + torch.arange(nodes, device=base.device)  # [B, N + 1]
         mask = _tree_mask(run, draft, base)  # [B, N + 1, S]
         hidden = target.forward_codes(
-            draft.codes.repeat(copies, 1), (root_place + draft.depth).repeat(copies, 1),
-            slots.repeat(copies, 1), mask.repeat(copies, 1, 1), run.cache)
+            draft.codes.repeat(copies, 1),
+            (root_place + draft.depth).repeat(copies, 1),
+            slots.repeat(copies, 1),
+            mask.repeat(copies, 1, 1),
+            run.cache,
+        )
         return hidden, guided(target.logits(hidden), self.sampling.cfg)
 
-    def _decide(self, run: Run, draft: Draft, p: Tensor, codes: Tensor,
-                valid: Tensor) -> tuple[Path, Verdicts, tuple[Tensor, Tensor, Tensor]]:
+    def _decide(
+        self, run: Run, draft: Draft, p: Tensor, codes: Tensor, valid: Tensor
+    ) -> tuple[Path, Verdicts, tuple[Tensor, Tensor, Tensor]]:
         """Verdicts on all children, the walk, and per depth (moved, bound, relaxed) of the path."""
         depth, width = self.tree.depth, codes.shape[-1]
         if self.sampling.greedy:
             judged = self.rule.greedy(p[:, :, None].expand(-1, -1, width, -1), codes)
-            zero = torch.zeros((), device=p.device)
-            verdicts = Verdicts(*(torch.where(valid, getattr(judged, name), zero)
-                                  for name in ("accept", "strict", "moved", "bound")), residual=p)
+            verdicts = Verdicts(
+                accept=torch.where(valid, judged.accept, 0.0),
+                strict=torch.where(valid, judged.strict, 0.0),
+                moved=torch.where(valid, judged.moved, 0.0),
+                bound=torch.where(valid, judged.bound, 0.0),
+                residual=p,
+            )
             u = torch.full_like(verdicts.accept, 0.5)
             path = longest(draft, (u < verdicts.accept) & valid, depth)
         else:
@@ -175,22 +215,34 @@ class Speculative:
         u = run.noise.at(run.length + path.count, TARGET_SLOT)[:, 0]
         return sample(_at(verdicts.residual, path.last), u)
 
-    def _record(self, run: Run, path: Path, committed: Tensor,
-                along: tuple[Tensor, Tensor, Tensor], step: int) -> None:
+    def _record(
+        self,
+        run: Run,
+        path: Path,
+        committed: Tensor,
+        along: tuple[Tensor, Tensor, Tensor],
+        step: int,
+    ) -> None:
         size, depth = self.model.target.length, self.tree.depth
         moved, bound, relaxed = along
         span = torch.arange(depth + 1, device=committed.device)
         active = run.length < size
         start = torch.where(active, run.length, size)
         run.record.write(
-            start, committed, kind=kinds(path.count, relaxed, depth), moved=moved, bound=bound,
+            start,
+            committed,
+            kind=kinds(path.count, relaxed, depth),
+            moved=moved,
+            bound=bound,
             step=torch.full_like(committed, step),
-            depth=torch.where(span < path.count[:, None], span + 1, 0))
+            depth=torch.where(span < path.count[:, None], span + 1, 0),
+        )
         kept = torch.minimum(path.count, size - run.length)
         run.record.accepted.append(torch.where(active, kept, -1))
 
     def _commit(self, run: Run, path: Path, hidden: Tensor) -> Tensor:
-        """Moves the path's keys and values behind the committed ones; returns its states [R, D+1, D]."""
+        """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
+        D]."""
         copies = self.sampling.guidance_rows
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
         span = torch.arange(self.tree.depth + 1, device=base.device)
@@ -239,10 +291,19 @@ def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, T
     return moved, bound, relaxed
 
 
-def _visited(p: Tensor, draft: Draft, codes: Tensor, valid: Tensor, node: Tensor,
-             run: Run) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """(p, q, children, validity) at `node` [B] for the pair sampler; rows past the end are invalid."""
-    batch = torch.arange(len(node), device=node.device)
-    inside = run.length < run.record.length
-    q = None if draft.q is None else draft.q[batch, node]
-    return p[batch, node], q, codes[batch, node], valid[batch, node] & inside[:, None]
+def _visited(
+    run: Run, draft: Draft, path: Path, p: Tensor, codes: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
+    past the path's or the image's end has no valid child."""
+    span = torch.arange(path.nodes.shape[1], device=p.device)
+    live = (span <= path.count[:, None]) & (run.length < run.record.length)[:, None]  # [B, D + 1]
+    rows = torch.arange(len(p), device=p.device)[:, None]
+    q = None if draft.q is None else draft.q[rows, path.nodes].flatten(0, 1)
+    seen = valid[rows, path.nodes] & live[..., None]  # [B, D + 1, K]
+    return (
+        p[rows, path.nodes].flatten(0, 1),
+        q,
+        codes[rows, path.nodes].flatten(0, 1),
+        seen.flatten(0, 1),
+    )

@@ -29,7 +29,8 @@ class Verdicts:
 
 
 def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
-    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS 3)."""
+    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS
+    3)."""
     return normalised(without(q, x), torch.zeros_like(q))
 
 
@@ -38,8 +39,9 @@ def test_children(
 ) -> Verdicts:
     """Sequential tests of K children at every node.
 
-    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection p
-    becomes the rule's residual and q loses the rejected code. Invalid children are never accepted.
+    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection
+    p becomes the rule's residual and q loses the rejected code. Invalid children are never
+    accepted.
     """
     columns: dict[str, list[Tensor]] = {"accept": [], "strict": [], "moved": [], "bound": []}
     for j in range(codes.shape[-1]):
@@ -93,8 +95,9 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
         count = count + going
         nodes.append(node)
     empty = node[:, :0]
-    return Path(torch.cat(nodes, 1), count[:, 0],
-                torch.cat(order, 1) if order else empty, node[:, 0])
+    return Path(
+        torch.cat(nodes, 1), count[:, 0], torch.cat(order, 1) if order else empty, node[:, 0]
+    )
 
 
 def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:

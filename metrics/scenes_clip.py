@@ -13,7 +13,6 @@ mean and deviation, SHA-256 of the weights, held-out figures).
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.models.weights import load_into, read_json, read_tensors, write_weights
 from metrics.errors import MetricError
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
@@ -143,44 +143,29 @@ def as_unit_float(images: Tensor, size: int) -> Tensor:
 def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:
     """The trained model from ``clip.json`` and ``clip.safetensors`` of a folder (None: embedded).
 
-    Raises MetricError when a file is missing, the SHA-256 differs from the configuration's, or a
-    tensor's name or shape does not fit the configuration. Nothing is unpickled.
+    Raises DecoderError when a file is missing, the SHA-256 differs from the configuration's, or a
+    tensor's name or shape does not fit; MetricError for another format. Nothing is unpickled.
     """
     folder = WEIGHTS_DIR if folder is None else folder
     path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
-    for file in (described, path):
-        if not file.is_file():
-            raise MetricError(f"{file} is missing; train the tiny CLIP with `make tiny`")
-    content = json.loads(described.read_text(encoding="utf-8"))
+    content = read_json(described)
     if content.get("format") != FORMAT:
         raise MetricError(f"{described} has format {content.get('format')!r}, expected {FORMAT}")
+    tensors = read_tensors(path, content["sha256"])
     config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
     clip = ScenesClip(config, device)
-    clip.sha256 = _sha256(path)
-    if clip.sha256 != content["sha256"]:
-        raise MetricError(
-            f"{path} has SHA-256 {clip.sha256}, {CONFIG_FILE} names {content['sha256']}: the file "
-            "is truncated or changed; check it out again or retrain with `make tiny`"
-        )
-    _fill(clip.model, path)
+    load_into(clip.model, tensors, str(path))
+    clip.sha256 = content["sha256"]
     return clip
 
 
 def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
     """Writes both files (float16 weights), each atomically; returns the SHA-256 of the weights."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        name: tensor.detach().to("cpu", torch.float16 if tensor.is_floating_point() else None)
-        for name, tensor in clip.model.state_dict().items()
-    }
     part = folder / (WEIGHTS_FILE + ".part")
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
-    digest = _sha256(part)
+    digest = write_weights(clip.model, part, torch.float16)
     config = asdict(clip.config) | {"held_out": held_out}
-    described = folder / (CONFIG_FILE + ".part")
     body = {"format": FORMAT, "sha256": digest, "config": config}
+    described = folder / (CONFIG_FILE + ".part")
     described.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / WEIGHTS_FILE)
     described.replace(folder / CONFIG_FILE)
@@ -203,34 +188,7 @@ def _build(config: ClipConfig) -> Any:
     return CLIP(embed_dim=config.embed_dim, vision_cfg=vision, text_cfg=dict(config.text))
 
 
-def _fill(model: Any, path: Path) -> None:
-    """Copies the file's tensors into the model after comparing every name and shape."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise MetricError(f"{path} is not a readable safetensors file: {error}") from error
-    wanted = model.state_dict()
-    problems = [f"missing {name}" for name in wanted if name not in found]
-    problems += [f"unexpected {name}" for name in found if name not in wanted]
-    problems += [
-        f"{name}: expected {list(wanted[name].shape)}, found {list(found[name].shape)}"
-        for name in wanted
-        if name in found and wanted[name].shape != found[name].shape
-    ]
-    if problems:
-        raise MetricError(f"{path} does not fit its configuration: {'; '.join(problems[:5])}")
-    model.load_state_dict({k: v.to(wanted[k].dtype) for k, v in found.items()})
-
-
 def _words(caption: str) -> list[str]:
     """Lower-case word tokens; a comma is its own token (as ``decoders.tiny.scenes.words``)."""
     kept = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
     return kept.replace(",", " , ").split()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

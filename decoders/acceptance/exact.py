@@ -1,4 +1,5 @@
-"""The exact rule: accept with min(1, p(x) / q(x)), go on with norm((p - q)+) (2211.17192, METHODS 3).
+"""The exact rule: accept with min(1, p(x) / q(x)), go on with norm((p - q)+) (2211.17192, METHODS
+3).
 
 With deterministic children q = 1 at x, so the residual is p without x, renormalised (EAGLE-2).
 """
@@ -15,7 +16,8 @@ from decoders.distribution import normalised, pick, without
 
 
 def ratio(mass: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
-    """min(1, mass / q(x)); q None is q(x) = 1. A draft the drafter never makes is never accepted."""
+    """min(1, mass / q(x)); q None is q(x) = 1. A draft the drafter never makes is never
+    accepted."""
     if q is None:
         return mass.clamp_max(1.0)
     at = pick(q, x)

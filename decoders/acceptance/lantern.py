@@ -1,4 +1,5 @@
-"""LANTERN (2410.03355): the neighbour mass moved onto a draft is at most delta, so TV(p, p_A) <= delta."""
+"""LANTERN (2410.03355): the neighbour mass moved onto a draft is at most delta, so TV(p, p_A) <=
+delta."""
 
 from __future__ import annotations
 
@@ -14,11 +15,19 @@ from decoders.api import DecoderError
 class Lantern(RelaxedRule):
     """k nearest neighbours, bound delta in [0, 1]. delta 0 moves only codes of probability zero."""
 
-    def __init__(self, model: Any, k: int = 100, delta: float = 0.2, residual: str = "paper",
-                 metric: str = "tokenizer") -> None:
+    def __init__(
+        self,
+        model: Any,
+        k: int = 100,
+        delta: float = 0.2,
+        residual: str = "paper",
+        metric: str = "tokenizer",
+    ) -> None:
         if not 0 <= delta <= 1:
-            raise DecoderError(f"acceptance.delta is a total-variation bound in [0, 1], found {delta}; "
-                               "the released code reads delta > 1 as lambda: use acceptance=lantern_pp")
+            raise DecoderError(
+                f"acceptance.delta is a total-variation bound in [0, 1], found {delta}; "
+                "the released code reads delta > 1 as lambda: use acceptance=lantern_pp"
+            )
         super().__init__(model, k, residual, metric)
         self.delta = float(delta)
 

@@ -17,10 +17,18 @@ from decoders.distribution import pick
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword)."""
 
-    def __init__(self, model: Any, k: int = 10, lam: float = 5.0, residual: str = "paper",
-                 metric: str = "tokenizer") -> None:
+    def __init__(
+        self,
+        model: Any,
+        k: int = 10,
+        lam: float = 5.0,
+        residual: str = "paper",
+        metric: str = "tokenizer",
+    ) -> None:
         if not lam >= 1:
-            raise DecoderError(f"acceptance.lam (lambda) must be >= 1, found {lam}; 1 is the exact rule")
+            raise DecoderError(
+                f"acceptance.lam (lambda) must be >= 1, found {lam}; 1 is the exact rule"
+            )
         super().__init__(model, k, residual, metric)
         self.lam = float(lam)
 

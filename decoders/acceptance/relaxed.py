@@ -1,8 +1,8 @@
 """What LANTERN and LANTERN++ share: p_A, its acceptance test and its residuals (METHODS 4).
 
 A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; p_A moves that mass
-onto x. The two rules differ in the bound alone. ``residual="released"`` reproduces the authors' code,
-which departs from the rule (METHODS 4, points 1 and 2).
+onto x. The two rules differ in the bound alone. ``residual="released"`` reproduces the authors'
+code, which departs from the rule (METHODS 4, points 1 and 2).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """EAGLE drafter (2401.15077, METHODS 3): one decoder layer that predicts the target's next feature.
 
-Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D, one
-layer without input norm, no final norm; the target's own head gives q. It runs on the conditional and
-on the unconditional row, and its logits are guided like the target's. The drafter's prefix is P - 1
-positions (the target's prefix states but the last), with its rotary table shifted by one accordingly.
+Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D,
+one layer without input norm, no final norm; the target's own head gives q. It runs on the
+conditional and on the unconditional row, and its logits are guided like the target's. The
+drafter's prefix is P - 1 positions (the target's prefix states but the last), with its rotary
+table shifted by one accordingly.
 """
 
 from __future__ import annotations
@@ -38,8 +39,15 @@ class EagleNet(nn.Module):
         embedded = self.embed_tokens(codes).to(features.dtype)
         return self.fc(torch.cat([embedded, features], -1))
 
-    def run(self, codes: Tensor, features: Tensor, rope: Tensor, mask: Tensor, cache: KVCache,
-            slots: Tensor) -> Tensor:
+    def run(
+        self,
+        codes: Tensor,
+        features: Tensor,
+        rope: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+    ) -> Tensor:
         """mask [R, T, S] bool -> predicted features [R, T, D]."""
         x = self.mix(codes, features)
         return self.layers[0](x, rope, additive(mask, x.dtype), 0, cache, cache.flat_index(slots))
@@ -55,21 +63,33 @@ class EagleNet(nn.Module):
 class EagleSession:
     """Drafts for B images: its own key/value cache, and the features of the tree's nodes."""
 
-    def __init__(self, net: EagleNet, model: ImageModel, text: TextFeatures, prefix_hidden: Tensor,
-                 sampling: Sampling, max_new: int, nodes: int) -> None:
+    def __init__(
+        self,
+        net: EagleNet,
+        model: ImageModel,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> None:
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies = sampling.guidance_rows
         rows, batch = prefix_hidden.shape[0], text.batch
         self.start = model.target.prefix - 1  # P - 1
         weight = net.fc.weight
         capacity = self.start + model.target.length + max_new + nodes + 1
-        self.cache = KVCache(1, rows, capacity, net.cfg.heads, net.cfg.head_dim, weight.dtype,
-                             weight.device)
-        self.valid = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[:, None]  # [B,1,S]
+        self.cache = KVCache(
+            1, rows, capacity, net.cfg.heads, net.cfg.head_dim, weight.dtype, weight.device
+        )
+        self.valid = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[
+            :, None
+        ]  # [B,1,S]
         self.places = torch.arange(capacity, device=weight.device)  # [S]
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
-        self.ancestry = torch.zeros(batch, nodes + 1, nodes + 1, dtype=torch.bool,
-                                    device=weight.device)
+        self.ancestry = torch.zeros(
+            batch, nodes + 1, nodes + 1, dtype=torch.bool, device=weight.device
+        )
         self.ancestry[:, :, 0] = True
         self.eye = torch.eye(nodes + 1, dtype=torch.bool, device=weight.device)
         self.calls = 0
@@ -82,19 +102,32 @@ class EagleSession:
         size, capacity = self.start, self.cache.capacity
         slots = self.places[:size].expand(len(hidden), -1)  # [R, P - 1]
         mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))
-        self.net.run(torch.zeros_like(slots), hidden[:, :size], self.net.rope[:size],
-                     mask.repeat(self.copies, 1, 1), self.cache, slots)
+        self.net.run(
+            torch.zeros_like(slots),
+            hidden[:, :size],
+            self.net.rope[:size],
+            mask.repeat(self.copies, 1, 1),
+            self.cache,
+            slots,
+        )
         self.calls += 1
 
-    def _forward(self, codes: Tensor, features: Tensor, slots: Tensor, grid: Tensor,
-                 mask: Tensor) -> Tensor:
+    def _forward(
+        self, codes: Tensor, features: Tensor, slots: Tensor, grid: Tensor, mask: Tensor
+    ) -> Tensor:
         """codes, slots, grid [B, T]; features [R, T, D]; mask [B, T, S] -> features [R, T, D]."""
         index = (self.start + grid).clamp_max(len(self.net.rope) - 1)
         copies = self.copies
         rope = self.net.rope[index].repeat(copies, 1, 1)[:, None]  # [R, 1, T, d / 2]
         self.calls += 1
-        return self.net.run(codes.repeat(copies, 1), features, rope, mask.repeat(copies, 1, 1),
-                            self.cache, slots.repeat(copies, 1))
+        return self.net.run(
+            codes.repeat(copies, 1),
+            features,
+            rope,
+            mask.repeat(copies, 1, 1),
+            self.cache,
+            slots.repeat(copies, 1),
+        )
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         offsets = self.places[: codes.shape[1]]  # [T]
@@ -107,8 +140,9 @@ class EagleSession:
         self.features[:, :1] = out.gather(1, index)
         self.root_code = codes.gather(1, last)[:, 0]
         self.root_slot = slots.gather(1, last)  # [B, 1]
-        self.committed = self.valid | (
-            (self.places >= self.start) & (self.places < self.root_slot))[:, None]  # [B, 1, S]
+        self.committed = (
+            self.valid | ((self.places >= self.start) & (self.places < self.root_slot))[:, None]
+        )  # [B, 1, S]
         return guided(self.target.logits(self.features[:, :1]), self.cfg)[:, 0]
 
     def expand(self, codes: Tensor, nodes: list[int], parents: Tensor, depth: int) -> Tensor:
@@ -133,8 +167,10 @@ class Eagle:
 
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
         if checkpoint not in model.drafters:
-            raise DecoderError(f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
-                               f"{', '.join(model.drafters) or 'none'}")
+            raise DecoderError(
+                f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
+                f"{', '.join(model.drafters) or 'none'}"
+            )
         net = model.drafters[checkpoint]
         check_match(net, model.target)
         self.net, self.model = net, model
@@ -142,16 +178,29 @@ class Eagle:
     def __str__(self) -> str:
         return "eagle"
 
-    def begin(self, text: TextFeatures, prefix_hidden: Tensor, sampling: Sampling, max_new: int,
-              nodes: int) -> EagleSession:
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> EagleSession:
         return EagleSession(self.net, self.model, text, prefix_hidden, sampling, max_new, nodes)
 
 
 def check_match(net: Any, target: Any) -> None:
     """Drafter and target must agree on width, vocabulary and grid."""
-    pairs = {"width": (net.cfg.width, target.width), "vocab": (net.cfg.vocab, target.vocab_size),
-             "grid": (net.cfg.grid**2, target.length), "prefix": (net.cfg.prefix, target.prefix)}
+    pairs = {
+        "width": (net.cfg.width, target.width),
+        "vocab": (net.cfg.vocab, target.vocab_size),
+        "grid": (net.cfg.grid**2, target.length),
+        "prefix": (net.cfg.prefix, target.prefix),
+    }
     wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
     if wrong:
-        raise DecoderError("drafter and target do not fit: " + "; ".join(wrong)
-                           + ". Train a drafter for this target, or pick the one it was made for")
+        raise DecoderError(
+            "drafter and target do not fit: "
+            + "; ".join(wrong)
+            + ". Train a drafter for this target, or pick the one it was made for"
+        )

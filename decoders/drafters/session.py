@@ -1,6 +1,7 @@
 """What a tree may ask of a drafter, and what a loop tells it.
 
-A session drafts for one batch of images. Its nodes are numbered by the tree that grows; 0 is the root.
+A session drafts for one batch of images. Its nodes are numbered by the tree that grows; 0 is the
+root.
 """
 
 from __future__ import annotations
@@ -35,10 +36,16 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    def begin(self, text: TextFeatures, prefix_hidden: Tensor, sampling: Sampling, max_new: int,
-              nodes: int) -> DraftSession:
-        """prefix_hidden [R, P, D]; at most `max_new` codes are committed a step, and session indices
-        stay within 0..nodes."""
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> DraftSession:
+        """prefix_hidden [R, P, D]; at most `max_new` codes are committed a step, and session
+        indices stay within 0..nodes."""
         ...
 
 
@@ -48,7 +55,13 @@ class Tree(Protocol):
     branching: int  # K
     session_nodes: int  # session indices used while growing, root not counted
 
-    def grow(self, session: DraftSession, root_logits: Tensor, sampling: Sampling, noise: Noise,
-             position: Tensor) -> Draft:
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
         """root_logits [B, V]; position [B], the place in the image of the root's child."""
         ...

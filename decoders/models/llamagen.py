@@ -41,7 +41,9 @@ class LlamaGenConfig:
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 4:
-            raise DecoderError(f"width {self.width} over {self.heads} heads must be a multiple of 4")
+            raise DecoderError(
+                f"width {self.width} over {self.heads} heads must be a multiple of 4"
+            )
         if self.prefix_rope not in ("zero", "identity"):
             raise DecoderError(f"prefix_rope is 'zero' or 'identity', found {self.prefix_rope!r}")
 
@@ -57,7 +59,9 @@ def rope_table(cfg: LlamaGenConfig) -> Tensor:
     frequency = 1.0 / ROPE_BASE ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
     angle = torch.outer(torch.arange(cfg.grid).float(), frequency)  # [grid, d / 4]
     side = cfg.grid
-    grid = torch.cat([angle[:, None].expand(side, side, -1), angle[None].expand(side, side, -1)], -1)
+    grid = torch.cat(
+        [angle[:, None].expand(side, side, -1), angle[None].expand(side, side, -1)], -1
+    )
     cells = torch.polar(torch.ones_like(grid), grid).flatten(0, 1)  # [grid**2, d / 2]
     fill = 0.0 if cfg.prefix_rope == "zero" else 1.0
     prefix = torch.full((cfg.prefix, half), fill, dtype=cells.dtype)
@@ -103,22 +107,24 @@ class CaptionEmbedder(nn.Module):
     def __init__(self, cfg: LlamaGenConfig) -> None:
         super().__init__()
         self.cap_proj = CaptionMLP(cfg.text_width, cfg.width)
-        self.uncond_embedding = nn.Parameter(torch.randn(cfg.prefix, cfg.text_width)
-                                             / cfg.text_width**0.5)
+        self.uncond_embedding = nn.Parameter(
+            torch.randn(cfg.prefix, cfg.text_width) / cfg.text_width**0.5
+        )
 
     def forward(self, features: Tensor, drop: Tensor | None = None) -> Tensor:
         """features [R, P, F], drop [R] bool (True: unconditional) -> [R, P, D]."""
         if drop is not None:
-            features = torch.where(drop[:, None, None], self.uncond_embedding.to(features.dtype),
-                                   features)
+            features = torch.where(
+                drop[:, None, None], self.uncond_embedding.to(features.dtype), features
+            )
         return self.cap_proj(features.to(self.cap_proj.fc1.weight.dtype))
 
 
 def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(d) + mask) v: query [R, H, T, d], k, v [R, H, S, d], mask [R, 1, T, S].
 
-    On the CPU plain matrix products beat the fused kernel at these sizes: 6 times at T = 1, 1.7 times
-    at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout.
+    On the CPU plain matrix products beat the fused kernel at these sizes: 6 times at T = 1, 1.7
+    times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout.
     """
     if query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, k, v, attn_mask=mask)
@@ -133,8 +139,15 @@ class Attention(nn.Module):
         self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
         self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor, layer: int,
-                cache: KVCache | None, index: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rope: Tensor,
+        mask: Tensor,
+        layer: int,
+        cache: KVCache | None,
+        index: Tensor | None,
+    ) -> Tensor:
         rows, length, width = x.shape
         qkv = self.wqkv(x).view(rows, length, 3, self.heads, self.head_dim)
         qkv = qkv.permute(2, 0, 3, 1, 4)  # [3, R, H, T, d]
@@ -173,8 +186,15 @@ class Layer(nn.Module):
         )
         self.ffn_norm = RMSNorm(cfg.width, cfg.norm_eps)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor, layer: int = 0,
-                cache: KVCache | None = None, index: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rope: Tensor,
+        mask: Tensor,
+        layer: int = 0,
+        cache: KVCache | None = None,
+        index: Tensor | None = None,
+    ) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope, mask, layer, cache, index)
         return x + self.feed_forward(self.ffn_norm(x))
 
@@ -221,8 +241,15 @@ class LlamaGen(nn.Module):
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         weight = self.output.weight
-        return KVCache(self.cfg.layers, rows, capacity, self.cfg.heads, self.cfg.head_dim,
-                       weight.dtype, weight.device)
+        return KVCache(
+            self.cfg.layers,
+            rows,
+            capacity,
+            self.cfg.heads,
+            self.cfg.head_dim,
+            weight.dtype,
+            weight.device,
+        )
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, cache: KVCache, index: Tensor) -> Tensor:
         bias = additive(mask, x.dtype)
@@ -237,8 +264,10 @@ class LlamaGen(nn.Module):
         """
         expected = (self.prefix, self.cfg.text_width)
         if tuple(text.features.shape[1:]) != expected:
-            raise DecoderError(f"text features must be [B, P, F] with (P, F) = {expected}, found "
-                               f"{tuple(text.features.shape)}; is this the model's own encoder?")
+            raise DecoderError(
+                f"text features must be [B, P, F] with (P, F) = {expected}, found "
+                f"{tuple(text.features.shape)}; is this the model's own encoder?"
+            )
         batch, rows = text.batch, guidance_rows * text.batch
         drop = torch.arange(rows, device=text.mask.device) >= batch  # [R]
         features = (text.features * text.mask[..., None]).repeat(guidance_rows, 1, 1)  # [R, P, F]
@@ -265,8 +294,8 @@ class LlamaGen(nn.Module):
     def hidden_states(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready).
 
-        text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool: rows
-        without their caption. The state at P - 1 + j predicts code j.
+        text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
+        rows without their caption. The state at P - 1 + j predicts code j.
         """
         prefix = self.cls_embedding(text.features * text.mask[..., None], drop)  # [B, P, D]
         x = torch.cat([prefix, self.tok_embeddings(codes[:, :-1]).to(prefix.dtype)], 1)
@@ -280,4 +309,4 @@ class LlamaGen(nn.Module):
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
-        return self.hidden_states(text, codes, drop)[:, self.prefix - 1:]
+        return self.hidden_states(text, codes, drop)[:, self.prefix - 1 :]

@@ -1,7 +1,7 @@
 """A small random target with a drafter and a tokenizer, for exactness checks by enumeration.
 
-A handful of codes and a tiny grid make every image enumerable; random weights (scaled up, so that the
-distributions are far from uniform) make drafter and target disagree.
+A handful of codes and a tiny grid make every image enumerable; random weights (scaled up, so that
+the distributions are far from uniform) make drafter and target disagree.
 """
 
 from __future__ import annotations
@@ -47,13 +47,28 @@ class RandomTokenizer:
         return grey.expand(-1, 3, -1, -1).float()
 
 
-def random_model(vocab: int = 5, grid: int = 2, width: int = 32, layers: int = 2, seed: int = 0,
-                 dtype: torch.dtype = torch.float32, device: str = "cpu",
-                 sharpness: float = SHARPNESS) -> ImageModel:
+def random_model(
+    vocab: int = 5,
+    grid: int = 2,
+    width: int = 32,
+    layers: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    sharpness: float = SHARPNESS,
+) -> ImageModel:
     """An `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
     place = torch.device(device)
-    config = LlamaGenConfig(vocab=vocab, width=width, layers=layers, heads=2, ffn=2 * width, grid=grid,
-                            prefix=4, text_width=8)
+    config = LlamaGenConfig(
+        vocab=vocab,
+        width=width,
+        layers=layers,
+        heads=2,
+        ffn=2 * width,
+        grid=grid,
+        prefix=4,
+        text_width=8,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         target, drafter = LlamaGen(config), EagleNet(config)
@@ -67,7 +82,13 @@ def random_model(vocab: int = 5, grid: int = 2, width: int = 32, layers: int = 2
         module.eval().requires_grad_(False)
         cast(module, place, dtype)
     return ImageModel(
-        name=f"random-{vocab}x{grid * grid}", target=target,
+        name=f"random-{vocab}x{grid * grid}",
+        target=target,
         text=RandomText(config.prefix, config.text_width, place, dtype),
-        tokenizer=RandomTokenizer(codebook.to(place)), sampling=Sampling(cfg=2.0), device=place,
-        dtype=dtype, weights_sha256={}, drafters={"eagle": drafter})
+        tokenizer=RandomTokenizer(codebook.to(place)),
+        sampling=Sampling(cfg=2.0),
+        device=place,
+        dtype=dtype,
+        weights_sha256={},
+        drafters={"eagle": drafter},
+    )

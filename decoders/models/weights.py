@@ -1,4 +1,5 @@
-"""Reading and writing weights: safetensors only, checksummed, shapes checked before anything runs."""
+"""Reading and writing weights: safetensors only, checksummed, shapes checked before anything
+runs."""
 
 from __future__ import annotations
 
@@ -24,24 +25,33 @@ def sha256_of(path: Path) -> str:
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
-    """A safetensors file -> tensors. Pickles are refused unread; so are truncated or altered files."""
+    """A safetensors file -> tensors. Pickles are refused unread; so are truncated or altered
+    files."""
     if not path.exists():
-        raise DecoderError(f"no weights at {path}: expected a .safetensors file; `make tiny` trains the "
-                           "embedded models, a git checkout holds them")
+        raise DecoderError(
+            f"no weights at {path}: expected a .safetensors file; `make tiny` trains the "
+            "embedded models, a git checkout holds them"
+        )
     if path.suffix != ".safetensors":
-        raise DecoderError(f"{path} is not a .safetensors file; pickled checkpoints (.pt, .bin, .ckpt) "
-                           "can run code when loaded and are never unpickled here: convert it first")
+        raise DecoderError(
+            f"{path} is not a .safetensors file; pickled checkpoints (.pt, .bin, .ckpt) "
+            "can run code when loaded and are never unpickled here: convert it first"
+        )
     if sha256 is not None and (found := sha256_of(path)) != sha256:
-        raise DecoderError(f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
-                           "restore it from git or train it again with `make tiny`")
+        raise DecoderError(
+            f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
+            "restore it from git or train it again with `make tiny`"
+        )
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise DecoderError(f"{path} cannot be read as safetensors ({error}); it is truncated or another "
-                           "format: restore it, or train it again with `make tiny`") from error
+        raise DecoderError(
+            f"{path} cannot be read as safetensors ({error}); it is truncated or another "
+            "format: restore it, or train it again with `make tiny`"
+        ) from error
 
 
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
@@ -49,13 +59,20 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
     own = module.state_dict()
     missing = sorted(own.keys() - tensors.keys())
     extra = sorted(tensors.keys() - own.keys())
-    shapes = [f"{n}: expected {tuple(own[n].shape)}, found {tuple(tensors[n].shape)}"
-              for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape]
+    shapes = [
+        f"{n}: expected {tuple(own[n].shape)}, found {tuple(tensors[n].shape)}"
+        for n in own.keys() & tensors.keys()
+        if own[n].shape != tensors[n].shape
+    ]
     if missing or extra or shapes:
-        found = [f"missing {missing[:4]}"] * bool(missing) + [f"unexpected {extra[:4]}"] * bool(extra)
-        raise DecoderError(f"{origin} does not fit {type(module).__name__}: "
-                           + "; ".join(found + shapes[:4])
-                           + ". Is the configuration beside it the one it was trained with?")
+        found = [f"missing {missing[:4]}"] * bool(missing) + [f"unexpected {extra[:4]}"] * bool(
+            extra
+        )
+        raise DecoderError(
+            f"{origin} does not fit {type(module).__name__}: "
+            + "; ".join(found + shapes[:4])
+            + ". Is the configuration beside it the one it was trained with?"
+        )
     module.load_state_dict({n: t.to(own[n].dtype) for n, t in tensors.items()})
 
 
@@ -64,8 +81,13 @@ def write_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.bflo
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({n: (t.to(dtype) if t.is_floating_point() else t).contiguous()
-               for n, t in module.state_dict().items()}, path)
+    save_file(
+        {
+            n: (t.to(dtype) if t.is_floating_point() else t).contiguous()
+            for n, t in module.state_dict().items()
+        },
+        path,
+    )
     return sha256_of(path)
 
 

@@ -42,8 +42,10 @@ def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
     """A frozen configuration dataclass from JSON; unknown or missing keys are an error."""
     known = {f.name for f in fields(kind)}
     if values.keys() - known:
-        raise DecoderError(f"{origin}: unknown keys {sorted(values.keys() - known)} in the "
-                           f"configuration of {kind.__name__}; known: {sorted(known)}")
+        raise DecoderError(
+            f"{origin}: unknown keys {sorted(values.keys() - known)} in the "
+            f"configuration of {kind.__name__}; known: {sorted(known)}"
+        )
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
@@ -57,8 +59,12 @@ def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) 
     return str(card[name]["sha256"])
 
 
-def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = None,
-         drafters: bool = True) -> ImageModel:
+def load(
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    checkpoint: str | None = None,
+    drafters: bool = True,
+) -> ImageModel:
     """The embedded model on a device. `checkpoint`: another folder in the same layout; without
     `drafters` it is what a drafter is trained for."""
     if dtype not in DTYPES:
@@ -81,6 +87,13 @@ def load(device: str = "cpu", dtype: str = "bfloat16", checkpoint: str | None = 
         hashes["eagle"] = load_part(folder, card, "eagle", net)
         built["eagle"] = cast(net, place, kind)
     return ImageModel(
-        name="tiny", target=cast(target, place, kind), text=text.to(place),
-        tokenizer=TinyTokenizer(vq.to(place)), sampling=Sampling(**card["target"]["sampling"]),
-        device=place, dtype=kind, weights_sha256=hashes, drafters=built)
+        name="tiny",
+        target=cast(target, place, kind),
+        text=text.to(place),
+        tokenizer=TinyTokenizer(vq.to(place)),
+        sampling=Sampling(**card["target"]["sampling"]),
+        device=place,
+        dtype=kind,
+        weights_sha256=hashes,
+        drafters=built,
+    )

@@ -21,7 +21,8 @@ from decoders.models.llamagen import LlamaGen, prefix_mask
 
 @dataclass(frozen=True)
 class EagleLoss:
-    """Weights of the loss. feature_noise: width of the uniform noise added to the input features."""
+    """Weights of the loss. feature_noise: width of the uniform noise added to the input
+    features."""
 
     cfg: float
     soft_weight: float = 0.1
@@ -48,13 +49,14 @@ def paired_states(target: LlamaGen, text: TextFeatures, codes: Tensor) -> Paired
 
 
 def predict(net: EagleNet, states: Paired, noise: Tensor | None = None) -> Tensor:
-    """Drafted features [2 B, L - 1, D]: entry j is the drafter's guess of the state after code j."""
+    """Drafted features [2 B, L - 1, D]: entry j is the drafter's guess of the state after code
+    j."""
     prefix = states.mask.shape[1]
     codes = F.pad(states.codes, (prefix - 1, 0)).repeat(2, 1)  # [2 B, P - 1 + L]
     valid = F.pad(states.mask[:, : prefix - 1], (0, states.codes.shape[1]), value=True)
     features = states.hidden if noise is None else states.hidden + noise
     out = net(codes, features, prefix_mask(valid).repeat(2, 1, 1))
-    return out[:, prefix - 1: -1]
+    return out[:, prefix - 1 : -1]
 
 
 def draft_logits(target: LlamaGen, features: Tensor, cfg: float) -> Tensor:
@@ -62,21 +64,24 @@ def draft_logits(target: LlamaGen, features: Tensor, cfg: float) -> Tensor:
     return guided(target.logits(features.to(target.output.weight.dtype)), cfg)
 
 
-def eagle_loss(net: EagleNet, target: LlamaGen, states: Paired, loss: EagleLoss,
-               generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+def eagle_loss(
+    net: EagleNet, target: LlamaGen, states: Paired, loss: EagleLoss, generator: torch.Generator
+) -> tuple[Tensor, dict[str, float]]:
     """Scalar loss and its parts; `overlap` is the mean of sum_x min(p, q) over places: the share of
     single drafts that the exact rule accepts."""
     shape = states.hidden.shape
-    noise = (torch.rand(shape, generator=generator).to(states.hidden.device) - 0.5)
+    noise = torch.rand(shape, generator=generator).to(states.hidden.device) - 0.5
     with torch.autocast(states.codes.device.type, torch.bfloat16):
         drafted = predict(net, states, noise * loss.feature_noise)  # [2 B, L - 1, D]
-        truth = states.hidden[:, states.mask.shape[1]:]  # [2 B, L - 1, D]
+        truth = states.hidden[:, states.mask.shape[1] :]  # [2 B, L - 1, D]
         q = draft_logits(target, drafted, loss.cfg).log_softmax(-1)
         with torch.no_grad():
             p = draft_logits(target, truth, loss.cfg).softmax(-1)
     regression = F.smooth_l1_loss(drafted.float(), truth)
     soft = -(p * q).sum(-1).mean()
     overlap = torch.minimum(p, q.detach().exp()).sum(-1).mean()
-    return regression + loss.soft_weight * soft, {"regression": float(regression.detach()),
-                                                  "soft": float(soft.detach()),
-                                                  "overlap": float(overlap)}
+    return regression + loss.soft_weight * soft, {
+        "regression": float(regression.detach()),
+        "soft": float(soft.detach()),
+        "overlap": float(overlap),
+    }

@@ -1,1 +1,2 @@
-"""Draft trees: which codes are drafted from the drafter's distributions, and how they hang together."""
+"""Draft trees: which codes are drafted from the drafter's distributions, and how they hang
+together."""

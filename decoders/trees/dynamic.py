@@ -1,7 +1,7 @@
 """EAGLE-2's dynamic tree (2406.16858, METHODS 3): grow where the drafter is confident.
 
-``depth`` levels; at each the best ``top_k`` nodes by cumulative log-probability are expanded by their
-``top_k`` likeliest codes; the best ``nodes`` of all candidates are kept. The children are
+``depth`` levels; at each the best ``top_k`` nodes by cumulative log-probability are expanded by
+their ``top_k`` likeliest codes; the best ``nodes`` of all candidates are kept. The children are
 deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: only the shape varies.
 """
 
@@ -24,8 +24,9 @@ class Dynamic:
         most = top_k + (depth - 1) * top_k**2
         if depth < 1 or top_k < 1 or not depth <= nodes <= most:
             raise DecoderError(
-                f"tree depth={depth}, top_k={top_k}, nodes={nodes}: expected depth >= 1, top_k >= 1 "
-                f"and depth <= nodes <= {most} (all candidates)")
+                f"tree depth={depth}, top_k={top_k}, nodes={nodes}: expected depth >= 1, "
+                f"top_k >= 1 and depth <= nodes <= {most} (all candidates)"
+            )
         self.depth, self.top_k, self.nodes = depth, top_k, nodes
         self.branching = top_k
         self.session_nodes = (depth - 1) * top_k
@@ -33,8 +34,14 @@ class Dynamic:
     def __str__(self) -> str:
         return f"dynamic(depth={self.depth}, top_k={self.top_k}, nodes={self.nodes})"
 
-    def grow(self, session: DraftSession, root_logits: Tensor, sampling: Sampling, noise: Noise,
-             position: Tensor) -> Draft:
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
         del noise, position  # deterministic given the prefix
         width, batch = self.top_k, len(root_logits)
         device = root_logits.device
@@ -57,8 +64,12 @@ class Dynamic:
             codes = child.flatten(1).gather(1, best)
             above = torch.tensor(nodes, device=device)[best // width]  # [B, k]
             frontier = first + best
-        return self._prune(session.root_code, torch.cat(all_codes, 1), torch.cat(all_scores, 1),
-                           torch.cat(all_parents, 1))
+        return self._prune(
+            session.root_code,
+            torch.cat(all_codes, 1),
+            torch.cat(all_scores, 1),
+            torch.cat(all_parents, 1),
+        )
 
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
         """Keeps the best N candidates [B, C]; a parent's score is never below its child's, and the
@@ -73,15 +84,22 @@ class Dynamic:
         place[:, total] = 0  # the root, which candidates know as -1
         above = parents.gather(1, kept)
         above = torch.where(above < 0, total, above)
-        parent = torch.cat([torch.zeros_like(root)[:, None], place.gather(1, above)], 1)  # [B, N + 1]
+        parent = torch.cat(
+            [torch.zeros_like(root)[:, None], place.gather(1, above)], 1
+        )  # [B, N + 1]
         depth = torch.zeros_like(parent)
         step = parent
         for _ in range(self.depth):
             depth = depth + (step != 0)
             step = parent.gather(1, step)
         depth[:, 1:] += 1
-        return Draft(torch.cat([root[:, None], codes.gather(1, kept)], 1), parent, depth,
-                     _children(parent, self.branching), None)
+        return Draft(
+            torch.cat([root[:, None], codes.gather(1, kept)], 1),
+            parent,
+            depth,
+            _children(parent, self.branching),
+            None,
+        )
 
 
 def _children(parent: Tensor, width: int) -> Tensor:
@@ -96,6 +114,6 @@ def _children(parent: Tensor, width: int) -> Tensor:
 
 
 def _log(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Log-probabilities of the processed distribution; codes filtered out stay at a finite floor, so
-    that scores remain ordered."""
+    """Log-probabilities of the processed distribution; codes filtered out stay at a finite floor,
+    so that scores remain ordered."""
     return probabilities(logits, sampling).clamp_min(1e-30).log()

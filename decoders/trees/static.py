@@ -1,7 +1,8 @@
 """Static trees: one shape for every step; children drawn without replacement (EAGLE-1, LANTERN++).
 
-A shape is a list of paths, each a tuple of child ranks from the root: ``[0, 2]`` is the third child of
-the root's first child. At temperature 0 the children are the drafter's top codes instead of draws.
+A shape is a list of paths, each a tuple of child ranks from the root: ``[0, 2]`` is the third
+child of the root's first child. At temperature 0 the children are the drafter's top codes instead
+of draws.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def widths_to_paths(widths: Sequence[int]) -> list[Path]:
     level: list[Path] = [()]
     paths: list[Path] = []
     for width in widths:
-        candidates = [path + (rank,) for path in level for rank in range(MAX_CHILDREN)]
+        candidates = [(*path, rank) for path in level for rank in range(MAX_CHILDREN)]
         candidates.sort(key=lambda p: (sum(p), max(p), p))
         if width < 1 or width > len(candidates):
             raise DecoderError(f"tree level widths must be in 1..{len(candidates)}, found {width}")
@@ -55,8 +56,10 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
     if isinstance(choices, str):
         if choices not in NAMED:
             near = difflib.get_close_matches(choices, NAMED, 3, 0.3) or list(NAMED)
-            raise DecoderError(f"unknown static tree {choices!r}; nearest: {', '.join(near)}; or give "
-                               "its paths, as in [[0],[1],[0,0]]")
+            raise DecoderError(
+                f"unknown static tree {choices!r}; nearest: {', '.join(near)}; or give "
+                "its paths, as in [[0],[1],[0,0]]"
+            )
         return sorted(widths_to_paths(NAMED[choices]), key=lambda p: (len(p), p))
     paths = sorted({tuple(int(r) for r in path) for path in choices}, key=lambda p: (len(p), p))
     known = set(paths) | {()}
@@ -64,16 +67,24 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
     for path in paths:
         if not path:
-            raise DecoderError("tree.choices holds the empty path: the root is implied, leave it out")
+            raise DecoderError(
+                "tree.choices holds the empty path: the root is implied, leave it out"
+            )
         if path[:-1] not in known:
-            raise DecoderError(f"tree.choices: path {list(path)} has no parent {list(path[:-1])}; add "
-                               "it, or remove the path")
+            raise DecoderError(
+                f"tree.choices: path {list(path)} has no parent {list(path[:-1])}; add "
+                "it, or remove the path"
+            )
         if path[-1] < 0 or (path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known):
-            raise DecoderError(f"tree.choices: path {list(path)} skips the earlier sibling "
-                               f"{[*path[:-1], path[-1] - 1]}; ranks of siblings count from 0")
+            raise DecoderError(
+                f"tree.choices: path {list(path)} skips the earlier sibling "
+                f"{[*path[:-1], path[-1] - 1]}; ranks of siblings count from 0"
+            )
         if path[-1] >= MAX_CHILDREN:
-            raise DecoderError(f"tree.choices: path {list(path)} has rank {path[-1]}; a node has at "
-                               f"most {MAX_CHILDREN} children")
+            raise DecoderError(
+                f"tree.choices: path {list(path)} has rank {path[-1]}; a node has at "
+                f"most {MAX_CHILDREN} children"
+            )
     return paths
 
 
@@ -89,8 +100,9 @@ class Level:
 class Static:
     """A fixed tree. ``choices``: a name of `NAMED`, or a list of paths."""
 
-    def __init__(self, model: Any = None,
-                 choices: str | Sequence[Sequence[int]] = "eagle_25") -> None:
+    def __init__(
+        self, model: Any = None, choices: str | Sequence[Sequence[int]] = "eagle_25"
+    ) -> None:
         del model
         self.paths = parse_choices(choices)
         self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
@@ -117,9 +129,16 @@ class Static:
         pick = [(parents.index(self.parent[i]), self.paths[i - 1][-1]) for i in children]
         return Level(parents, counts, pick)
 
-    def grow(self, session: DraftSession, root_logits: Tensor, sampling: Sampling, noise: Noise,
-             position: Tensor) -> Draft:
-        """root_logits [B, V]; position [B], the place of the root's child. See `decoders.api.Draft`."""
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
+        """root_logits [B, V]; position [B], the place of the root's child. See
+        `decoders.api.Draft`."""
         batch, vocab = root_logits.shape
         device = root_logits.device
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
@@ -165,7 +184,8 @@ def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
 
 
 def drop_impossible(children: Tensor, codes: Tensor, q: Tensor) -> Tensor:
-    """Sets to 0 the children whose code has q = 0 at their parent, or repeats an earlier sibling."""
+    """Sets to 0 the children whose code has q = 0 at their parent, or repeats an earlier
+    sibling."""
     batch, nodes, width = children.shape
     x = codes.gather(1, children.reshape(batch, -1)).view(batch, nodes, width)  # [B, N + 1, K]
     possible = q.gather(-1, x) > 0

@@ -39,19 +39,24 @@ class WordTokenizer:
     def ids(self, prompt: str) -> list[int]:
         tokens = [t for t in TOKEN.findall(prompt.lower()) if t not in SILENT]
         if not tokens:
-            raise DecoderError(f"empty prompt {prompt!r}: expected an English caption of a scene, "
-                               "such as 'a small red ring on a plain grey background'")
+            raise DecoderError(
+                f"empty prompt {prompt!r}: expected an English caption of a scene, "
+                "such as 'a small red ring on a plain grey background'"
+            )
         unknown = [t for t in tokens if t not in self.index]
         if unknown:
             near = {t: difflib.get_close_matches(t, self.index, 3, 0.5) for t in unknown[:5]}
             hints = "; ".join(f"{t!r} (nearest: {', '.join(n) or 'none'})" for t, n in near.items())
             raise DecoderError(
-                f"prompt {prompt!r} has {len(unknown)} of {len(tokens)} words that the embedded text "
-                f"encoder never saw: {hints}. It knows {len(self.index)} English words of scene "
-                "captions; use prompts=scenes, or a model with a general text encoder")
+                f"prompt {prompt!r} has {len(unknown)} of {len(tokens)} words that the embedded "
+                f"text encoder never saw: {hints}. It knows {len(self.index)} words of scene "
+                "captions; use prompts=scenes, or a model with a general text encoder"
+            )
         if len(tokens) > self.prefix:
-            raise DecoderError(f"prompt has {len(tokens)} words, at most {self.prefix} fit the "
-                               f"model's prefix: {prompt!r}; shorten it")
+            raise DecoderError(
+                f"prompt has {len(tokens)} words, at most {self.prefix} fit the "
+                f"model's prefix: {prompt!r}; shorten it"
+            )
         return [self.index[t] for t in tokens]
 
     def __call__(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
@@ -60,7 +65,7 @@ class WordTokenizer:
         ids = torch.zeros(len(prompts), self.prefix, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             words = self.ids(prompt)
-            ids[row, -len(words):] = torch.tensor(words)
+            ids[row, -len(words) :] = torch.tensor(words)
         return ids, ids > 0
 
 

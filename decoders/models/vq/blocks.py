@@ -6,6 +6,8 @@ that the official weights load into these classes without renaming.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,8 +16,8 @@ GROUPS = 32
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """At most 32 groups (the released widths), and at least four channels a group: with fewer the norm
-    would erase an image's mean colour."""
+    """At most 32 groups (the released widths), and at least four channels a group: with fewer the
+    norm would erase an image's mean colour."""
     return nn.GroupNorm(min(GROUPS, channels // 4), channels, eps=1e-6)
 
 
@@ -88,8 +90,10 @@ class Level(nn.Module):
     ) -> None:
         super().__init__()
         widths = [channels] + [out_channels] * blocks
-        self.res = nn.ModuleList(ResnetBlock(a, b) for a, b in zip(widths, widths[1:], strict=False))
-        self.attn = nn.ModuleList(AttnBlock(out_channels) for _ in range(blocks if attention else 0))
+        self.res = nn.ModuleList(ResnetBlock(a, b) for a, b in pairwise(widths))
+        self.attn = nn.ModuleList(
+            AttnBlock(out_channels) for _ in range(blocks if attention else 0)
+        )
         if resample == "down":
             self.downsample = Downsample(out_channels)
         elif resample == "up":
@@ -109,8 +113,9 @@ class Level(nn.Module):
 
 
 def middle(channels: int) -> nn.ModuleList:
-    return nn.ModuleList([ResnetBlock(channels, channels), AttnBlock(channels),
-                          ResnetBlock(channels, channels)])
+    return nn.ModuleList(
+        [ResnetBlock(channels, channels), AttnBlock(channels), ResnetBlock(channels, channels)]
+    )
 
 
 def run_all(modules: nn.ModuleList, x: Tensor) -> Tensor:

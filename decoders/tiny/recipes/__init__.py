@@ -1,8 +1,10 @@
-"""`make tiny`: trains the embedded models from nothing, stage by stage, and writes weights and card.
+"""`make tiny`: trains the embedded models from nothing, stage by stage, and writes weights and
+card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
-its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: configuration,
-SHA-256, data, steps, seconds, held-out figures. Loss curves go to ``<work>/<stage>.csv``.
+its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``:
+configuration, SHA-256, data, steps, seconds, held-out figures. Loss curves go to
+``<work>/<stage>.csv``.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ class Plan:
 
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
-    """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=, minutes=."""
+    """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
+    minutes=."""
     plan = plan_of(settings)
-    runners: dict[str, Callable[[Plan], None]] = {
-        "vq": _vq, "target": _target, "drafter": _drafter}
+    runners: dict[str, Callable[[Plan], None]] = {"vq": _vq, "target": _target, "drafter": _drafter}
     for stage in stages:
         if stage not in runners:
             raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(STAGES)}")
@@ -57,12 +59,19 @@ def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
 
 
 def plan_of(settings: dict[str, str]) -> Plan:
-    """Command-line settings -> Plan; DecoderError on an unknown name or a value of the wrong kind."""
+    """Command-line settings -> Plan; DecoderError on an unknown name or a value of the wrong
+    kind."""
     from decoders.tiny.bundle import WEIGHTS
 
     kinds: dict[str, Callable[[str], Any]] = {
-        "work": Path, "weights": Path, "device": str, "seed": int, "steps": int, "minutes": float,
-        "resume": lambda v: {"true": True, "false": False}[v.lower()]}
+        "work": Path,
+        "weights": Path,
+        "device": str,
+        "seed": int,
+        "steps": int,
+        "minutes": float,
+        "resume": lambda v: {"true": True, "false": False}[v.lower()],
+    }
     values: dict[str, Any] = {"work": Path("work"), "weights": WEIGHTS}
     for name, value in settings.items():
         if name not in kinds:
@@ -100,9 +109,17 @@ def _vq(plan: Plan) -> None:
 
     model, figures = vq.train(plan.work / "vq", **plan.settings())
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
-    enter(plan, "vq", {"config": asdict(vq.CONFIG), "sha256": digest, "trained_on": trained_on(),
-                       "data": "scenes, split train, batches of "
-                               f"{vq.BATCH}", "figures": figures})
+    enter(
+        plan,
+        "vq",
+        {
+            "config": asdict(vq.CONFIG),
+            "sha256": digest,
+            "trained_on": trained_on(),
+            "data": f"scenes, split train, batches of {vq.BATCH}",
+            "figures": figures,
+        },
+    )
 
 
 def load_vq(weights: Path) -> Any:
@@ -121,15 +138,27 @@ def _target(plan: Plan) -> None:
     from decoders.models.weights import write_weights
     from decoders.tiny.recipes import drafter, target
 
-    model, figures = target.train(load_vq(plan.weights), plan.work / "target", device=plan.device,
-                                  **plan.settings())
-    shared = {"trained_on": trained_on(), "figures": figures,
-              "data": f"scenes, split train from index {target.OFFSET}, every image seen once"}
+    model, figures = target.train(
+        load_vq(plan.weights), plan.work / "target", device=plan.device, **plan.settings()
+    )
+    shared = {
+        "trained_on": trained_on(),
+        "figures": figures,
+        "data": f"scenes, split train from index {target.OFFSET}, every image seen once",
+    }
     digest = write_weights(model.text, plan.weights / "text.safetensors")
     enter(plan, "text", {"config": asdict(model.text.cfg), "sha256": digest, **shared})
     digest = write_weights(model.target, plan.weights / "target.safetensors")
-    enter(plan, "target", {"config": asdict(target.CONFIG), "sha256": digest,
-                           "sampling": {"cfg": drafter.CFG}, **shared})
+    enter(
+        plan,
+        "target",
+        {
+            "config": asdict(target.CONFIG),
+            "sha256": digest,
+            "sampling": {"cfg": drafter.CFG},
+            **shared,
+        },
+    )
 
 
 def _drafter(plan: Plan) -> None:
@@ -138,9 +167,18 @@ def _drafter(plan: Plan) -> None:
     from decoders.tiny.recipes import drafter
 
     model = load(plan.device, "float32", str(plan.weights), drafters=False)
-    net, figures = drafter.train(load_vq(plan.weights), model, plan.work / "drafter",
-                                 **plan.settings())
+    net, figures = drafter.train(
+        load_vq(plan.weights), model, plan.work / "drafter", **plan.settings()
+    )
     digest = write_weights(net, plan.weights / "eagle.safetensors")
-    enter(plan, "eagle", {"config": asdict(net.cfg), "sha256": digest, "trained_on": trained_on(),
-                          "data": f"scenes, split train from index {drafter.OFFSET}",
-                          "figures": figures})
+    enter(
+        plan,
+        "eagle",
+        {
+            "config": asdict(net.cfg),
+            "sha256": digest,
+            "trained_on": trained_on(),
+            "data": f"scenes, split train from index {drafter.OFFSET}",
+            "figures": figures,
+        },
+    )

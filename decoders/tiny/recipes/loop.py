@@ -1,4 +1,5 @@
-"""What every recipe shares: schedule, checkpoints that resume, a loss curve, progress with time left.
+"""What every recipe shares: schedule, checkpoints that resume, a loss curve, progress with time
+left.
 
 A recipe is a step function; `fit` calls it. Everything that must survive a restart (weights,
 optimiser, step) is in one checkpoint, written atomically, so a killed `make tiny` goes on.
@@ -60,7 +61,8 @@ def optimisers(module: nn.Module, lr: float, muon_lr: float, decay: float) -> li
     Muon (orthogonalised momentum) reaches the same loss in about two thirds of the images, which is
     what makes training on two cores bearable. ``muon_lr`` 0 uses AdamW throughout.
     """
-    hidden, rest = [], []
+    hidden: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         inner = parameter.ndim == 2 and ".layers." in f".{name}"
         (hidden if inner and muon_lr > 0 else rest).append(parameter)
@@ -76,8 +78,12 @@ def optimisers(module: nn.Module, lr: float, muon_lr: float, decay: float) -> li
 def save(run: Run, step: int, seconds: float, module: nn.Module, optims: list[Any]) -> None:
     run.out_dir.mkdir(parents=True, exist_ok=True)
     partial = run.checkpoint.with_suffix(".partial")
-    state = {"step": step, "seconds": seconds, "model": module.state_dict(),
-             "optimisers": [o.state_dict() for o in optims]}
+    state = {
+        "step": step,
+        "seconds": seconds,
+        "model": module.state_dict(),
+        "optimisers": [o.state_dict() for o in optims],
+    }
     torch.save(state, partial)
     partial.replace(run.checkpoint)
     with run.curve.open("w", newline="") as file:
@@ -117,8 +123,9 @@ def fit(
     """
     first, spent = restore(run, module, optims)
     start = time.monotonic() - spent
-    bar: Iterable[int] = tqdm(range(first, run.steps), initial=first, total=run.steps,
-                              desc=run.name, mininterval=5.0)
+    bar: Iterable[int] = tqdm(
+        range(first, run.steps), initial=first, total=run.steps, desc=run.name, mininterval=5.0
+    )
     for step in bar:
         elapsed = time.monotonic() - start
         position = step

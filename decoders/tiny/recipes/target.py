@@ -21,8 +21,17 @@ from decoders.tiny.recipes.loop import Run, fit, optimisers
 from decoders.tiny.recipes.vq import images_of
 from decoders.tiny.scenes import scene_captions, vocabulary
 
-CONFIG = LlamaGenConfig(vocab=1024, width=256, layers=10, heads=4, ffn=768, grid=16, prefix=32,
-                        text_width=128, prefix_rope="identity")
+CONFIG = LlamaGenConfig(
+    vocab=1024,
+    width=256,
+    layers=10,
+    heads=4,
+    ffn=768,
+    grid=16,
+    prefix=32,
+    text_width=128,
+    prefix_rope="identity",
+)
 BATCH = 24
 STEPS = 4500
 DROP = 0.1  # share of captions dropped
@@ -35,8 +44,9 @@ class TextToCodes(nn.Module):
 
     def __init__(self, cfg: LlamaGenConfig) -> None:
         super().__init__()
-        self.text = WordEncoder(WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width,
-                                                  prefix=cfg.prefix))
+        self.text = WordEncoder(
+            WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
+        )
         self.target = LlamaGen(cfg)
 
     def features(self, captions: list[str]) -> TextFeatures:
@@ -72,16 +82,23 @@ def held_out(model: TextToCodes, vq: LlamaGenVQ, count: int = 192) -> dict[str, 
     losses: dict[bool, list[float]] = {False: [], True: []}
     for dropped, values in losses.items():
         for i in range(0, count, 48):
-            part = codes[i: i + 48]
+            part = codes[i : i + 48]
             drop = torch.full((len(part),), dropped, device=codes.device)
-            values.append(float(next_code_loss(model, captions[i: i + 48], part, drop)))
+            values.append(float(next_code_loss(model, captions[i : i + 48], part, drop)))
     mean = {key: sum(v) / len(v) for key, v in losses.items()}
     return {"valid_nats": mean[False], "valid_nats_uncond": mean[True]}
 
 
-def train(vq: LlamaGenVQ, out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = True,
-          device: str = "cpu", budget_seconds: float | None = None,
-          ) -> tuple[TextToCodes, dict[str, Any]]:
+def train(
+    vq: LlamaGenVQ,
+    out_dir: Path,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    resume: bool = True,
+    device: str = "cpu",
+    budget_seconds: float | None = None,
+) -> tuple[TextToCodes, dict[str, Any]]:
     """Trains target and text encoder; returns them with the model-card figures."""
     torch.manual_seed(seed)
     model = TextToCodes(CONFIG).to(device)
@@ -94,9 +111,19 @@ def train(vq: LlamaGenVQ, out_dir: Path, *, steps: int = STEPS, seed: int = 0, r
         drop = (torch.rand(len(codes), generator=generator) < DROP).to(codes.device)
         return next_code_loss(model, captions, codes, drop), {}
 
-    seconds = fit(run, model, optimisers(model.float(), ADAM_LR, MUON_LR, DECAY),
-                  lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
-                  step_loss, evaluate=lambda: held_out(model, vq), budget_seconds=budget_seconds)
+    seconds = fit(
+        run,
+        model,
+        optimisers(model.float(), ADAM_LR, MUON_LR, DECAY),
+        lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
+        step_loss,
+        evaluate=lambda: held_out(model, vq),
+        budget_seconds=budget_seconds,
+    )
     done = int(run.history[-1]["step"]) + 1
-    return model, {"images": done * BATCH, "steps": done, "seconds": seconds,
-                   **held_out(model.eval(), vq, 480)}
+    return model, {
+        "images": done * BATCH,
+        "steps": done,
+        "seconds": seconds,
+        **held_out(model.eval(), vq, 480),
+    }

@@ -3,8 +3,8 @@
 No GAN and no perceptual network: at 64 px the gradient loss keeps edges, and the entropy term keeps
 nearly every code in use (perplexity near the codebook's size), which is what makes the target's
 distribution as flat as the papers describe. The first steps run without quantisation, then the
-codebook starts from the latents' k-means centres: quantised from the first step, the tokenizer learns
-brightness and texture and takes thousands of steps to find colour.
+codebook starts from the latents' k-means centres: quantised from the first step, the tokenizer
+learns brightness and texture and takes thousands of steps to find colour.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.tiny.recipes.loop import Run, fit, optimisers
 from decoders.tiny.scenes import scene_batch
 
-CONFIG = VQConfig(codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64,
-                  grid=16)
+CONFIG = VQConfig(
+    codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
+)
 BATCH = 16
 STEPS = 1000
 WARMUP = 150  # steps without quantisation
@@ -34,8 +35,9 @@ COMMITMENT = 0.25
 
 def images_of(split: str, first: int, count: int) -> Tensor:
     """[count, 3, 64, 64] float32 in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(
-        scene_batch(split, range(first, first + count)).images))
+    return torch.from_numpy(
+        np.ascontiguousarray(scene_batch(split, range(first, first + count)).images)
+    )
 
 
 def entropy_term(affinity: Tensor) -> Tensor:
@@ -72,8 +74,12 @@ def vq_loss(model: LlamaGenVQ, images: Tensor, quantise: bool) -> tuple[Tensor, 
 @torch.no_grad()
 def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
     """Spherical k-means of the latents of 128 scenes, from evenly spaced latents."""
-    z = torch.cat([model.latents(images_of("train", 900_000 + i, 32) * 2 - 1).flatten(0, 2)
-                   for i in range(0, 128, 32)])  # [n, C]
+    z = torch.cat(
+        [
+            model.latents(images_of("train", 900_000 + i, 32) * 2 - 1).flatten(0, 2)
+            for i in range(0, 128, 32)
+        ]
+    )  # [n, C]
     spread = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     centres = z[spread[: model.cfg.codes]]  # [V, C]
     for _ in range(rounds):
@@ -96,12 +102,21 @@ def held_out(model: LlamaGenVQ, count: int = 512) -> dict[str, float]:
     share = hits / hits.sum()
     perplexity = float((-(share * (share + 1e-12).log()).sum()).exp())
     psnr = float((-10 * torch.cat(squared).log10()).mean())
-    return {"valid_psnr_db": psnr, "valid_perplexity": perplexity,
-            "valid_codes_used": float((hits > 0).sum())}
+    return {
+        "valid_psnr_db": psnr,
+        "valid_perplexity": perplexity,
+        "valid_codes_used": float((hits > 0).sum()),
+    }
 
 
-def train(out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = True,
-          budget_seconds: float | None = None) -> tuple[LlamaGenVQ, dict[str, Any]]:
+def train(
+    out_dir: Path,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    resume: bool = True,
+    budget_seconds: float | None = None,
+) -> tuple[LlamaGenVQ, dict[str, Any]]:
     """Trains the tokenizer; returns it with its model-card figures."""
     torch.manual_seed(seed)
     model = LlamaGenVQ(CONFIG)
@@ -112,8 +127,18 @@ def train(out_dir: Path, *, steps: int = STEPS, seed: int = 0, resume: bool = Tr
             start_codebook(model)
         return images_of("train", step * BATCH, BATCH), step >= WARMUP
 
-    seconds = fit(run, model, optimisers(model, lr=5e-4, muon_lr=0.0, decay=1e-4), batch,
-                  lambda made: vq_loss(model, *made), budget_seconds=budget_seconds)
-    figures = {"images": steps * BATCH, "steps": steps, "seconds": seconds,
-               **held_out(model.eval())}
+    seconds = fit(
+        run,
+        model,
+        optimisers(model, lr=5e-4, muon_lr=0.0, decay=1e-4),
+        batch,
+        lambda made: vq_loss(model, *made),
+        budget_seconds=budget_seconds,
+    )
+    figures = {
+        "images": steps * BATCH,
+        "steps": steps,
+        "seconds": seconds,
+        **held_out(model.eval()),
+    }
     return model, figures

@@ -79,8 +79,10 @@ class SceneSpec:
         if len(self.objects) not in (1, 2):
             raise ValueError(f"a scene has one or two objects, found {len(self.objects)}")
         if (self.relation is None) != (len(self.objects) == 1):
-            raise ValueError("two objects need a relation and one object has none, found "
-                             f"{len(self.objects)} object(s) and relation {self.relation!r}")
+            raise ValueError(
+                "two objects need a relation and one object has none, found "
+                f"{len(self.objects)} object(s) and relation {self.relation!r}"
+            )
 
 
 def separable(colour: str, background_colour: str) -> bool:

@@ -13,13 +13,20 @@ from decoders.tiny.scenes import attributes as at
 
 _SIZE = {"small": ("small", "little", "small"), "large": ("large", "big", "large")}
 _SHAPE = {
-    "circle": ("circle", "disc"), "square": ("square", "box"), "triangle": ("triangle",),
-    "ring": ("ring", "hoop"), "star": ("star",), "cross": ("cross", "plus"),
+    "circle": ("circle", "disc"),
+    "square": ("square", "box"),
+    "triangle": ("triangle",),
+    "ring": ("ring", "hoop"),
+    "star": ("star",),
+    "cross": ("cross", "plus"),
 }
 _TEXTURE = {
-    "smooth": ("smooth", "polished"), "cloudy": ("cloudy", "patchy"),
-    "grainy": ("grainy", "speckled"), "striped": ("striped", "stripy"),
-    "checkered": ("checkered", "checked"), "marbled": ("marbled", "veined"),
+    "smooth": ("smooth", "polished"),
+    "cloudy": ("cloudy", "patchy"),
+    "grainy": ("grainy", "speckled"),
+    "striped": ("striped", "stripy"),
+    "checkered": ("checkered", "checked"),
+    "marbled": ("marbled", "veined"),
 }
 _SURFACE = ("surface", "texture", "finish")
 _RELATION = {
@@ -29,8 +36,11 @@ _RELATION = {
     "below": ("below", "under", "beneath"),
 }
 _KIND = {
-    "plain": ("plain", "flat"), "gradient": ("gradient", "fading"),
-    "cloudy": ("cloudy", "misty"), "woven": ("woven", "fabric"), "sandy": ("sandy", "gritty"),
+    "plain": ("plain", "flat"),
+    "gradient": ("gradient", "fading"),
+    "cloudy": ("cloudy", "misty"),
+    "woven": ("woven", "fabric"),
+    "sandy": ("sandy", "gritty"),
 }
 _PLACE = ("on", "against", "in front of")
 _GROUND = ("background", "background", "backdrop")

@@ -44,8 +44,9 @@ def scene_batch(split: str, indices: Sequence[int], seed: int = 0, size: int = 6
     return SceneBatch(images, [caption for caption, _ in pairs], specs)
 
 
-def scene_captions(split: str, indices: Sequence[int],
-                   seed: int = 0) -> list[tuple[str, at.SceneSpec]]:
+def scene_captions(
+    split: str, indices: Sequence[int], seed: int = 0
+) -> list[tuple[str, at.SceneSpec]]:
     """Caption and spec of each scene, those of `scene_batch`, without drawing. Raises alike."""
     key = _key(split, seed)
     pairs = []
@@ -55,15 +56,16 @@ def scene_captions(split: str, indices: Sequence[int],
     return pairs
 
 
-def counterfactual(split: str, index: int, seed: int = 0,
-                   attribute: str | None = None) -> tuple[str, str, str]:
+def counterfactual(
+    split: str, index: int, seed: int = 0, attribute: str | None = None
+) -> tuple[str, str, str]:
     """(right caption, wrong caption, attribute): one attribute differs, the template does not.
 
     Colour, shape, texture and size are the first object's. attribute None draws one that the
     scene has; 'relation' on a scene of one object is a ValueError. Deterministic.
     """
     key = _key(split, seed)
-    (right, spec), = scene_captions(split, [index], seed)
+    ((right, spec),) = scene_captions(split, [index], seed)
     rng = _rng(key, _ALTER, index)
     if attribute is None:
         known = [a for a in at.ATTRIBUTES if a != "relation" or spec.relation is not None]
@@ -81,8 +83,10 @@ def alter(spec: at.SceneSpec, attribute: str, rng: np.random.Generator) -> at.Sc
     first, *rest = spec.objects
     if attribute == "relation":
         if spec.relation is None:
-            raise ValueError("a scene of one object has no relation to alter; choose another "
-                             f"attribute of {at.ATTRIBUTES}")
+            raise ValueError(
+                "a scene of one object has no relation to alter; choose another "
+                f"attribute of {at.ATTRIBUTES}"
+            )
         return replace(spec, relation=_choose(rng, _others(at.RELATIONS, spec.relation)))
     if attribute == "background":
         if rng.random() < 0.5:
@@ -94,8 +98,7 @@ def alter(spec: at.SceneSpec, attribute: str, rng: np.random.Generator) -> at.Sc
         return replace(spec, background_colour=_choose(rng, grounds))
     if attribute == "colour":
         taken = {o.colour for o in spec.objects}
-        free = [c for c in at.COLOURS
-                if c not in taken and at.separable(c, spec.background_colour)]
+        free = [c for c in at.COLOURS if c not in taken and at.separable(c, spec.background_colour)]
         changed = replace(first, colour=_choose(rng, free))
     elif attribute == "shape":
         changed = replace(first, shape=_choose(rng, _others(at.SHAPES, first.shape)))
@@ -114,11 +117,22 @@ def _draw_spec(rng: np.random.Generator) -> at.SceneSpec:
     objects: list[at.ObjectSpec] = []
     for _ in range(2 if pair else 1):
         colours = [c for c in at.COLOURS if all(c != o.colour for o in objects)]
-        objects.append(at.ObjectSpec(_choose(rng, at.SIZES), _choose(rng, at.TEXTURES),
-                                     _choose(rng, colours), _choose(rng, at.SHAPES)))
+        objects.append(
+            at.ObjectSpec(
+                _choose(rng, at.SIZES),
+                _choose(rng, at.TEXTURES),
+                _choose(rng, colours),
+                _choose(rng, at.SHAPES),
+            )
+        )
     relation = _choose(rng, at.RELATIONS) if pair else None
-    return at.SceneSpec(tuple(objects), relation, _choose(rng, at.BACKGROUND_KINDS),
-                        _choose(rng, _grounds(objects)), _choose(rng, tuple(at.LIGHTS)))
+    return at.SceneSpec(
+        tuple(objects),
+        relation,
+        _choose(rng, at.BACKGROUND_KINDS),
+        _choose(rng, _grounds(objects)),
+        _choose(rng, tuple(at.LIGHTS)),
+    )
 
 
 def _grounds(objects: Sequence[at.ObjectSpec]) -> list[str]:

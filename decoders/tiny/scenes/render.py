@@ -19,8 +19,9 @@ _SURFACES = 3  # background and up to two objects
 _GRAIN = 0.012  # standard deviation of the sensor's noise
 
 
-def render(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator],
-           size: int = 64) -> Array:
+def render(
+    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int = 64
+) -> Array:
     """Images of the scenes, float32 [n, 3, size, size] in [0, 1]; image i uses rngs[i] only."""
     images = np.empty((len(specs), 3, size, size), np.float32)
     for start in range(0, len(specs), _CHUNK):
@@ -29,8 +30,9 @@ def render(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator],
     return images
 
 
-def _render_chunk(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator],
-                  size: int) -> Array:
+def _render_chunk(
+    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int
+) -> Array:
     """`render` for one chunk, [n, 3, size, size]."""
     n = len(specs)
     geometry = np.empty((n, _GEOMETRY))
@@ -54,9 +56,17 @@ def _render_chunk(specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Genera
         rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
         if rows.size:
             things = [specs[i].objects[k] for i in rows]
-            image[rows] = _draw(image[rows], things, x[rows], y[rows], places[rows, k],
-                                normals[rows, k + 1], uniforms[rows, k + 1], tint[rows, k + 1],
-                                light[rows])
+            image[rows] = _draw(
+                image[rows],
+                things,
+                x[rows],
+                y[rows],
+                places[rows, k],
+                normals[rows, k + 1],
+                uniforms[rows, k + 1],
+                tint[rows, k + 1],
+                light[rows],
+            )
     return np.clip(image + _GRAIN * grain[:, None], 0, 1)
 
 
@@ -64,8 +74,10 @@ def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, floa
     """Centre x, centre y, radius and turn (radians) of two objects (the second may be unused)."""
     pair = len(spec.objects) == 2
     low, span = ((7.5, 1.2), (11.8, 1.6)) if pair else ((9.5, 1.2), (14.5, 2.0))
-    radii = [(low if o.size == "small" else span)[0] + (low if o.size == "small" else span)[1] * v
-             for o, v in zip(spec.objects, u[:2], strict=False)]
+    radii = [
+        (low if o.size == "small" else span)[0] + (low if o.size == "small" else span)[1] * v
+        for o, v in zip(spec.objects, u[:2], strict=False)
+    ]
     turns = [(v - 0.5) * 0.5 for v in u[2:4]]
     if not pair:
         room = 30 - 1.15 * radii[0]
@@ -96,20 +108,35 @@ def _by_kind(kinds: Sequence[str]) -> list[tuple[str, Array]]:
     return [(str(kind), np.flatnonzero(names == kind)) for kind in np.unique(names)]
 
 
-def _background(specs: Sequence[at.SceneSpec], x: Array, y: Array, normals: Array,
-                uniforms: Array, tint: Array, light: Array) -> Array:
+def _background(
+    specs: Sequence[at.SceneSpec],
+    x: Array,
+    y: Array,
+    normals: Array,
+    uniforms: Array,
+    tint: Array,
+    light: Array,
+) -> Array:
     """The backgrounds, [n, 3, S, S]."""
     colour = np.array([at.BACKGROUND_COLOURS[s.background_colour] for s in specs], np.float32)
     change = np.empty(x.shape, np.float32)
     for kind, rows in _by_kind([s.background_kind for s in specs]):
-        change[rows] = tx.background_texture(kind, x[rows], y[rows], normals[rows],
-                                             uniforms[rows])
+        change[rows] = tx.background_texture(kind, x[rows], y[rows], normals[rows], uniforms[rows])
     fall = (x - 32) * light[:, 0, None, None] + (y - 32) * light[:, 1, None, None]
     return _tone(colour + tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
 
 
-def _draw(image: Array, things: Sequence[at.ObjectSpec], x: Array, y: Array, place: Array,
-          normals: Array, uniforms: Array, tint: Array, light: Array) -> Array:
+def _draw(
+    image: Array,
+    things: Sequence[at.ObjectSpec],
+    x: Array,
+    y: Array,
+    place: Array,
+    normals: Array,
+    uniforms: Array,
+    tint: Array,
+    light: Array,
+) -> Array:
     """The images [n, 3, S, S] with one more object each; place [n, 4], see `_place`."""
     scale = x.shape[-1] / 64
     cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
@@ -120,8 +147,9 @@ def _draw(image: Array, things: Sequence[at.ObjectSpec], x: Array, y: Array, pla
     for shape, rows in _by_kind([t.shape for t in things]):
         inside[rows] = _distance(shape, px[rows], py[rows], r[rows], turn[rows])
         shift = 0.32 * r[rows]
-        shadow[rows] = _distance(shape, px[rows] + shift * lx[rows], py[rows] + shift * ly[rows],
-                                 r[rows], turn[rows])
+        shadow[rows] = _distance(
+            shape, px[rows] + shift * lx[rows], py[rows] + shift * ly[rows], r[rows], turn[rows]
+        )
     for kind, rows in _by_kind([t.texture for t in things]):
         change[rows] = tx.object_texture(kind, x[rows], y[rows], normals[rows], uniforms[rows])
     cover = np.clip(0.5 - inside * scale, 0, 1)[:, None]
@@ -154,8 +182,9 @@ def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
     if shape == "cross":
         ax, ay = np.abs(qx), np.abs(qy)
         width = 0.34 * r
-        return np.minimum(np.maximum(ax - width, ay - 1.05 * r),
-                          np.maximum(ax - 1.05 * r, ay - width))
+        return np.minimum(
+            np.maximum(ax - width, ay - 1.05 * r), np.maximum(ax - 1.05 * r, ay - width)
+        )
     if shape == "star":
         sector = 2 * np.pi / 5
         angle = np.arctan2(qx, -qy)  # from the upward point
