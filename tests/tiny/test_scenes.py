@@ -37,15 +37,14 @@ def test_a_scene_does_not_depend_on_its_batch():
         assert alone.captions[0] == whole.captions[i]
     picked = scene_batch("train", [69, 3, 3])
     np.testing.assert_array_equal(picked.images, whole.images[[69, 3, 3]])
-    assert scene_captions("train", range(70)) == list(
-        zip(whole.captions, whole.specs, strict=True))
+    assert scene_captions("train", range(70)) == list(zip(whole.captions, whole.specs, strict=True))
 
 
 def test_splits_and_seeds_differ():
     images = [scene_batch(split, range(4)).images for split in SPLITS]
     images.append(scene_batch("train", range(4), seed=1).images)
     for i, first in enumerate(images):
-        for second in images[i + 1:]:
+        for second in images[i + 1 :]:
             assert (np.abs(first - second).mean(axis=(1, 2, 3)) > 0.01).all()
 
 
@@ -92,8 +91,11 @@ def test_every_value_occurs_and_objects_stand_out():
 
 def _differences(first, second):
     """Names of the fields that differ, of the scene and of its objects."""
-    names = [f.name for f in fields(first)
-             if f.name != "objects" and getattr(first, f.name) != getattr(second, f.name)]
+    names = [
+        f.name
+        for f in fields(first)
+        if f.name != "objects" and getattr(first, f.name) != getattr(second, f.name)
+    ]
     for a, b in zip(first.objects, second.objects, strict=True):
         names += [f.name for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
     return names
@@ -133,8 +135,9 @@ def test_the_image_shows_the_colour_and_relation_of_the_caption():
         for thing in spec.objects:
             colour = np.array(at.COLOURS[thing.colour])[:, None, None]
             near = np.exp(-((image - colour) ** 2).sum(0) / 0.01)
-            centres.append([(near.sum(axis) * np.arange(64)).sum() / near.sum()
-                            for axis in (0, 1)])  # x, y
+            centres.append(
+                [(near.sum(axis) * np.arange(64)).sum() / near.sum() for axis in (0, 1)]
+            )  # x, y
         dx, dy = np.subtract(*centres)
         gap = {"left": -dx, "right": dx, "above": -dy, "below": dy}[spec.relation]
         hits, total = hits + (gap > 0), total + 1

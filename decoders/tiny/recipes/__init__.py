@@ -49,6 +49,8 @@ def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
     minutes=."""
     plan = plan_of(settings)
+    from decoders.tiny.recipes.card import write_card
+
     runners: dict[str, Callable[[Plan], None]] = {"vq": _vq, "target": _target, "drafter": _drafter}
     for stage in stages:
         if stage not in runners:
@@ -56,6 +58,7 @@ def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     for stage in (s for s in STAGES if s in stages):
         logger.info("training %s", stage)
         runners[stage](plan)
+        write_card(plan.weights, plan.work)
 
 
 def plan_of(settings: dict[str, str]) -> Plan:

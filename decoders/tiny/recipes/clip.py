@@ -84,14 +84,14 @@ def default_config() -> ClipConfig:
 def train(
     out_dir: Path,
     *,
-    steps: int = 2000,
+    steps: int = 1500,
     batch: int = 128,
     seed: int = 0,
     device: str = "cpu",
     resume: bool = True,
     budget_seconds: float | None = None,
     config: ClipConfig | None = None,
-    held_out: int = 512,
+    held_out: int = 1024,
 ) -> dict[str, Any]:
     """Trains, writes ``clip.safetensors`` and ``clip.json`` to out_dir, returns held-out figures.
 

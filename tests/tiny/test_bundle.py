@@ -1,0 +1,137 @@
+"""The committed embedded model: whole, checksummed, decodable, and EAGLE-2 greedy equals AR on it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoders.acceptance.exact import Exact
+from decoders.acceptance.lantern import Lantern
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.autoregressive import Autoregressive
+from decoders.drafters.eagle import Eagle, check_match
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+from decoders.tiny import bundle
+from decoders.trees.dynamic import Dynamic
+
+PROMPT = "a large smooth red circle on a plain white background"
+
+
+@pytest.fixture(scope="module")
+def model() -> ImageModel:
+    return bundle.load(dtype="float32")
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    folder = tmp_path / "weights"
+    shutil.copytree(bundle.WEIGHTS, folder)
+    return folder
+
+
+def test_sizes(model: ImageModel) -> None:
+    total = sum(f.stat().st_size for f in bundle.WEIGHTS.iterdir())
+    assert total < 45 * 2**20
+    parameters = sum(p.numel() for p in model.target.parameters())  # type: ignore[attr-defined]
+    assert 8e6 < parameters < 20e6
+    assert model.codebook.shape == (1024, 8)
+    torch.testing.assert_close(model.codebook.norm(dim=-1), torch.ones(1024))
+
+
+def test_the_card_describes_every_part() -> None:
+    card = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
+    for part in ("vq", "text", "target", "eagle"):
+        assert {"config", "sha256", "data", "figures", "trained_on"} <= card[part].keys()
+    assert card["vq"]["figures"]["valid_psnr_db"] > 20
+    assert card["target"]["figures"]["valid_nats"] < card["target"]["figures"]["valid_nats_uncond"]
+
+
+def test_greedy_eagle2_equals_ar_in_float32(model: ImageModel) -> None:
+    sampling = Sampling(temperature=0, cfg=model.sampling.cfg)
+    prompts = [
+        PROMPT,
+        "a small striped blue star above a large cloudy green square on a gradient grey background",
+    ]
+    prompts = [p for p in prompts if _known(model, p)]
+    text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, model.target.length)
+    ar = Autoregressive(model, sampling).generate(text, noise)
+    tree = Dynamic(depth=4, top_k=4, nodes=12)
+    fast = Speculative(model, sampling, Eagle(model), tree, Exact()).generate(text, noise)
+    assert torch.equal(ar.codes, fast.codes)
+    assert int(fast.trace.target_calls.max()) < 255
+    images = model.tokenizer.decode(ar.codes)
+    assert images.shape == (len(prompts), 3, 64, 64)
+    assert 0 <= float(images.min()) and float(images.max()) <= 1
+
+
+def _known(model: ImageModel, prompt: str) -> bool:
+    try:
+        model.text.encode([prompt])
+    except DecoderError:
+        return False
+    return True
+
+
+def test_the_first_prompt_is_known(model: ImageModel) -> None:
+    assert _known(model, PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("", "empty prompt"),
+        ("   ", "empty prompt"),
+        ("ein roter Kreis", "never saw"),
+        ("赤い丸", "never saw"),
+        ("a red circle " * 20, "at most 32 fit"),
+        ("a large rad circle", "'rad' .nearest: "),
+    ],
+)
+def test_bad_prompts_are_refused(model: ImageModel, prompt: str, says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        model.text.encode([prompt])
+
+
+def test_a_tampered_weight_file_is_refused(copied: Path) -> None:
+    path = copied / "target.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DecoderError, match="damaged or was altered"):
+        bundle.load(checkpoint=str(copied))
+
+
+def test_a_missing_weight_file_is_refused(copied: Path) -> None:
+    (copied / "vq.safetensors").unlink()
+    with pytest.raises(DecoderError, match="no weights at"):
+        bundle.load(checkpoint=str(copied))
+
+
+def test_weights_of_another_shape_are_refused(copied: Path) -> None:
+    card = json.loads((copied / bundle.CARD).read_text())
+    card["target"]["config"]["ffn"] = 512
+    (copied / bundle.CARD).write_text(json.dumps(card))
+    with pytest.raises(DecoderError, match=r"w13.weight: expected \(1024, 256\), found"):
+        bundle.load(checkpoint=str(copied))
+
+
+def test_a_drafter_of_another_model_is_refused(model: ImageModel) -> None:
+    other = random_model(vocab=24, grid=4)
+    with pytest.raises(DecoderError, match="vocab: drafter 24, target 1024"):
+        check_match(other.drafters["eagle"], model.target)
+
+
+def test_k_beyond_the_codebook_is_refused(model: ImageModel) -> None:
+    with pytest.raises(DecoderError, match=r"acceptance.k must be in 1..1023.*found 1024"):
+        Lantern(model, k=1024)
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(DecoderError, match="dtype 'int8'"):
+        bundle.load(dtype="int8")

@@ -1,0 +1,122 @@
+"""The recipes of the embedded models: they learn, resume where they stopped, and write what loads."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoders.api import DecoderError
+from decoders.models.llamagen import LlamaGenConfig
+from decoders.models.vq.llamagen_vq import VQConfig
+from decoders.tiny import bundle
+from decoders.tiny.recipes import drafter, make, plan_of, target, vq
+from decoders.tiny.recipes.loop import Run, cosine, restore
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipes at toy size: a step takes milliseconds."""
+    shape = VQConfig(codes=64, dim=4, channels=8, ch_mult=(1, 1, 2), res_blocks=1, z_channels=8)
+    net = LlamaGenConfig(
+        vocab=64,
+        width=32,
+        layers=2,
+        heads=2,
+        ffn=64,
+        grid=16,
+        prefix=32,
+        text_width=16,
+        prefix_rope="identity",
+    )
+    for module, name, value in (
+        (vq, "CONFIG", shape),
+        (vq, "BATCH", 2),
+        (vq, "WARMUP", 2),
+        (target, "CONFIG", net),
+        (target, "BATCH", 2),
+        (drafter, "BATCH", 2),
+        (vq, "held_out", functools.partial(vq.held_out, count=64)),
+    ):
+        monkeypatch.setattr(module, name, value)
+    real = target.held_out
+    monkeypatch.setattr(target, "held_out", lambda model, tok, count=4: real(model, tok, 4))
+    seen = drafter.held_out
+    monkeypatch.setattr(
+        drafter, "held_out", lambda net, m, tok, loss, count=4: seen(net, m, tok, loss, 24)
+    )
+
+
+def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
+    where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
+    make(["vq"], steps="4", **where)
+    make(["target"], steps="3", **where)
+    make(["drafter"], steps="3", **where)
+    model = bundle.load(dtype="float32", checkpoint=where["weights"])
+    assert model.target.vocab_size == 64
+    assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
+    card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
+    assert card["target"]["figures"]["images"] == 3 * 2
+    assert card["vq"]["figures"]["valid_psnr_db"] > 0
+    assert 0 < card["eagle"]["figures"]["valid_overlap"] < 1
+    assert (tmp_path / "work" / "target" / "target.csv").exists()
+
+
+def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_path: Path) -> None:
+    whole, _ = vq.train(tmp_path / "whole", steps=6)
+
+    class Stop(Exception):
+        pass
+
+    original = vq.images_of
+
+    def stopping(split: str, first: int, count: int) -> torch.Tensor:
+        if split == "train" and first == 5 * vq.BATCH:
+            raise Stop
+        return original(split, first, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vq, "images_of", stopping)
+        patch.setattr(vq, "Run", functools.partial(Run, save_every=2))
+        with pytest.raises(Stop):
+            vq.train(tmp_path / "cut", steps=6)
+    assert (
+        restore(
+            Run("vq", tmp_path / "cut", 6),
+            vq.LlamaGenVQ(vq.CONFIG),
+            vq.optimisers(vq.LlamaGenVQ(vq.CONFIG), 1e-3, 0.0, 0.0),
+        )[0]
+        == 5
+    )
+    resumed, _ = vq.train(tmp_path / "cut", steps=6)
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_schedule_warms_up_and_decays() -> None:
+    run = Run("x", Path("."), steps=100, warmup=10)
+    rates = [cosine(s, run) for s in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(run.floor, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"stepz": "3"}, "unknown setting 'stepz'"),
+        ({"steps": "many"}, "steps=many"),
+        ({"resume": "maybe"}, "resume=maybe"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, str], says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        plan_of(settings)
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    with pytest.raises(DecoderError, match="unknown stage 'vqq'"):
+        make(["vqq"])
