@@ -25,13 +25,15 @@ VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says of a decoder. verdict: exact, bounded, violates, or "not checked"."""
+    """What the gate says of a decoder. verdict: exact, bounded, violates, or "not checked"; text:
+    the same for a table's cell, with the figure."""
 
     decoder: str
     verdict: str
     figure: float
     detail: str
     expect: str | None
+    text: str
 
     @property
     def as_expected(self) -> bool:
@@ -60,7 +62,7 @@ def finish(config: StudyConfig, result: RunResult) -> pd.DataFrame:
         result.rows,
         result.cells,
         scorer=scorer,
-        exactness={v.decoder: v.verdict for v in found},
+        exactness={v.decoder: v.text for v in found},
     )
 
 
@@ -74,7 +76,9 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
         if isinstance(found, Failure):
             log.warning("the gate could not judge %s: %s", cell.entry.name, found.error)
             judged = ("not checked", float("nan"), found.error)
+            text = "not checked"
         else:
             judged = (found.verdict, found.figure, found.detail)
-        out.append(Verdict(cell.entry.name, *judged, cell.entry.expect))
+            text = found.verdict if found.verdict == "exact" else found.text
+        out.append(Verdict(cell.entry.name, *judged, cell.entry.expect, text))
     return out

@@ -3,8 +3,9 @@
 Why: FID, KID, precision and recall are torch-fidelity's; registering the tiny CLIP's image tower
 makes `torch_fidelity.calculate_metrics(feature_extractor="scenes-clip", ...)` work like any other,
 and later extractors (Inception, VGG16) work here in the same way. Features are the image embeddings
-*before* L2 normalisation, as torch-fidelity's own CLIP extractors give: 64 numbers an image, so
-that a few hundred images make a covariance of full rank.
+on the sphere of radius sqrt(E): 64 numbers of order 1 an image, so that a few hundred images make a
+covariance of full rank, and KID's kernel (x.y / E + 1)^3 is (cos + 1)^3. The length of an embedding,
+which the contrastive loss never sees, is dropped: left in, it made KID a figure about its outliers.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from metrics.errors import MetricError
 from metrics.images import Images, as_bytes, image_batches
 from metrics.scenes_clip import ScenesClip, load
 
-NAME, LAYER = "scenes-clip", "embedding"
+NAME, LAYER = "scenes-clip", "sphere"
 _LOG = logging.getLogger(__name__)
 
 
 class ScenesClipFeatures(FeatureExtractorBase):
-    """uint8 images [n, 3, 64, 64] -> (embedding [n, E] float32,).
+    """uint8 images [n, 3, 64, 64] -> (features [n, E] float32,).
 
     feature_extractor_weights_path: folder of the weights (default: the embedded ones); clip: a
     model already loaded, which takes precedence.
@@ -71,7 +72,7 @@ class ScenesClipFeatures(FeatureExtractorBase):
         if input.dtype != torch.uint8:
             raise MetricError(f"expected uint8 images, found {input.dtype}")
         self.clip.device = next(self.network.parameters()).device
-        return (self.clip.image_features(input, normalize=False),)
+        return (self.clip.config.embed_dim**0.5 * self.clip.image_features(input),)
 
 
 if NAME not in FEATURE_EXTRACTORS_REGISTRY:
@@ -113,7 +114,7 @@ def reference_features(
     if count < 2:
         raise MetricError(f"a reference needs at least 2 scenes, found {count}")
     probe = scene_batch(split, range(min(count, 8)), seed).images
-    key = hashlib.sha256(f"{_weights_key(extractor)} {split} {count} {seed}".encode())
+    key = hashlib.sha256(f"{_weights_key(extractor)} {LAYER} {split} {count} {seed}".encode())
     key.update(probe.tobytes())
     path = cache_dir / f"{NAME}-{split}-{count}-{key.hexdigest()[:16]}.safetensors"
     if path.is_file():

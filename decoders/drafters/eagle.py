@@ -44,13 +44,12 @@ class EagleNet(nn.Module):
         codes: Tensor,
         features: Tensor,
         rope: Tensor,
-        mask: Tensor,
+        bias: Tensor,
         cache: KVCache,
-        slots: Tensor,
+        index: Tensor,
     ) -> Tensor:
-        """mask [R, T, S] bool -> predicted features [R, T, D]."""
-        x = self.mix(codes, features)
-        return self.layers[0](x, rope, additive(mask, x.dtype), 0, cache, cache.flat_index(slots))
+        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
+        return self.layers[0](self.mix(codes, features), rope, bias, 0, cache, index)
 
     def forward(self, codes: Tensor, features: Tensor, mask: Tensor) -> Tensor:
         """Teacher-forced training: codes [B, T], features [B, T, D], mask [B, T, T] bool, where T =
@@ -61,7 +60,11 @@ class EagleNet(nn.Module):
 
 
 class EagleSession:
-    """Drafts for B images: its own key/value cache, and the features of the tree's nodes."""
+    """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
+
+    Per node it keeps the predicted feature and its row of the attention bias, so that a child's row
+    is its parent's with one more visible slot. Node i writes to the slot i behind the root's.
+    """
 
     def __init__(
         self,
@@ -78,87 +81,74 @@ class EagleSession:
         rows, batch = prefix_hidden.shape[0], text.batch
         self.start = model.target.prefix - 1  # P - 1
         weight = net.fc.weight
+        device = weight.device
         capacity = self.start + model.target.length + max_new + nodes + 1
-        self.cache = KVCache(
-            1, rows, capacity, net.cfg.heads, net.cfg.head_dim, weight.dtype, weight.device
-        )
-        self.valid = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[
-            :, None
-        ]  # [B,1,S]
-        self.places = torch.arange(capacity, device=weight.device)  # [S]
+        heads, head_dim = net.cfg.heads, net.cfg.head_dim
+        self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
+        self.places = torch.arange(capacity, device=device)  # [S]
+        self.prefix = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[:, None]
+        self.behind = self.places >= self.start  # [S], slots of the image's codes
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
-        self.ancestry = torch.zeros(
-            batch, nodes + 1, nodes + 1, dtype=torch.bool, device=weight.device
-        )
-        self.ancestry[:, :, 0] = True
-        self.eye = torch.eye(nodes + 1, dtype=torch.bool, device=weight.device)
+        self.bias = torch.zeros(batch, nodes + 1, capacity, dtype=weight.dtype, device=device)
         self.calls = 0
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=weight.device)
-        self.root_slot = torch.zeros(batch, 1, dtype=torch.long, device=weight.device)
+        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
+        self.root_slot = torch.zeros(batch, 1, dtype=torch.long, device=device)
         if self.start:
             self._read_prefix(text, prefix_hidden)
 
     def _read_prefix(self, text: TextFeatures, hidden: Tensor) -> None:
         size, capacity = self.start, self.cache.capacity
-        slots = self.places[:size].expand(len(hidden), -1)  # [R, P - 1]
-        mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))
-        self.net.run(
-            torch.zeros_like(slots),
-            hidden[:, :size],
-            self.net.rope[:size],
-            mask.repeat(self.copies, 1, 1),
-            self.cache,
-            slots,
-        )
-        self.calls += 1
+        slots = self.places[:size].expand(text.batch, -1)  # [B, P - 1]
+        mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))  # [B, P - 1, S]
+        bias = additive(mask, hidden.dtype)[:, 0]
+        codes = torch.zeros_like(slots)
+        self._forward(codes, hidden[:, :size], slots, self.net.rope[:size], bias)
 
     def _forward(
-        self, codes: Tensor, features: Tensor, slots: Tensor, grid: Tensor, mask: Tensor
+        self, codes: Tensor, features: Tensor, slots: Tensor, rope: Tensor, bias: Tensor
     ) -> Tensor:
-        """codes, slots, grid [B, T]; features [R, T, D]; mask [B, T, S] -> features [R, T, D]."""
-        index = (self.start + grid).clamp_max(len(self.net.rope) - 1)
+        """codes, slots [B, T]; features [R, T, D]; rope [T, d / 2] or [B, T, d / 2]; bias [B, T, S]
+        -> features [R, T, D]."""
         copies = self.copies
-        rope = self.net.rope[index].repeat(copies, 1, 1)[:, None]  # [R, 1, T, d / 2]
+        if copies > 1:
+            codes, slots, bias = (
+                codes.repeat(copies, 1),
+                slots.repeat(copies, 1),
+                bias.repeat(copies, 1, 1),
+            )
+            rope = rope if rope.ndim == 2 else rope.repeat(copies, 1, 1)
+        rope = rope if rope.ndim == 2 else rope[:, None]  # [R, 1, T, d / 2]
         self.calls += 1
-        return self.net.run(
-            codes.repeat(copies, 1),
-            features,
-            rope,
-            mask.repeat(copies, 1, 1),
-            self.cache,
-            slots.repeat(copies, 1),
-        )
+        index = self.cache.flat_index(slots)
+        return self.net.run(codes, features, rope, bias[:, None], self.cache, index)
+
+    def _rope(self, slots: Tensor) -> Tensor:
+        """Drafter slots count places of the rotary table: [B, T] -> [B, T, d / 2]."""
+        return self.net.rope[slots.clamp_max(len(self.net.rope) - 1)]
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        offsets = self.places[: codes.shape[1]]  # [T]
-        grid = start[:, None] + offsets  # [B, T]
-        slots = self.start + grid  # [B, T]
-        seen = (self.places >= self.start) & (self.places <= slots[..., None])  # [B, T, S]
-        out = self._forward(codes, hidden, slots, grid, seen | self.valid)
+        slots = (self.start + start)[:, None] + self.places[: codes.shape[1]]  # [B, T]
+        seen = self.behind & (self.places <= slots[..., None])  # [B, T, S]
+        bias = additive(seen | self.prefix, hidden.dtype)[:, 0]  # [B, T, S]
+        out = self._forward(codes, hidden, slots, self._rope(slots), bias)
         last = count[:, None] - 1  # [B, 1]
         index = last.repeat(self.copies, 1)[..., None].expand(-1, -1, out.shape[-1])
         self.features[:, :1] = out.gather(1, index)
+        self.bias[:, :1] = bias.gather(1, last[..., None].expand(-1, -1, bias.shape[-1]))
         self.root_code = codes.gather(1, last)[:, 0]
         self.root_slot = slots.gather(1, last)  # [B, 1]
-        self.committed = (
-            self.valid | ((self.places >= self.start) & (self.places < self.root_slot))[:, None]
-        )  # [B, 1, S]
         return guided(self.target.logits(self.features[:, :1]), self.cfg)[:, 0]
 
-    def expand(self, codes: Tensor, nodes: list[int], parents: Tensor, depth: int) -> Tensor:
-        numbers = torch.tensor(nodes, device=codes.device)  # [w]
-        mine = self.ancestry.gather(1, parents[..., None].expand(-1, -1, len(self.eye)))
-        mine = mine | self.eye[numbers]  # [B, w, nodes + 1]
-        self.ancestry[:, nodes] = mine
-        relative = self.places - self.root_slot  # [B, S]; root 0, node i at i
-        inside = ((relative >= 0) & (relative < len(self.eye)))[:, None]  # [B, 1, S]
-        index = relative.clamp(0, len(self.eye) - 1)[:, None].expand(-1, len(nodes), -1)
-        mask = self.committed | (mine.gather(2, index) & inside)  # [B, w, S]
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        width = parents.shape[1]
+        slots = self.root_slot + nodes  # [B, w]
+        above = parents[..., None].expand(-1, -1, self.bias.shape[-1])
+        bias = self.bias.gather(1, above).scatter_(2, slots[..., None], 0.0)  # [B, w, S]
         up = parents.repeat(self.copies, 1)[..., None].expand(-1, -1, self.features.shape[-1])
-        slots = self.root_slot + numbers  # [B, w]
-        grid = (self.root_slot - self.start + depth).expand(-1, len(nodes))
-        out = self._forward(codes, self.features.gather(1, up), slots, grid, mask)
-        self.features[:, nodes] = out
+        rope = self._rope((self.root_slot + depth).expand(-1, width))  # by depth, not by slot
+        out = self._forward(codes, self.features.gather(1, up), slots, rope, bias)
+        self.bias.index_copy_(1, nodes, bias)
+        self.features.index_copy_(1, nodes, out)
         return guided(self.target.logits(out), self.cfg)
 
 

@@ -26,11 +26,12 @@ class DraftSession(Protocol):
         """
         ...
 
-    def expand(self, codes: Tensor, nodes: list[int], parents: Tensor, depth: int) -> Tensor:
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         """Drafts on from w nodes of one level.
 
-        codes [B, w]; nodes: their w session indices (below `nodes` of `Drafter.begin` + 1); parents
-        [B, w] session indices; depth of the nodes (root 0) -> guided logits [B, w, V] float32.
+        codes [B, w]; nodes [w] int64, their session indices (below `nodes` of `Drafter.begin` +
+        1); parents [B, w] session indices; depth of the nodes (root 0) -> guided logits [B, w, V]
+        float32.
         """
         ...
 

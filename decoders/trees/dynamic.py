@@ -51,8 +51,9 @@ class Dynamic:
         all_parents = [torch.full_like(codes, -1)]
         frontier = torch.arange(width, device=device).expand(batch, -1)  # candidate index [B, k]
         above = torch.zeros_like(codes)  # session index of the frontier's parents
+        numbers = torch.arange(1 + self.session_nodes, device=device)
         for depth in range(1, self.depth):
-            nodes = list(range(1 + (depth - 1) * width, 1 + depth * width))
+            nodes = numbers[1 + (depth - 1) * width : 1 + depth * width]  # [k]
             logits = session.expand(codes, nodes, above, depth)  # [B, k, V]
             gain, child = _log(logits, sampling).topk(width, -1)  # [B, k, k]
             total = score[..., None] + gain  # [B, k, k]
@@ -62,7 +63,7 @@ class Dynamic:
             all_parents.append(frontier.repeat_interleave(width, 1))
             score, best = total.flatten(1).topk(width, -1)  # [B, k]
             codes = child.flatten(1).gather(1, best)
-            above = torch.tensor(nodes, device=device)[best // width]  # [B, k]
+            above = nodes[best // width]  # [B, k]
             frontier = first + best
         return self._prune(
             session.root_code,

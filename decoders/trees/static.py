@@ -90,11 +90,23 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Level:
-    """One level to draw: its parents (those with children) and where each child hangs."""
+    """One level to draw, from the nodes above that have children. Index tensors, int64."""
 
-    parents: list[int]  # node indices, the level above
-    counts: list[int]  # children of each
-    pick: list[tuple[int, int]]  # (row among parents, rank) of each child, in node order
+    count: int  # most children of a parent
+    parents: Tensor  # [parents] node indices
+    offsets: Tensor  # [parents] their place within their own level
+    grandparents: Tensor  # [1, parents] the parents' parents
+    pick: Tensor  # [width] index into the [parents * count] draws, in node order
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A static tree as tensors on a device."""
+
+    levels: list[Level]
+    parent: Tensor  # [1, N + 1]
+    depth: Tensor  # [1, N + 1]
+    children: Tensor  # [1, N + 1, K]
 
 
 class Static:
@@ -113,21 +125,10 @@ class Static:
         self.session_nodes = self.nodes
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
-        self._children = torch.zeros(1, self.nodes + 1, self.branching, dtype=torch.long)
-        for path, node in index.items():
-            if path:
-                self._children[0, index[path[:-1]], path[-1]] = node
-        self.levels = [self._level(d) for d in range(1, self.depth + 1)]
+        self._shape: Shape | None = None
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
-
-    def _level(self, depth: int) -> Level:
-        children = [i for i, d in enumerate(self.level_of) if d == depth]
-        parents = sorted({self.parent[i] for i in children})
-        counts = [sum(self.parent[i] == p for i in children) for p in parents]
-        pick = [(parents.index(self.parent[i]), self.paths[i - 1][-1]) for i in children]
-        return Level(parents, counts, pick)
 
     def grow(
         self,
@@ -137,38 +138,66 @@ class Static:
         noise: Noise,
         position: Tensor,
     ) -> Draft:
-        """root_logits [B, V]; position [B], the place of the root's child. See
-        `decoders.api.Draft`."""
+        """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
         batch, vocab = root_logits.shape
-        device = root_logits.device
+        shape = self._shape_on(root_logits.device)
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
-        known = 1
-        for depth, level in enumerate(self.levels, 1):
+        for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
             if q is None:
-                drawn = dist.topk(max(level.counts), -1).indices  # [B, parents, count]
+                drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
-                q[:, level.parents] = dist
-                u = noise.at(position + depth - 1, DRAFT_SLOT, max(level.counts))  # [B, count]
+                q.index_copy_(1, level.parents, dist)
+                u = noise.at(position + depth - 1, DRAFT_SLOT, level.count)  # [B, count]
                 drawn = draw_distinct(dist, u)  # [B, parents, count]
-            rows = [r for r, _ in level.pick]
-            ranks = [k for _, k in level.pick]
-            new = drawn[:, rows, ranks]  # [B, width]
+            new = drawn.flatten(1)[:, level.pick]  # [B, width]
             codes.append(new)
             if depth < self.depth:
-                inner = self.levels[depth].parents
-                offset = [i - known for i in inner]
-                above = torch.tensor([self.parent[i] for i in inner], device=device)
-                logits = session.expand(new[:, offset], inner, above.expand(batch, -1), depth)
-            known += len(level.pick)
-        fixed = torch.tensor([self.parent, self.level_of], device=device)
-        children = self._children.to(device).expand(batch, -1, -1)
+                below = shape.levels[depth]
+                above = below.grandparents.expand(batch, -1)
+                logits = session.expand(new[:, below.offsets], below.parents, above, depth)
+        children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
-        if q is not None:  # a child the drafter could not draw (support exhausted) is no child
+        if q is not None and self.branching > 1:
             children = drop_impossible(children, drafted, q)
-        return Draft(drafted, fixed[0].expand(batch, -1), fixed[1].expand(batch, -1), children, q)
+        return Draft(
+            drafted, shape.parent.expand(batch, -1), shape.depth.expand(batch, -1), children, q
+        )
+
+    def _shape_on(self, device: torch.device) -> Shape:
+        """The tree's index tensors, made once a device."""
+        if self._shape is None or self._shape.parent.device != device:
+            self._shape = self._build(device)
+        return self._shape
+
+    def _build(self, device: torch.device) -> Shape:
+        def tensor(values: Sequence[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.long, device=device)
+
+        children = torch.zeros(1, self.nodes + 1, self.branching, dtype=torch.long)
+        for node, path in enumerate(self.paths, 1):
+            children[0, self.parent[node], path[-1]] = node
+        levels, first = [], 0  # first node of the level that holds the parents
+        for depth in range(1, self.depth + 1):
+            mine = [i for i, d in enumerate(self.level_of) if d == depth]
+            parents = sorted({self.parent[i] for i in mine})
+            count = 1 + max(self.paths[i - 1][-1] for i in mine)
+            pick = [parents.index(self.parent[i]) * count + self.paths[i - 1][-1] for i in mine]
+            levels.append(
+                Level(
+                    count=count,
+                    parents=tensor(parents),
+                    offsets=tensor([p - first for p in parents]),
+                    grandparents=tensor([self.parent[p] for p in parents])[None],
+                    pick=tensor(pick),
+                )
+            )
+            first = mine[0]
+        return Shape(
+            levels, tensor(self.parent)[None], tensor(self.level_of)[None], children.to(device)
+        )
 
 
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:

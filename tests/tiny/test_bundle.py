@@ -1,4 +1,5 @@
-"""The committed embedded model: whole, checksummed, decodable, and EAGLE-2 greedy equals AR on it."""
+"""The committed embedded model: whole, checksummed, decodable, and EAGLE-2 greedy equals AR on
+it."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_greedy_eagle2_equals_ar_in_float32(model: ImageModel) -> None:
     assert int(fast.trace.target_calls.max()) < 255
     images = model.tokenizer.decode(ar.codes)
     assert images.shape == (len(prompts), 3, 64, 64)
-    assert 0 <= float(images.min()) and float(images.max()) <= 1
+    assert float(images.min()) >= 0 and float(images.max()) <= 1
 
 
 def _known(model: ImageModel, prompt: str) -> bool:

@@ -1,4 +1,5 @@
-"""The recipes of the embedded models: they learn, resume where they stopped, and write what loads."""
+"""The recipes of the embedded models: they learn, resume where they stopped, and write what
+loads."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_pa
 
 
 def test_the_schedule_warms_up_and_decays() -> None:
-    run = Run("x", Path("."), steps=100, warmup=10)
+    run = Run("x", Path(), steps=100, warmup=10)
     rates = [cosine(s, run) for s in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == pytest.approx(1.0)

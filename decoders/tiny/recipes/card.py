@@ -1,7 +1,7 @@
 """The model card: what the embedded weights were trained on, for how long, how good they are.
 
-Written from ``models.json`` (and ``clip.json``, if the metric's network is there), never by hand; the
-loss curves are drawn from the recipes' CSV files.
+Written from ``models.json`` (and ``clip.json``, if the metric's network is there), never by hand;
+the loss curves are drawn from the recipes' CSV files.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def write_card(weights: Path, work: Path) -> Path:
     lines = [
         "# The embedded models",
         "",
-        "Written by `make tiny`; do not edit. Data: procedural scenes (`decoders/tiny/scenes/`), 64 x",
-        "64 pixels with captions; splits are disjoint by seed, held-out figures are from `valid`.",
-        "The target's loss is in nats a code; `uncond` is without the caption; `overlap` is the mean",
-        "of sum min(p, q) under guidance, the share of single drafts the exact rule accepts.",
+        "Written by `make tiny`; do not edit. Data: procedural scenes (`decoders/tiny/scenes/`),",
+        "64 x 64 pixels with captions; splits are disjoint by seed, held-out figures are from",
+        "`valid`. The target's loss is in nats a code; `uncond` is without the caption; `overlap`",
+        "is the mean of sum min(p, q) under guidance: the share of single drafts that the exact",
+        "rule accepts.",
         "",
     ]
     for name in (n for n in TITLES if n in entries):
