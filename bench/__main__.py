@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
+    "steps": "what a decoding step costs here, beside its matrix products alone",
     "tiny": "retrain the embedded models: stages vq, target, drafter, clip (default: all)",
     "list": "known decoders, models, studies, prompt sets, ... (or `list settings`)",
 }

@@ -65,15 +65,44 @@ def cmd_check(words: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
+def cmd_steps(words: Sequence[str]) -> int:
+    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model."""
+    import torch
+
+    from bench.compose import compose_study
+    from bench.measure.device import prepare
+    from bench.measure.steps import step_costs
+    from bench.plugins import call
+    from bench.runner import load_model
+
+    config = compose_study(words)
+    model = load_model(config, prepare(config.backend))
+    with torch.inference_mode():
+        text = model.text.encode([call(config.prompts, count=1)[0].text])
+        costs = step_costs(model, model.sampling, text)
+    rows = [
+        [c.name, f"{c.step_ms:.2f}", f"{c.products_ms:.2f}", f"{c.factor:.2f}",
+         f"{c.step_ms / costs[0].step_ms:.2f}"]
+        for c in costs
+    ]  # fmt: skip
+    say(table(["step (batch 1)", "ms", "products alone, ms", "factor", "AR steps"], rows))
+    return 0
+
+
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrains the embedded models: the stages named (default all), then key=value settings."""
     stages = [w for w in words if "=" not in w]
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes import make
+    from decoders.tiny.recipes import make, plan_of
+    from metrics import train_clip
 
-    make(tuple(stages) or TINY_STAGES, **dict(w.split("=", 1) for w in words if "=" in w))
+    stages = stages or list(TINY_STAGES)
+    settings = dict(w.split("=", 1) for w in words if "=" in w)
+    make([s for s in stages if s != "clip"], **settings)
+    if "clip" in stages:
+        train_clip.make(plan_of(settings))
     return 0
 
 

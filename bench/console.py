@@ -40,8 +40,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @contextmanager
-def progress(total: int, label: str, done: int = 0) -> Iterator[tqdm[Any]]:
-    """A bar over `total` images with the time left; logs to the standard error.
+def progress(total: int, label: str, done: int = 0, unit: str = "img") -> Iterator[tqdm[Any]]:
+    """A bar over `total` units with the time left; logs to the standard error.
 
     Without a terminal it writes a line every ten seconds instead of redrawing ten times a second.
     """
@@ -52,7 +52,7 @@ def progress(total: int, label: str, done: int = 0) -> Iterator[tqdm[Any]]:
         total=total,
         initial=done,
         desc=label,
-        unit="img",
+        unit=unit,
         mininterval=0.2 if sys.stderr.isatty() else 10.0,
         dynamic_ncols=True,
     ) as bar:

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from bench.config import StudyConfig
+from bench.console import progress
 from bench.outcome import Failure, attempt
 from bench.plugins import call
 from bench.quality import Scorer
@@ -18,6 +20,9 @@ from bench.runner import RunResult
 from bench.study import Cell
 from bench.summary import summarise
 from decoders.api import ImageModel
+
+if TYPE_CHECKING:
+    from bench.gate import GateReport
 
 log = logging.getLogger(__name__)
 VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
@@ -71,14 +76,19 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
     from bench.gate import check_decoder
 
     out = []
-    for cell in cells:
-        found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
-        if isinstance(found, Failure):
-            log.warning("the gate could not judge %s: %s", cell.entry.name, found.error)
-            judged = ("not checked", float("nan"), found.error)
-            text = "not checked"
-        else:
-            judged = (found.verdict, found.figure, found.detail)
-            text = found.verdict if found.verdict == "exact" else found.text
-        out.append(Verdict(cell.entry.name, *judged, cell.entry.expect, text))
+    with progress(len(cells), "exactness", unit="decoder") as bar:
+        for cell in cells:
+            bar.set_postfix_str(cell.entry.name)
+            found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
+            out.append(_verdict(cell, found))
+            bar.update()
     return out
+
+
+def _verdict(cell: Cell, found: GateReport | Failure) -> Verdict:
+    name, expect = cell.entry.name, cell.entry.expect
+    if isinstance(found, Failure):
+        log.warning("the gate could not judge %s: %s", name, found.error)
+        return Verdict(name, "not checked", float("nan"), found.error, expect, "not checked")
+    text = found.verdict if found.verdict == "exact" else found.text
+    return Verdict(name, found.verdict, found.figure, found.detail, expect, text)

@@ -297,7 +297,8 @@ def _visited(
     """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
     past the path's or the image's end has no valid child."""
     span = torch.arange(path.nodes.shape[1], device=p.device)
-    live = (span <= path.count[:, None]) & (run.length < run.record.length)[:, None]  # [B, D + 1]
+    inside = run.length[:, None] + span < run.record.length  # [B, D + 1], places of the next codes
+    live = (span <= path.count[:, None]) & inside
     rows = torch.arange(len(p), device=p.device)[:, None]
     q = None if draft.q is None else draft.q[rows, path.nodes].flatten(0, 1)
     seen = valid[rows, path.nodes] & live[..., None]  # [B, D + 1, K]

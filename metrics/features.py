@@ -4,8 +4,8 @@ Why: FID, KID, precision and recall are torch-fidelity's; registering the tiny C
 makes `torch_fidelity.calculate_metrics(feature_extractor="scenes-clip", ...)` work like any other,
 and later extractors (Inception, VGG16) work here in the same way. Features are the image embeddings
 on the sphere of radius sqrt(E): 64 numbers of order 1 an image, so that a few hundred images make a
-covariance of full rank, and KID's kernel (x.y / E + 1)^3 is (cos + 1)^3. The length of an embedding,
-which the contrastive loss never sees, is dropped: left in, it made KID a figure about its outliers.
+covariance of full rank, and KID's kernel (x.y / E + 1)^3 is (cos + 1)^3. An embedding's length is
+dropped: the contrastive loss never sees it, and it made KID a figure about its outliers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The verdict on one decoder, from a handful of checks on small float32 models.
 
-Sampling: (1) the law of the committed code at every node, enumerated over all draws of its children;
-(2) p_A against its definition; (3) whole images of the real decoder against the enumerated AR law;
-(4) calibration on longer images. A rule that declares a bound does not follow the AR law, so (3) and
-(4) then run its loop, drafter and tree with the exact rule in its place: the loop must be right, and
-(1) and (2) say what the rule does. Greedy: `bench.gate.greedy`.
+Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
+children; (2) p_A against its definition; (3) whole images of the real decoder against the
+enumerated AR law; (4) calibration on longer images. A rule that declares a bound does not follow
+the AR law, so (3) and (4) then run its loop, drafter and tree with the exact rule in its place: the
+loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.gate.greedy`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, law_check
 from bench.gate.report import Finding, GateReport, Verdict
-from bench.gate.sampled import Recorded, calibration_check, images_check
-from bench.gate.small import CODEBOOK, small_spec
+from bench.gate.sampled import Recorded, calibration_check, images_check, record_nodes
+from bench.gate.small import CODEBOOK, drafter_names, small_model, small_spec
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 
@@ -24,7 +24,9 @@ EXACT = PartSpec("decoders.acceptance.exact.Exact")
 DIGITS = 4  # of the figure
 
 
-def check_decoder(spec: DecoderSpec, sampling: Sampling, model: ImageModel | None = None) -> GateReport:
+def check_decoder(
+    spec: DecoderSpec, sampling: Sampling, model: ImageModel | None = None
+) -> GateReport:
     """Rebuilds the composition of `spec` on small random models and judges it under `sampling`.
 
     model: the real one, of which only the codebook's size is read: the rule's k and the sampling's
@@ -40,35 +42,35 @@ def check_decoder(spec: DecoderSpec, sampling: Sampling, model: ImageModel | Non
 def _greedy(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:
     found, exact = greedy_check(spec, sampling, codebook)
     verdict: Verdict = "violates" if found.fault else "exact" if exact else "bounded"
-    says = {"exact": "tokens equal greedy AR on all prompts",
-            "bounded": f"every accepted draft is the largest entry of p_A, and moved at most "
-                       f"{found.figure:.4f}, within its bound"}
+    says = {
+        "exact": "tokens equal greedy AR on all prompts",
+        "bounded": f"every accepted draft is the largest entry of p_A, and moved at most "
+        f"{found.figure:.4f}, within its bound",
+    }
     detail = found.fault or says[verdict]
     return _report(verdict, found.figure, detail, [found], spec, codebook)
 
 
 def _sampling(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:
-    recorded = Recorded()
+    seen = Recorded()
     if spec.acceptance is None:
-        findings = [images_check(spec, sampling, codebook, recorded),
-                    calibration_check(spec, sampling, codebook, recorded)]
-        return _sampling_report(spec, codebook, None, findings)
-    definition = definition_check(spec, codebook)
-    calibrated = calibration_check(spec, sampling, codebook, recorded)
-    law, relaxed = law_check(spec, codebook, recorded)
+        images = images_check(spec, sampling, codebook, seen)
+        return _sampling_report(
+            spec, codebook, None, [images, calibration_check(spec, sampling, codebook)]
+        )
+    law, relaxed = law_check(spec, codebook, record_nodes(spec, sampling, codebook))
     tested = replace(spec, acceptance=EXACT) if relaxed else spec
-    structure = Recorded()
-    if relaxed:
-        calibrated = calibration_check(tested, sampling, codebook, structure)
-    images = images_check(tested, sampling, codebook, structure)
-    if not relaxed and not images.fault:  # nodes of the enumerable models, too
-        nodes, _ = law_check(spec, codebook, structure)
-        law = max(law, nodes, key=lambda f: f.figure)
-    return _sampling_report(spec, codebook, law, [definition, images, calibrated])
+    others = [
+        definition_check(spec, codebook),
+        images_check(tested, sampling, codebook, seen),
+        calibration_check(tested, sampling, codebook),
+    ]
+    return _sampling_report(spec, codebook, law, others)
 
 
-def _sampling_report(spec: DecoderSpec, codebook: int, law: Finding | None,
-                     others: list[Finding]) -> GateReport:
+def _sampling_report(
+    spec: DecoderSpec, codebook: int, law: Finding | None, others: list[Finding]
+) -> GateReport:
     findings = others if law is None else [law, *others]
     faults = [f.fault for f in findings if f.fault]
     figure = max(f.figure for f in findings)
@@ -76,17 +78,26 @@ def _sampling_report(spec: DecoderSpec, codebook: int, law: Finding | None,
     if not faults:
         verdict = "exact" if law is None or law.evidence["max_bound"] == 0 else "bounded"
     seen = 0 if law is None else law.evidence["nodes"]
-    says = {"exact": f"images follow the AR law; {seen} enumerated nodes" if seen
-            else "images follow the AR law",
-            "bounded": f"output TV at most {figure:.4f}, within its bound at all {seen} nodes"}
+    says = {
+        "exact": f"images follow the AR law; {seen} enumerated nodes"
+        if seen
+        else "images follow the AR law",
+        "bounded": f"output TV at most {figure:.4f}, within its bound at all {seen} nodes",
+    }
     return _report(verdict, figure, "; ".join(faults) or says[verdict], findings, spec, codebook)
 
 
-def _report(verdict: Verdict, figure: float, detail: str, findings: list[Finding], spec: DecoderSpec,
-            codebook: int) -> GateReport:
+def _report(
+    verdict: Verdict,
+    figure: float,
+    detail: str,
+    findings: list[Finding],
+    spec: DecoderSpec,
+    codebook: int,
+) -> GateReport:
     evidence: dict[str, Any] = {f.name: f.evidence for f in findings if f.evidence}
     before = None if spec.acceptance is None else spec.acceptance.kwargs
-    small = small_spec(spec, 64, codebook).acceptance
+    small = small_spec(spec, small_model(64, 2, 0, drafter_names(spec)), codebook).acceptance
     if small is not None and small.kwargs != before:
         detail += f" (k relative to the codebook: {small.kwargs['k']} of 64)"
     return GateReport(verdict, round(figure, DIGITS), detail, evidence)

@@ -1,4 +1,4 @@
-"""Temperature 0: tokens equal to AR (exact rules), or every code justified by the rule (relaxed)."""
+"""Temperature 0: tokens equal to AR (exact rules), or every code justified by its relaxed rule."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> tuple[
         same = _images_equal(model, text, made.codes, wanted, sampling)
         declared = bool((made.trace.bound > 0).any())
         drafted = (made.trace.depth > 0).double().mean()
-        evidence[f"greedy V={vocab}"] = {"prompts": PROMPTS, "images_equal_to_ar": same,
-                                         "share_of_drafts": float(drafted)}
+        evidence[f"greedy V={vocab}"] = {
+            "prompts": PROMPTS,
+            "images_equal_to_ar": same,
+            "share_of_drafts": float(drafted),
+        }
         exact &= same == PROMPTS and not declared
         if same < PROMPTS and not declared:
             faults.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
@@ -52,15 +55,18 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> tuple[
     return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
 
 
-def _argmax_fault(model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling) -> list[str]:
+def _argmax_fault(
+    model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling
+) -> list[str]:
     """Is the AR baseline itself the argmax of teacher forcing?"""
     logits = teacher_logits(model, text, codes, sampling.cfg)
     short = logits.amax(-1) - logits.gather(-1, codes[..., None])[..., 0]
     return [f"AR is {float(short.max()):.2g} below the argmax"] if float(short.max()) > TIE else []
 
 
-def _images_equal(model: ImageModel, text: TextFeatures, codes: Tensor, wanted: Tensor,
-                  sampling: Sampling) -> int:
+def _images_equal(
+    model: ImageModel, text: TextFeatures, codes: Tensor, wanted: Tensor, sampling: Sampling
+) -> int:
     """Images equal to AR's, token for token; a first difference at a tie of two logits counts as
     equal, since two float32 forwards need not agree on it."""
     differ = codes != wanted
@@ -71,8 +77,9 @@ def _images_equal(model: ImageModel, text: TextFeatures, codes: Tensor, wanted: 
     return int((~differ.any(-1) | (gap < TIE)).sum())
 
 
-def _justified(decoder: object, model: ImageModel, text: TextFeatures, made: Generation,
-               sampling: Sampling) -> tuple[float, list[str]]:
+def _justified(
+    decoder: object, model: ImageModel, text: TextFeatures, made: Generation, sampling: Sampling
+) -> tuple[float, list[str]]:
     """Every accepted draft's moved mass within the bound and p_A(x) the largest entry of p_A, every
     other code the argmax: recomputed from a teacher-forced forward."""
     p = processed(teacher_logits(model, text, made.codes, sampling.cfg), sampling)  # [B, L, V]

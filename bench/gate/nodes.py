@@ -1,4 +1,4 @@
-"""Nodes to enumerate: pairs (p, q) of many kinds, so that an error that shows only at some is met."""
+"""Nodes to enumerate: (p, q) of many kinds, so that an error that shows only at some is met."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Node:
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
-    """(kind, p, q), `each` of every kind: ordinary, near to each other, equal, flat, sparse as after
-    top-k, disjoint supports, one sharp."""
+    """(kind, p, q), `each` of every kind: ordinary, near to each other, equal, flat, sparse as
+    after top-k, disjoint supports, one sharp."""
     g = torch.Generator().manual_seed(seed)
 
     def logits(scale: float) -> Tensor:
@@ -36,10 +36,15 @@ def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Te
         fitting = base + logits(0.7)
         split = half[torch.randperm(vocab, generator=g)]
         kinds = {
-            "independent": (base, logits(1.5)), "near": (base, fitting), "equal": (base, base),
+            "independent": (base, logits(1.5)),
+            "near": (base, fitting),
+            "equal": (base, base),
             "flat": (logits(0.2), logits(0.2)),
             "sparse": (sparse(base, vocab // 2), sparse(fitting, vocab // 2)),
-            "disjoint": (base.masked_fill(split, -torch.inf), fitting.masked_fill(~split, -torch.inf)),
+            "disjoint": (
+                base.masked_fill(split, -torch.inf),
+                fitting.masked_fill(~split, -torch.inf),
+            ),
             "sharp": (4 * base, fitting),
         }
         out += [(kind, p.softmax(-1), q.softmax(-1)) for kind, (p, q) in kinds.items()]

@@ -37,7 +37,7 @@ def processed(logits: Tensor, sampling: Sampling) -> Tensor:
     order = z.argsort(dim=-1, descending=True, stable=True)
     ordered = z.gather(-1, order)
     if sampling.top_k and not sampling.greedy:
-        ordered[..., sampling.top_k:] = -torch.inf
+        ordered[..., sampling.top_k :] = -torch.inf
     p = ordered.softmax(-1)
     if sampling.top_p < 1 and not sampling.greedy:
         ahead = torch.cat([torch.zeros_like(p[..., :1]), p.cumsum(-1)[..., :-1]], -1)
@@ -48,7 +48,7 @@ def processed(logits: Tensor, sampling: Sampling) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageLaw:
-    """The AR law of all V**L images of one caption, in base-V order (first code most significant)."""
+    """The AR law of all V**L images of one caption, in base-V order (first code leading)."""
 
     probability: Tensor  # [V**L] float64
     conditionals: Tensor  # [M, V] float64, the distribution after every prefix, the empty one first
@@ -70,8 +70,9 @@ def image_law(model: ImageModel, text: TextFeatures, sampling: Sampling) -> Imag
     vocab, length = model.target.vocab_size, model.target.length
     axis = torch.arange(vocab)
     images = torch.cartesian_prod(*[axis] * length).view(-1, length)  # [V**L, L]
-    rows = TextFeatures(text.features[:1].expand(len(images), -1, -1),
-                        text.mask[:1].expand(len(images), -1))
+    rows = TextFeatures(
+        text.features[:1].expand(len(images), -1, -1), text.mask[:1].expand(len(images), -1)
+    )
     p = processed(teacher_logits(model, rows, images, sampling.cfg), sampling)  # [V**L, L, V]
     probability = p.gather(-1, images[..., None])[..., 0].prod(-1)
     conditionals = [p[:: vocab ** (length - i), i] for i in range(length)]

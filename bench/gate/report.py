@@ -10,8 +10,8 @@ Verdict = Literal["exact", "bounded", "violates"]
 
 @dataclass(frozen=True)
 class GateReport:
-    """verdict: `exact` (the target's own law, or its tokens), `bounded` (away from it by no more than
-    the rule declares) or `violates`. figure: the largest output TV measured, in [0, 1] (greedy: the
+    """verdict: `exact` (the target's own law, or its tokens), `bounded` (away from it by no more
+    than the rule declares) or `violates`. figure: the largest output TV measured, in [0, 1] (greedy: the
     largest mass moved by an accepted draft). evidence: the numbers behind it, by check."""
 
     verdict: Verdict
@@ -27,8 +27,8 @@ class GateReport:
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. fault: what is wrong in words, empty if nothing is; figure: output TV that the check
-    measured, 0 where it measures none."""
+    """One check. fault: what is wrong in words, empty if nothing is; figure: output TV that the
+    check measured, 0 where it measures none."""
 
     name: str
     fault: str

@@ -1,4 +1,4 @@
-"""Checks that run the real decoder: images against the AR law, distributions against teacher forcing."""
+"""Checks that run the real decoder: images against the AR law, p against teacher forcing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from decoders.compose import DecoderSpec
 
 IMAGES = ((5, 2, 11), (4, 2, 12))  # (V, grid, seed): every image is enumerated
 DRAWN = 10_240  # images of each
-BATCH = 2048
-LONGER = (12, 4, 13)  # an image of 16 codes, too many to enumerate: calibration
-CALIBRATED = 768
+BATCH = 1024
+LONGER = (12, 3, 13)  # an image of 9 codes, too many to enumerate: calibration
+CALIBRATED = 512
+RECORDED = 64  # images decoded to see the tree's nodes
 PAIRS = 96  # recorded nodes of each model
 ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
 ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
@@ -54,7 +55,9 @@ class Recorded:
         return sorted({int(n) for n in torch.cat(sizes) if n > 0}) if sizes else []
 
 
-def images_check(spec: DecoderSpec, sampling: Sampling, codebook: int, recorded: Recorded) -> Finding:
+def images_check(
+    spec: DecoderSpec, sampling: Sampling, codebook: int, recorded: Recorded
+) -> Finding:
     """Sampled whole images against the enumerated AR law, on two models; and the distributions that
     the decoder verified with against those of teacher forcing."""
     evidence: dict[str, object] = {}
@@ -67,21 +70,40 @@ def images_check(spec: DecoderSpec, sampling: Sampling, codebook: int, recorded:
         generator = torch.Generator().manual_seed(seed)
         sample = _sampler(decoder, model, text, generator, recorded)
         codes, adjusted = _tested(sample, lambda c, law=law: prefix_pvalues(law, c))  # type: ignore[misc]
-        evidence[f"images V={vocab}"] = {"samples": len(codes), "p_value": adjusted,
-                                         "excess_tv": excess_tv(law, codes)}
+        evidence[f"images V={vocab}"] = {
+            "samples": len(codes),
+            "p_value": adjusted,
+            "excess_tv": excess_tv(law, codes),
+        }
         if adjusted < ALARM:
             worst = max(worst, excess_tv(law, codes))
-            faults.append(f"images of {vocab}**{law.length} do not follow the AR law (p {adjusted:.1g})")
+            faults.append(
+                f"images of {vocab}**{law.length} do not follow the AR law (p {adjusted:.1g})"
+            )
         gap = _stray(law, recorded.pairs.get(vocab, []))
         evidence[f"verified p V={vocab}"] = gap
         if gap > ENTRY:
-            faults.append(f"the p that drafts were verified with is off by {gap:.2g} from float32 "
-                          "teacher forcing")
+            faults.append(
+                f"the p that drafts were verified with is off by {gap:.2g} from float32 "
+                "teacher forcing"
+            )
     return Finding("images", "; ".join(dict.fromkeys(faults)), worst, evidence)
 
 
-def calibration_check(spec: DecoderSpec, sampling: Sampling, codebook: int,
-                      recorded: Recorded) -> Finding:
+def record_nodes(spec: DecoderSpec, sampling: Sampling, codebook: int) -> Recorded:
+    """Nodes that the decoder, with its own rule, visits on a longer image."""
+    vocab, grid, seed = LONGER
+    model = small_model(vocab, grid, seed, drafter_names(spec))
+    noise = fresh_noise(RECORDED, grid * grid, torch.Generator().manual_seed(seed))
+    made = build_small(spec, sampling, model, codebook).generate(
+        prompts(model, RECORDED, seed), noise, pairs=PAIRS
+    )
+    recorded = Recorded()
+    recorded.add(vocab, made.trace.pairs)
+    return recorded
+
+
+def calibration_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> Finding:
     """Longer images of many captions: is every code drawn from its own teacher-forced p?"""
     vocab, grid, seed = LONGER
     model = small_model(vocab, grid, seed, drafter_names(spec))
@@ -89,27 +111,32 @@ def calibration_check(spec: DecoderSpec, sampling: Sampling, codebook: int,
     text = prompts(model, CALIBRATED, seed)
     generator = torch.Generator().manual_seed(seed)
 
-    def sample(first: bool) -> Tensor:
+    def sample(_: bool) -> Tensor:
         noise = fresh_noise(CALIBRATED, grid * grid, generator)
-        made = decoder.generate(text, noise, pairs=PAIRS if first else 0)
-        recorded.add(vocab, made.trace.pairs)
-        return made.codes
+        return decoder.generate(text, noise).codes
 
     def pvalues(codes: Tensor) -> list[float]:
         logits = teacher_logits(model, text, codes, sampling.cfg)
-        return [calibration_pvalue(processed(logits, small_sampling(sampling, vocab, codebook)), codes)]
+        return [
+            calibration_pvalue(processed(logits, small_sampling(sampling, vocab, codebook)), codes)
+        ]
 
     _, adjusted = _tested(sample, pvalues)
-    fault = "" if adjusted >= ALARM else (
-        f"codes of {grid * grid}-code images are not drawn from their p (p {adjusted:.1g})")
-    return Finding("calibration", fault, 0.0, {"calibration": {"images": CALIBRATED,
-                                                               "p_value": adjusted}})
+    fault = (
+        ""
+        if adjusted >= ALARM
+        else (f"codes of {grid * grid}-code images are not drawn from their p (p {adjusted:.1g})")
+    )
+    return Finding(
+        "calibration", fault, 0.0, {"calibration": {"images": CALIBRATED, "p_value": adjusted}}
+    )
 
 
-def _tested(sample: Callable[[bool], Tensor],
-            pvalues: Callable[[Tensor], Sequence[float]]) -> tuple[Tensor, float]:
-    """Samples and tests; once more on fresh noise after an alarm, so that chance alone raises one in
-    fewer than a million. The p-value is the least one times the number of tests (Bonferroni)."""
+def _tested(
+    sample: Callable[[bool], Tensor], pvalues: Callable[[Tensor], Sequence[float]]
+) -> tuple[Tensor, float]:
+    """Samples and tests; once more on fresh noise after an alarm, so that chance alone raises one
+    in fewer than a million. The p-value is the least one times the number of tests (Bonferroni)."""
     codes, adjusted = Tensor(), 0.0
     for first in (True, False):
         codes = sample(first)
@@ -120,8 +147,13 @@ def _tested(sample: Callable[[bool], Tensor],
     return codes, adjusted
 
 
-def _sampler(decoder: Decoder, model: ImageModel, text: TextFeatures, generator: torch.Generator,
-             recorded: Recorded) -> Callable[[bool], Tensor]:
+def _sampler(
+    decoder: Decoder,
+    model: ImageModel,
+    text: TextFeatures,
+    generator: torch.Generator,
+    recorded: Recorded,
+) -> Callable[[bool], Tensor]:
     """Draws `DRAWN` images of one caption in batches; the first batch records nodes."""
     rows = same_prompt(text, BATCH)
 
@@ -138,7 +170,9 @@ def _sampler(decoder: Decoder, model: ImageModel, text: TextFeatures, generator:
 
 
 def _stray(law: ImageLaw, every: list[VerifiedPairs]) -> float:
-    """Largest distance (of one entry) between a verified p and the nearest conditional of the law."""
-    gaps = [(made.p.double()[:, None] - law.conditionals).abs().amax(-1).amin(-1).max()
-            for made in every]
+    """Largest distance (of one entry) of a verified p from the nearest conditional of the law."""
+    gaps = [
+        (made.p.double()[:, None] - law.conditionals).abs().amax(-1).amin(-1).max()
+        for made in every
+    ]
     return float(max(gaps)) if gaps else 0.0

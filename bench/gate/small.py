@@ -1,5 +1,5 @@
-"""Small random models on which every image or every draw can be enumerated, and the same composition
-built on them.
+"""Small random models on which every image or every draw can be enumerated, and the same
+composition built on them.
 
 The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
 often: random weights alone would hardly ever accept, and errors deep in a tree would stay unseen.
@@ -23,6 +23,7 @@ from decoders.models.small import random_model
 from decoders.noise import OVERRUN, SLOTS, Noise
 
 CODEBOOK = 1024  # codes of the codebook that k is taken relative to, unless a model says otherwise
+WIDTH = 16  # of target and drafter
 DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
 
@@ -41,9 +42,11 @@ class SmallTokenizer:
         return grey.expand(-1, 3, -1, -1)
 
 
-def small_model(vocab: int, grid: int, seed: int, drafters: tuple[str, ...] = ("eagle",)) -> ImageModel:
-    """V = vocab codes, L = grid**2, float32 on the CPU, with a drafter that half knows the target."""
-    model = random_model(vocab=vocab, grid=grid, seed=seed)
+def small_model(
+    vocab: int, grid: int, seed: int, drafters: tuple[str, ...] = ("eagle",)
+) -> ImageModel:
+    """V = vocab codes, L = grid**2, float32, on the CPU; the drafter half knows the target."""
+    model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed)
     target, net = model.target, model.drafters["eagle"]
     if not isinstance(target, LlamaGen) or not isinstance(net, EagleNet):
         raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
@@ -69,8 +72,7 @@ def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     generator = torch.Generator().manual_seed(seed)
     shape = (count, target.prefix, target.cfg.text_width)
     pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
-    return TextFeatures(torch.randn(shape, generator=generator),
-                        torch.arange(target.prefix) >= pad)
+    return TextFeatures(torch.randn(shape, generator=generator), torch.arange(target.prefix) >= pad)
 
 
 def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
@@ -84,15 +86,22 @@ def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
 
 def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:
     """Names under which the composition looks for drafter weights."""
-    named = [] if spec.drafter is None else [v for v in spec.drafter.kwargs.values()
-                                             if isinstance(v, str)]
+    named = (
+        []
+        if spec.drafter is None
+        else [v for v in spec.drafter.kwargs.values() if isinstance(v, str)]
+    )
     return tuple(dict.fromkeys(["eagle", *named]))
 
 
-def small_spec(spec: DecoderSpec, vocab: int, codebook: int) -> DecoderSpec:
-    """The composition with k scaled to the small codebook and a wide tree made to fit it."""
-    return replace(spec, acceptance=_scaled_rule(spec.acceptance, vocab, codebook),
-                   tree=_fitting_tree(spec.tree, vocab))
+def small_spec(spec: DecoderSpec, model: ImageModel, codebook: int) -> DecoderSpec:
+    """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
+    of L codes has no use for more than L - 1 levels (the last one's next code lies past its end)."""
+    return replace(
+        spec,
+        acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, codebook),
+        tree=_fitting_tree(spec.tree, model),
+    )
 
 
 def small_sampling(sampling: Sampling, vocab: int, codebook: int) -> Sampling:
@@ -104,13 +113,14 @@ def small_sampling(sampling: Sampling, vocab: int, codebook: int) -> Sampling:
 
 def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, codebook: int) -> Decoder:
     vocab = model.target.vocab_size
-    return build_decoder(model, small_spec(spec, vocab, codebook),
-                         small_sampling(sampling, vocab, codebook))
+    return build_decoder(
+        model, small_spec(spec, model, codebook), small_sampling(sampling, vocab, codebook)
+    )
 
 
 def small_rule(spec: DecoderSpec, model: ImageModel, codebook: int) -> Any:
     """The composition's acceptance rule alone; None where it has none."""
-    part = small_spec(spec, model.target.vocab_size, codebook).acceptance
+    part = small_spec(spec, model, codebook).acceptance
     return None if part is None else build_part(part, model)
 
 
@@ -131,12 +141,20 @@ def _scaled_rule(part: PartSpec | None, vocab: int, codebook: int) -> PartSpec |
     return _with(part, k=min(max(1, round(k * vocab / codebook)), vocab - 1))
 
 
-def _fitting_tree(part: PartSpec | None, vocab: int) -> PartSpec | None:
-    """A tree that expands the `top_k` likeliest codes must leave some out: at most V - 2 of them, and
-    half of the candidates kept, so that pruning is at work."""
-    options = {} if part is None else _options(part)
-    if part is None or not {"top_k", "nodes", "depth"} <= options.keys():
-        return part
-    depth, width = options["depth"], min(options["top_k"], max(2, vocab - 2))
-    most = width + (depth - 1) * width**2
-    return _with(part, top_k=width, nodes=min(options["nodes"], max(depth, most // 2)))
+def _fitting_tree(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
+    """No deeper than the image is long; a node leaves at least two codes undrafted, and a tree of
+    the likeliest nodes keeps at most half of its candidates, so that pruning is at work."""
+    if part is None:
+        return None
+    widest, deepest = max(2, model.target.vocab_size - 2), model.target.length - 1
+    options = _options(part)
+    if isinstance(options.get("depth"), int):
+        part = _with(part, depth=min(options["depth"], deepest))
+    if {"top_k", "nodes", "depth"} <= options.keys():
+        depth, width = part.kwargs["depth"], min(options["top_k"], widest)
+        most = width + (depth - 1) * width**2
+        return _with(part, top_k=width, nodes=min(options["nodes"], max(depth, most // 2)))
+    if "choices" in options:
+        paths = [p for p in build_part(part, model).paths if len(p) <= deepest and max(p) < widest]
+        return _with(part, choices=[list(p) for p in paths])
+    return part

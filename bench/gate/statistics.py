@@ -18,8 +18,9 @@ def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
     Short prefixes have few cells, hence the power to see a small bias; the whole image sees
     dependence.
     """
-    return [_pvalue(law.of_prefix(size), law.index(codes, size))
-            for size in range(1, law.length + 1)]
+    return [
+        _pvalue(law.of_prefix(size), law.index(codes, size)) for size in range(1, law.length + 1)
+    ]
 
 
 def excess_tv(law: ImageLaw, codes: Tensor) -> float:

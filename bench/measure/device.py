@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -52,8 +53,21 @@ def prepare(backend: BackendConfig) -> torch.device:
             )
     elif device.type != "cpu":
         raise ConfigError(f"backend.device={backend.device} is not supported; use cpu or cuda")
+    cores = available_cores()
+    if backend.threads > cores:
+        raise ConfigError(
+            f"backend.threads={backend.threads}, but this process may use {cores} cores; threads that "
+            f"wait for each other on one core are many times slower. Set backend.threads={cores}"
+        )
     torch.set_num_threads(backend.threads)
     return device
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def provenance(device: torch.device) -> Provenance:

@@ -11,6 +11,7 @@ from bench.compose import compose_study
 from bench.config import StudyConfig
 from tests.bench import fakes
 
+
 @pytest.fixture
 def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     """`fake_study("latency.prompts=2", ...)`: the study conf/study/fake.yaml in a fresh folder."""

@@ -67,6 +67,11 @@ def test_a_missing_device_is_refused_with_what_to_do():
         prepare(BackendConfig("eager", "gpuu", "float32", 1))
 
 
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
+        prepare(BackendConfig("eager", "cpu", "float32", 10_000))
+
+
 def test_provenance_names_code_and_machine():
     made = provenance(torch.device("cpu"))
     assert made.cpu and {"python", "torch", "lantern-bench"} <= set(made.versions)

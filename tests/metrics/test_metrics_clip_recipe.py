@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoders.tiny.recipes.clip import (
+from metrics.train_clip import (
     FAMILY,
     default_config,
     family,

@@ -24,9 +24,6 @@ TITLES = {
 def write_card(weights: Path, work: Path) -> Path:
     """Writes MODEL_CARD.md, and curves.png from whatever curves `work` holds; returns the card."""
     entries: dict[str, Any] = json.loads((weights / "models.json").read_text())
-    clip = weights / "clip.json"
-    if clip.exists():
-        entries["clip"] = json.loads(clip.read_text())
     lines = [
         "# The embedded models",
         "",

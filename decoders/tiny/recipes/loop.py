@@ -33,7 +33,7 @@ class Run:
     seed: int = 0
     warmup: int = 50
     floor: float = 0.02  # the last learning rate over the peak
-    save_every: int = 200
+    save_every: int = 100
     grad_clip: float = 1.0
     resume: bool = True
     history: list[dict[str, float]] = field(default_factory=list)

@@ -15,7 +15,9 @@ One step of 128 images takes about 0.6 s on one core.
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoders.tiny.recipes import Plan, enter, trained_on
+from decoders.tiny.recipes.card import write_card
 from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import (
     ATTRIBUTES,
@@ -37,7 +41,7 @@ from decoders.tiny.scenes import (
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
 from metrics.clip_held_out import held_out_figures
-from metrics.scenes_clip import ClipConfig, ScenesClip, load, save
+from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, load, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
@@ -138,6 +142,34 @@ def train(
     save(stored, out_dir, figures)
     _plot(run)
     return figures
+
+
+def make(plan: Plan) -> None:
+    """The stage `clip` of `make tiny`: trains, copies the files beside the other weights, enters
+    the figures in the model card."""
+    settings = plan.settings() | {"device": plan.device}
+    train(plan.work / "clip", **settings)
+    describe_stage(plan)
+
+
+def describe_stage(plan: Plan) -> None:
+    """Copies the trained files to the weights folder and writes their entry of the card."""
+    plan.weights.mkdir(parents=True, exist_ok=True)
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
+        shutil.copyfile(plan.work / "clip" / name, plan.weights / name)
+    described = json.loads((plan.weights / CONFIG_FILE).read_text(encoding="utf-8"))
+    enter(
+        plan,
+        "clip",
+        {
+            "sha256": described["sha256"],
+            "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
+            "auxiliary head that names the attributes was trained along and dropped",
+            "trained_on": trained_on(),
+            "figures": described["config"]["held_out"],
+        },
+    )
+    write_card(plan.weights, plan.work)
 
 
 def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], Tensor]:

@@ -1,0 +1,66 @@
+"""`python -m bench check` and the exactness column: verdicts beside what was expected."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+import bench.gate
+from bench.__main__ import main
+from bench.finish import finish
+from bench.gate import GateReport
+from bench.runner import run_study
+from tests.bench.fakes import SEARCHPATH
+
+WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """A gate whose verdicts a test sets by decoder; an exception is raised instead."""
+    says: dict[str, GateReport | Exception] = {}
+
+    def check_decoder(spec, sampling, model):
+        said = says[spec.name]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(bench.gate, "check_decoder", check_decoder)
+    says["fake_ar"] = GateReport("exact", 0.0, "equal")
+    return says
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "status"),
+    [
+        (GateReport("exact", 0.0, ""), [], 0),
+        (GateReport("bounded", 0.1, ""), [], 0),
+        (GateReport("violates", 0.4, "above its bound"), [], 1),
+        (GateReport("violates", 0.4, "as published"), ["expect=violates"], 0),
+        (GateReport("bounded", 0.1, ""), ["expect=exact"], 1),
+        (GateReport("bounded", 0.1, ""), ["expect=violates"], 1),
+        (RuntimeError("no small twin"), [], 1),
+    ],
+)
+def test_the_status_says_whether_all_is_as_expected(gate, capsys, said, words, status):
+    gate["fake_spec"] = said
+    entry = f"{{decoder: fake_spec, name: fake_spec, overrides: {[*words]}}}"
+    assert main(["check", SEARCHPATH, "study=fake", f"decoders=[fake_ar,{entry}]"]) == status
+    shown = capsys.readouterr()
+    assert ("not as expected: fake_spec" in shown.err) == (status == 1)
+    verdict = said.verdict if isinstance(said, GateReport) else "not checked"
+    assert verdict in shown.out
+
+
+def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
+    gate["fake_spec"] = GateReport("violates", 0.4021, "above its bound")
+    config = fake_study("decoders=[fake_ar,fake_spec]", "gate=true", "latency.prompts=2")
+    result = run_study(config)
+    summary = finish(config, result).set_index("decoder")
+    assert summary.loc["fake_ar", "exactness"] == "exact"
+    assert summary.loc["fake_spec", "exactness"] == "violates (TV 0.4021)"
+    with (result.path / "exactness.csv").open() as file:
+        details = {row["decoder"]: row["detail"] for row in csv.DictReader(file)}
+    assert details["fake_spec"] == "above its bound"
