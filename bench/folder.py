@@ -106,9 +106,10 @@ def open_folder(
     study = path / "study.json"
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file; choose another run_dir=")
-    if study.exists():
+    begun = any(path.glob("rows/*/*.parquet"))
+    if study.exists() and begun:
         _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)
-    elif path.exists() and any(p.name != ".lock" for p in path.iterdir()):
+    elif not study.exists() and path.exists() and any(p.name != ".lock" for p in path.iterdir()):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
@@ -122,7 +123,7 @@ def open_folder(
                 f"another run is writing to {path}; wait for it or choose another run_dir="
             ) from error
         _sweep(path)
-        if not study.exists():
+        if not begun:  # a run that stopped before its first row binds nobody
             text = json.dumps(identity, indent=1, sort_keys=True).encode()
             records.write_atomically(study, lambda file: file.write(text))
         yield RunFolder(path)

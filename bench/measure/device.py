@@ -56,8 +56,9 @@ def prepare(backend: BackendConfig) -> torch.device:
     cores = available_cores()
     if backend.threads > cores:
         raise ConfigError(
-            f"backend.threads={backend.threads}, but this process may use {cores} cores; threads that "
-            f"wait for each other on one core are many times slower. Set backend.threads={cores}"
+            f"backend.threads={backend.threads}, but this process may use {cores} cores; threads "
+            "that wait for each other on one core are many times slower. "
+            f"Set backend.threads={cores}"
         )
     torch.set_num_threads(backend.threads)
     return device

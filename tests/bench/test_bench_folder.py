@@ -15,6 +15,7 @@ from bench.errors import DiskFullError, FolderError
 from bench.folder import check_space, open_folder
 from bench.records import SCHEMA, empty_measures, write_atomically
 from bench.runner import run_study
+from decoders.api import DecoderError
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -51,6 +52,12 @@ def test_another_schema_or_machine_is_refused(fake_study, change, expected):
         run_study(config)
     assert expected in str(error.value)
     assert contents(Path(config.run_dir)) == before
+
+
+def test_a_run_that_stopped_before_its_first_row_binds_nobody(fake_study):
+    with pytest.raises(DecoderError, match="k must be"):
+        run_study(fake_study("acceptance.k=1000"))
+    assert (run_study(fake_study()).rows.status == "ok").all()
 
 
 def test_a_folder_of_something_else_is_refused(fake_study, tmp_path):

@@ -20,8 +20,8 @@ from decoders.api import DecoderError
 from tests.bench import fakes
 
 ROOT = Path(__file__).parents[2]
-# What differs between two runs of the same study: when, how fast, how much memory, where.
-VOLATILE = ["started_at", "peak_memory_mb", "config_hash"]
+# What differs between two runs of the same study: when, how fast, how much memory, which tree.
+VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
 FAILING = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 2']}"
 
 
