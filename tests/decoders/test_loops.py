@@ -1,0 +1,163 @@
+"""What a caller of a decoder may rely on: the trace adds up, rows do not depend on their batch, noise
+decides, NaN is an error, and no composition is silently wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.acceptance.exact import Exact
+from decoders.acceptance.lantern import Lantern
+from decoders.acceptance.lantern_pp import LanternPP
+from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
+from decoders.autoregressive import Autoregressive
+from decoders.drafters.eagle import Eagle
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+from decoders.trees.chain import Chain
+from decoders.trees.dynamic import Dynamic
+from decoders.trees.static import Static
+
+GRID = 5
+LENGTH = GRID * GRID
+MODEL = random_model(vocab=24, grid=GRID, seed=1)
+TREES: dict[str, Any] = {
+    "chain": Chain(depth=3), "static": Static(choices="eagle_25"),
+    "wide": Static(choices=[[0], [1], [2], [0, 0], [1, 0], [1, 1]]),
+    "dynamic": Dynamic(depth=3, top_k=3, nodes=9),
+}  # fmt: skip
+RULES: dict[str, Any] = {
+    "exact": Exact(), "lantern": Lantern(MODEL, k=4, delta=0.3),
+    "lantern_pp": LanternPP(MODEL, k=4, lam=3.0),
+    "lantern_released": Lantern(MODEL, k=4, delta=0.3, residual="released"),
+    "lantern_pp_released": LanternPP(MODEL, k=4, lam=3.0, residual="released"),
+}  # fmt: skip
+
+
+def run(
+    tree: str, rule: str, temperature: float, prompts: list[str], cfg: float = 2.0, pairs: int = 0
+) -> Generation:
+    sampling = Sampling(temperature=temperature, cfg=cfg)
+    decoder = Speculative(MODEL, sampling, Eagle(MODEL), TREES[tree], RULES[rule])
+    text = MODEL.text.encode(["x"] * len(prompts))
+    return decoder.generate(text, Noise.for_prompts(0, prompts, LENGTH), pairs=pairs)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+def test_rows_do_not_depend_on_their_batch(
+    tree: str, rule: str, temperature: float, cfg: float
+) -> None:
+    prompts = [f"p{i}" for i in range(5)]
+    whole = run(tree, rule, temperature, prompts, cfg)
+    for i, prompt in enumerate(prompts):
+        alone = run(tree, rule, temperature, [prompt], cfg)
+        assert torch.equal(alone.codes[0], whole.codes[i])
+        assert torch.equal(alone.trace.kind[0], whole.trace.kind[i])
+        assert int(alone.trace.target_calls[0]) == int(whole.trace.target_calls[i])
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_trace_adds_up(tree: str, rule: str, temperature: float) -> None:
+    made = run(tree, rule, temperature, [f"p{i}" for i in range(6)])
+    trace = made.trace
+    assert int(made.codes.min()) >= 0 and int(made.codes.max()) < 24
+    for row in range(6):
+        steps = int(trace.target_calls[row])
+        accepted = trace.accepted[row]
+        assert (accepted[:steps] >= 0).all() and (accepted[steps:] == -1).all()
+        assert trace.step[row, 0] == 0 and int(trace.step[row].max()) == steps
+        kinds = trace.kind[row]
+        drafts = (kinds == CodeKind.DRAFT) | (kinds == CodeKind.RELAXED)
+        assert int(drafts.sum()) == int(accepted[:steps].sum())
+        assert kinds[0] == CodeKind.TARGET
+        for step in range(1, steps + 1):
+            mine = (trace.step[row] == step).nonzero().flatten()
+            assert len(mine) in (int(accepted[step - 1]), int(accepted[step - 1]) + 1)
+            depths = trace.depth[row, mine]
+            assert depths[: int(accepted[step - 1])].tolist() == list(
+                range(1, int(accepted[step - 1]) + 1)
+            )
+    assert (trace.moved <= trace.bound + 1e-6).all()
+    assert set(trace.seconds) == {"prefill", "draft", "verify", "accept"}
+    if RULES[rule].__class__ is Exact:
+        assert not (trace.kind == CodeKind.RELAXED).any() and not trace.moved.any()
+    calls = trace.drafter_calls - 2  # prefix and first code
+    assert torch.equal(calls, trace.target_calls * TREES[tree].depth)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_greedy_exact_equals_greedy_ar(tree: str) -> None:
+    prompts = [f"p{i}" for i in range(24)]
+    sampling = Sampling(temperature=0, cfg=2.0)
+    noise = Noise.for_prompts(0, prompts, LENGTH)
+    features = torch.randn(24, 4, 8, generator=torch.Generator().manual_seed(3))
+    text = type(MODEL.text.encode(["x"]))(features, torch.ones(24, 4, dtype=torch.bool))
+    ar = Autoregressive(MODEL, sampling).generate(text, noise)
+    fast = Speculative(MODEL, sampling, Eagle(MODEL), TREES[tree], Exact()).generate(text, noise)
+    assert torch.equal(ar.codes, fast.codes)
+    assert len(ar.codes.unique(dim=0)) > 12  # the prompts do differ
+    assert float(fast.trace.target_calls.float().mean()) < LENGTH - 1
+
+
+def test_relaxed_rules_accept_more() -> None:
+    prompts = [f"p{i}" for i in range(16)]
+    exact = run("chain", "exact", 1.0, prompts).trace.target_calls.float().mean()
+    relaxed = run("chain", "lantern", 1.0, prompts).trace
+    assert relaxed.target_calls.float().mean() < exact
+    assert (relaxed.kind == CodeKind.RELAXED).any()
+
+
+def test_the_noise_alone_decides() -> None:
+    first = run("static", "exact", 1.0, ["a", "b"])
+    again = run("static", "exact", 1.0, ["a", "b"])
+    swapped = run("static", "exact", 1.0, ["b", "a"])
+    assert torch.equal(first.codes, again.codes)
+    assert torch.equal(first.codes.flip(0), swapped.codes)
+    assert not torch.equal(first.codes[0], first.codes[1])
+
+
+def test_pairs_are_those_of_visited_nodes() -> None:
+    made = run("chain", "lantern", 1.0, [f"p{i}" for i in range(8)], pairs=20)
+    pairs = made.trace.pairs
+    assert pairs is not None and pairs.q is not None
+    assert len(pairs.p) == 20
+    torch.testing.assert_close(pairs.p.sum(-1), torch.ones(20))
+    torch.testing.assert_close(pairs.q.sum(-1), torch.ones(20))
+    assert pairs.valid.any(-1).all()
+    assert run("dynamic", "lantern", 1.0, ["a"], pairs=4).trace.pairs.q is None  # type: ignore
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_nan_logits_are_an_error(speculative: bool) -> None:
+    broken = random_model(vocab=24, grid=3, seed=2)
+    broken.target.output.weight[0, 0] = float("nan")  # type: ignore[attr-defined]
+    sampling = Sampling(cfg=2.0)
+    decoder: Any = Autoregressive(broken, sampling)
+    if speculative:
+        decoder = Speculative(broken, sampling, Eagle(broken), Chain(depth=2), Exact())
+    with pytest.raises(NumericalError, match="expected finite logits, found NaN"):
+        decoder.generate(broken.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
+
+
+def test_incomplete_compositions_are_refused() -> None:
+    with pytest.raises(DecoderError, match="missing: tree, acceptance"):
+        Speculative(MODEL, Sampling(), Eagle(MODEL), None, None)
+    with pytest.raises(DecoderError, match="autoregressive loop has no drafter"):
+        Autoregressive(MODEL, Sampling(), drafter=Eagle(MODEL))
+    with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
+        Eagle(MODEL, checkpoint="medusa")
+
+
+def test_text_of_another_model_is_refused() -> None:
+    text = random_model(vocab=24, grid=GRID).text
+    wrong = type(text)(7, 8, text.device, text.dtype).encode(["x"])  # type: ignore
+    with pytest.raises(DecoderError, match="text features must be"):
+        Autoregressive(MODEL, Sampling()).generate(wrong, Noise.for_prompts(0, ["x"], LENGTH))
