@@ -93,6 +93,13 @@ def write(path: Path, table: pa.Table) -> None:
     write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
+def _umask() -> int:
+    """The process's file mode mask; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
     """Calls `fill` on a temporary file beside `path`, syncs it and renames it to `path`.
 
@@ -111,6 +118,7 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
             file.flush()
             if sync:
                 os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())  # a temporary file is private, a result is not
         Path(temporary).replace(path)
     except BaseException as error:
         if temporary:

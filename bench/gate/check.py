@@ -77,14 +77,25 @@ def _sampling_report(
     verdict: Verdict = "violates"
     if not faults:
         verdict = "exact" if law is None or law.evidence["max_bound"] == 0 else "bounded"
-    seen = 0 if law is None else law.evidence["nodes"]
-    says = {
-        "exact": f"images follow the AR law; {seen} enumerated nodes"
-        if seen
-        else "images follow the AR law",
-        "bounded": f"output TV at most {figure:.4f}, within its bound at all {seen} nodes",
-    }
-    return _report(verdict, figure, "; ".join(faults) or says[verdict], findings, spec, codebook)
+    says = "; ".join(faults) or "images follow the AR law"
+    if law is not None and not faults:
+        says += (
+            f"; {_summary(law)}" if verdict == "exact" else f" with the exact rule; {_summary(law)}"
+        )
+    return _report(verdict, figure, says, findings, spec, codebook)
+
+
+def _summary(law: Finding) -> str:
+    """What the enumerated nodes show of a rule that keeps its bound."""
+    nodes = law.evidence["nodes"]
+    if law.evidence["max_bound"] == 0:
+        return f"{nodes} enumerated nodes"
+    at = law.evidence["worst"]
+    return (
+        f"output TV within the declared bound at all {nodes} enumerated nodes, the largest after "
+        f"{at['children']} children (bound {at['bound']:.4f}); after a single one at most "
+        f"{law.evidence['max_tv_of_one_child']:.4f}"
+    )
 
 
 def _report(

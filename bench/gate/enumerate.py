@@ -25,8 +25,8 @@ MAX_DRAWS = 6000  # ordered draws of one node that are enumerated at most
 
 @dataclass(frozen=True)
 class NodeLaw:
-    """out [V] float64: the law of the committed code; tv: its distance to p (1 if it is no law: NaN);
-    bound: what the rule declares for it; draws: tuples enumerated."""
+    """out [V] float64: the law of the committed code; tv: its distance to p (1 if it is no law:
+    NaN); bound: what the rule declares for it; draws: tuples enumerated."""
 
     out: Tensor
     tv: float

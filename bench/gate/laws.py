@@ -26,7 +26,7 @@ COUNTS = 6  # numbers of children that are enumerated at most
 def law_check(spec: DecoderSpec, codebook: int, recorded: Recorded) -> tuple[Finding, bool]:
     """The law of the committed code at every node -> finding with the worst TV, and whether the
     rule declares any bound at all (if not, it claims to be exact). Fault: TV beyond the bound."""
-    worst, beyond, declared, seen = 0.0, -1.0, 0.0, 0
+    worst, beyond, declared, single, seen = 0.0, -1.0, 0.0, 0.0, 0
     place: dict[str, object] = {}
     rules: dict[int, AcceptRule] = {}
     for node in _nodes(recorded):
@@ -43,6 +43,7 @@ def law_check(spec: DecoderSpec, codebook: int, recorded: Recorded) -> tuple[Fin
             "children": count,
             "node": node.origin,
         }
+        single = max(single, law.tv if count == 1 else 0.0)
         if law.tv >= worst:
             worst = law.tv
             place["worst"] = here
@@ -58,7 +59,8 @@ def law_check(spec: DecoderSpec, codebook: int, recorded: Recorded) -> tuple[Fin
             f"{'drawn' if recorded.drawn else 'deterministic'} children, V={at['vocab']}, "
             f"{at['node']} node)"
         )
-    evidence = {"nodes": seen, "max_tv": worst, "max_bound": declared, **place}
+    evidence = {"nodes": seen, "max_tv": worst, "max_tv_of_one_child": single} | place
+    evidence["max_bound"] = declared
     return Finding("node law", fault, worst, evidence), declared > 0
 
 

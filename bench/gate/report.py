@@ -11,8 +11,9 @@ Verdict = Literal["exact", "bounded", "violates"]
 @dataclass(frozen=True)
 class GateReport:
     """verdict: `exact` (the target's own law, or its tokens), `bounded` (away from it by no more
-    than the rule declares) or `violates`. figure: the largest output TV measured, in [0, 1] (greedy: the
-    largest mass moved by an accepted draft). evidence: the numbers behind it, by check."""
+    than the rule declares) or `violates`. figure: the largest output TV measured, in [0, 1]
+    (greedy: the largest mass moved by an accepted draft). evidence: the numbers behind it, by
+    check."""
 
     verdict: Verdict
     figure: float

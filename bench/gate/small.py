@@ -96,7 +96,8 @@ def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:
 
 def small_spec(spec: DecoderSpec, model: ImageModel, codebook: int) -> DecoderSpec:
     """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
-    of L codes has no use for more than L - 1 levels (the last one's next code lies past its end)."""
+    of L codes has no use for more than L - 1 levels (the last one's next code lies past its
+    end)."""
     return replace(
         spec,
         acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, codebook),

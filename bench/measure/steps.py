@@ -1,8 +1,8 @@
 """What a decoding step costs, and what its matrix products alone would cost.
 
-Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + verify + rest), so a missed ratio
-is explained by these few numbers; and a baseline that is far above its own matrix products would
-make every method look good. Everything is timed in turns, so that drift hits all alike.
+Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + verify + rest), so a missed
+ratio is explained by these few numbers; and a baseline that is far above its own matrix products
+would make every method look good. Everything is timed in turns, so that drift hits all alike.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a caller of a decoder may rely on: the trace adds up, rows do not depend on their batch, noise
-decides, NaN is an error, and no composition is silently wrong."""
+"""What a caller of a decoder may rely on: the trace adds up, rows do not depend on their batch,
+noise decides, NaN is an error, and no composition is silently wrong."""
 
 from __future__ import annotations
 

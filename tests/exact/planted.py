@@ -1,0 +1,202 @@
+"""Decoders with one planted error each, to show that the gate catches it.
+
+Loops, rules and trees here are subclasses or wrappers of the real ones; a loop's error is put where
+the loop looks a function up, so everything else stays as it is.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import torch
+
+from decoders import speculative
+from decoders.acceptance.exact import Exact
+from decoders.acceptance.lantern import Lantern
+from decoders.api import Test
+from decoders.distribution import pick, probabilities
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
+from decoders.speculative import Speculative
+from decoders.trees.dynamic import Dynamic
+from decoders.verification import Verdicts, longest
+
+
+@contextmanager
+def swapped(name, function):
+    """The loop's module with another function under `name`."""
+    with mock.patch.object(speculative, name, function):
+        yield
+
+
+def stale_test_children(rule, p, q, codes, valid):
+    """q keeps the earlier siblings: only p is updated after a rejection."""
+    columns = {"accept": [], "strict": [], "moved": [], "bound": []}
+    for j in range(codes.shape[-1]):
+        test = rule.test(p, q, codes[..., j])
+        for name, values in columns.items():
+            values.append(torch.where(valid[..., j], getattr(test, name), 0.0))
+        p = torch.where(valid[..., j, None], test.residual, p)
+    return Verdicts(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
+
+
+class StaleQ(Speculative):
+    """(1) q_j still holds the rejected siblings."""
+
+    def _decide(self, *args):
+        with swapped("test_children", stale_test_children):
+            return super()._decide(*args)
+
+
+class ParentQ(Speculative):
+    """(1) Children are tested against the drafter's distribution of their grandparent."""
+
+    def _decide(self, run, draft, p, codes, valid):
+        index = draft.parents[..., None].expand_as(draft.q)
+        return super()._decide(run, replace(draft, q=draft.q.gather(1, index)), p, codes, valid)
+
+
+class LongestPath(Speculative):
+    """(2) The longest accepted path instead of the first accepted child."""
+
+    def _decide(self, *args):
+        with swapped("walk", longest):
+            return super()._decide(*args)
+
+
+class Unnormalised(Exact):
+    """(3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        left = p.scatter(-1, x[..., None], 0.0) if q is None else (p - q).clamp_min(0.0)
+        return replace(found, residual=left)
+
+
+class ShiftedGrid(Speculative):
+    """(4) The root and its tree one cell too far in the image."""
+
+    def _forward(self, run, draft):
+        return super()._forward(run, replace(draft, depth=draft.depth + 1))
+
+
+class BonusAtParent(Speculative):
+    """(4) The code after the path is sampled at the parent of its last node."""
+
+    def _last_code(self, run, path, verdicts, logits):
+        above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
+        return super()._last_code(run, replace(path, last=above), verdicts, logits)
+
+
+class SelfNeighbour(Lantern):
+    """(5) x is its own nearest neighbour, so p(x) counts twice."""
+
+    def __init__(self, model, **options):
+        super().__init__(model, **options)
+        own = torch.arange(len(self.table), dtype=self.table.dtype)[:, None]
+        self.table = torch.cat([own, self.table], 1)[:, : self.table.shape[1]]
+
+
+class HalfAcceptance(Exact):
+    """(6) Acceptance and residual from bf16 probabilities."""
+
+    def test(self, p, q, x):
+        def half(t):
+            return None if t is None else t.bfloat16().float()
+
+        return super().test(half(p), half(q), x)
+
+
+class HalfTarget(Speculative):
+    """(6) The loop hands over the target's distribution rounded to bf16."""
+
+    def _step(self, *args):
+        with swapped("probabilities", lambda z, s: probabilities(z, s).bfloat16().float()):
+            return super()._step(*args)
+
+
+class UnfilteredTarget(Speculative):
+    """(7) top-k and top-p for the drafter only."""
+
+    def _step(self, *args):
+        def plain(logits, sampling):
+            return probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
+
+        with swapped("probabilities", plain):
+            return super()._step(*args)
+
+
+class SharedAcceptNoise(Noise):
+    """All siblings are tested with the first one's uniform."""
+
+    def at(self, position, slot, count=1):
+        found = super().at(position, slot, count)
+        return found[..., :1].expand_as(found) if slot == ACCEPT_SLOT else found
+
+
+class TwinNoise(Noise):
+    """The corrected or bonus code is drawn with the first draft's uniform."""
+
+    def at(self, position, slot, count=1):
+        return super().at(position, DRAFT_SLOT if slot == TARGET_SLOT else slot, count)
+
+
+class SharedUniform(Speculative):
+    """(8) One accept uniform for all siblings."""
+
+    def _decide(self, run, *args):
+        return super()._decide(replace(run, noise=SharedAcceptNoise(run.noise.uniform)), *args)
+
+
+class TwinUniform(Speculative):
+    """(8) Draft and correction share a uniform."""
+
+    def _last_code(self, run, *args):
+        return super()._last_code(replace(run, noise=TwinNoise(run.noise.uniform)), *args)
+
+
+class StaleCache(Speculative):
+    """(9) The accepted path's keys and values stay where the tree wrote them."""
+
+    def _commit(self, run, path, hidden):
+        with mock.patch.object(run.cache, "commit"):
+            return super()._commit(run, path, hidden)
+
+
+class RandomDynamic(Dynamic):
+    """(10) Children that depend on the noise are passed off as a function of the prefix."""
+
+    def grow(self, session, root_logits, sampling, noise, position):
+        u = noise.uniform[:, 1, DRAFT_SLOT, None].expand_as(root_logits)
+        order = torch.arange(root_logits.shape[-1])
+        return super().grow(session, root_logits + 4 * torch.sin(40 * u + order), sampling, noise,
+                            position)
+
+
+class HiddenBound(Lantern):
+    """(11) Moves mass, declares none."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return replace(found, bound=torch.zeros_like(found.bound))
+
+
+class GenerousGreedy(Lantern):
+    """(12) Accepts at temperature 0 whenever p_A(x) is half of the peak."""
+
+    def greedy(self, p, x):
+        found = super().greedy(p, x)
+        hit = (pick(p, x) + found.moved >= 0.5 * p.amax(-1)).float()
+        return replace(found, accept=torch.maximum(found.accept, hit))
+
+
+class SecondBest(Exact):
+    """(13) The draft is accepted at temperature 0 when it is among the two best codes."""
+
+    def greedy(self, p, x):
+        hit = (p.topk(2).indices == x[..., None]).any(-1).float()
+        zero = torch.zeros_like(hit)
+        return Test(hit, hit, p, zero, zero)
+
+
