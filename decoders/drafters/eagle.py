@@ -62,8 +62,9 @@ class EagleNet(nn.Module):
 class EagleSession:
     """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
 
-    Per node it keeps the predicted feature and its row of the attention bias, so that a child's row
-    is its parent's with one more visible slot. Node i writes to the slot i behind the root's.
+    Everything is kept for the R rows (conditional, then unconditional), so that a draft copies only
+    the new codes. Per node there are the predicted feature and its row of the attention bias: a
+    child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class EagleSession:
     ) -> None:
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies = sampling.guidance_rows
-        rows, batch = prefix_hidden.shape[0], text.batch
+        rows = prefix_hidden.shape[0]
         self.start = model.target.prefix - 1  # P - 1
         weight = net.fc.weight
         device = weight.device
@@ -86,70 +87,65 @@ class EagleSession:
         heads, head_dim = net.cfg.heads, net.cfg.head_dim
         self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
         self.places = torch.arange(capacity, device=device)  # [S]
-        self.prefix = F.pad(text.mask[:, : self.start], (0, capacity - self.start))[:, None]
+        mask = self._rows(text.mask)[:, : self.start]  # [R, P - 1]
+        self.prefix = F.pad(mask, (0, capacity - self.start))[:, None]  # [R, 1, S]
         self.behind = self.places >= self.start  # [S], slots of the image's codes
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
-        self.bias = torch.zeros(batch, nodes + 1, capacity, dtype=weight.dtype, device=device)
+        self.bias = torch.zeros(rows, nodes + 1, capacity, dtype=weight.dtype, device=device)
         self.calls = 0
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
-        self.root_slot = torch.zeros(batch, 1, dtype=torch.long, device=device)
+        self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
+        self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
         if self.start:
-            self._read_prefix(text, prefix_hidden)
+            self._read_prefix(mask, prefix_hidden)
 
-    def _read_prefix(self, text: TextFeatures, hidden: Tensor) -> None:
-        size, capacity = self.start, self.cache.capacity
-        slots = self.places[:size].expand(text.batch, -1)  # [B, P - 1]
-        mask = F.pad(prefix_mask(text.mask[:, :size]), (0, capacity - size))  # [B, P - 1, S]
-        bias = additive(mask, hidden.dtype)[:, 0]
-        codes = torch.zeros_like(slots)
-        self._forward(codes, hidden[:, :size], slots, self.net.rope[:size], bias)
+    def _rows(self, values: Tensor) -> Tensor:
+        """[B, ...] -> [R, ...]."""
+        return values if self.copies == 1 else torch.cat([values] * self.copies)
+
+    def _read_prefix(self, mask: Tensor, hidden: Tensor) -> None:
+        size = self.start
+        seen = F.pad(prefix_mask(mask), (0, self.cache.capacity - size))  # [R, P - 1, S]
+        slots = self.places[:size].expand(len(mask), -1)  # [R, P - 1]
+        codes, bias = torch.zeros_like(slots), additive(seen, hidden.dtype)[:, 0]
+        self._forward(codes, hidden[:, :size], slots, slots, bias)
 
     def _forward(
-        self, codes: Tensor, features: Tensor, slots: Tensor, rope: Tensor, bias: Tensor
+        self, codes: Tensor, features: Tensor, slots: Tensor, places: Tensor, bias: Tensor
     ) -> Tensor:
-        """codes, slots [B, T]; features [R, T, D]; rope [T, d / 2] or [B, T, d / 2]; bias [B, T, S]
+        """codes, slots and places in the rotary table [R, T]; features [R, T, D]; bias [R, T, S]
         -> features [R, T, D]."""
-        copies = self.copies
-        if copies > 1:
-            codes, slots, bias = (
-                codes.repeat(copies, 1),
-                slots.repeat(copies, 1),
-                bias.repeat(copies, 1, 1),
-            )
-            rope = rope if rope.ndim == 2 else rope.repeat(copies, 1, 1)
-        rope = rope if rope.ndim == 2 else rope[:, None]  # [R, 1, T, d / 2]
         self.calls += 1
+        rope = self.net.rope[places.clamp_max(len(self.net.rope) - 1)][:, None]  # [R, 1, T, d / 2]
         index = self.cache.flat_index(slots)
         return self.net.run(codes, features, rope, bias[:, None], self.cache, index)
 
-    def _rope(self, slots: Tensor) -> Tensor:
-        """Drafter slots count places of the rotary table: [B, T] -> [B, T, d / 2]."""
-        return self.net.rope[slots.clamp_max(len(self.net.rope) - 1)]
-
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        slots = (self.start + start)[:, None] + self.places[: codes.shape[1]]  # [B, T]
-        seen = self.behind & (self.places <= slots[..., None])  # [B, T, S]
-        bias = additive(seen | self.prefix, hidden.dtype)[:, 0]  # [B, T, S]
-        out = self._forward(codes, hidden, slots, self._rope(slots), bias)
+        slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
+        seen = self.behind & (self.places <= slots[..., None])  # [R, T, S]
+        bias = additive(seen | self.prefix, hidden.dtype)[:, 0]  # [R, T, S]
+        out = self._forward(self._rows(codes), hidden, slots, slots, bias)
         last = count[:, None] - 1  # [B, 1]
-        index = last.repeat(self.copies, 1)[..., None].expand(-1, -1, out.shape[-1])
-        self.features[:, :1] = out.gather(1, index)
-        self.bias[:, :1] = bias.gather(1, last[..., None].expand(-1, -1, bias.shape[-1]))
         self.root_code = codes.gather(1, last)[:, 0]
-        self.root_slot = slots.gather(1, last)  # [B, 1]
+        last = self._rows(last)  # [R, 1]
+        self.features[:, :1] = take(out, last)
+        self.bias[:, :1] = take(bias, last)
+        self.root_slot = slots.gather(1, last)  # [R, 1]
         return guided(self.target.logits(self.features[:, :1]), self.cfg)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        width = parents.shape[1]
-        slots = self.root_slot + nodes  # [B, w]
-        above = parents[..., None].expand(-1, -1, self.bias.shape[-1])
-        bias = self.bias.gather(1, above).scatter_(2, slots[..., None], 0.0)  # [B, w, S]
-        up = parents.repeat(self.copies, 1)[..., None].expand(-1, -1, self.features.shape[-1])
-        rope = self._rope((self.root_slot + depth).expand(-1, width))  # by depth, not by slot
-        out = self._forward(codes, self.features.gather(1, up), slots, rope, bias)
+        codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
+        slots = self.root_slot + nodes  # [R, w]
+        places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
+        bias = take(self.bias, parents).scatter_(2, slots[..., None], 0.0)  # [R, w, S]
+        out = self._forward(codes, take(self.features, parents), slots, places, bias)
         self.bias.index_copy_(1, nodes, bias)
         self.features.index_copy_(1, nodes, out)
         return guided(self.target.logits(out), self.cfg)
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """values [R, n, C], index [R, w] -> [R, w, C]."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 
 class Eagle:

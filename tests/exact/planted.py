@@ -170,8 +170,9 @@ class RandomDynamic(Dynamic):
     def grow(self, session, root_logits, sampling, noise, position):
         u = noise.uniform[:, 1, DRAFT_SLOT, None].expand_as(root_logits)
         order = torch.arange(root_logits.shape[-1])
-        return super().grow(session, root_logits + 4 * torch.sin(40 * u + order), sampling, noise,
-                            position)
+        return super().grow(
+            session, root_logits + 4 * torch.sin(40 * u + order), sampling, noise, position
+        )
 
 
 class HiddenBound(Lantern):
@@ -198,5 +199,3 @@ class SecondBest(Exact):
         hit = (p.topk(2).indices == x[..., None]).any(-1).float()
         zero = torch.zeros_like(hit)
         return Test(hit, hit, p, zero, zero)
-
-

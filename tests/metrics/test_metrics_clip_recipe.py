@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from decoders.tiny.scenes import ObjectSpec, SceneSpec, scene_captions
+from metrics.scenes_clip import ScenesClip, load
 from metrics.train_clip import (
     FAMILY,
     default_config,
@@ -15,8 +17,6 @@ from metrics.train_clip import (
     labels_of,
     train,
 )
-from decoders.tiny.scenes import ObjectSpec, SceneSpec, scene_captions
-from metrics.scenes_clip import ScenesClip, load
 
 from .conftest import small_config
 

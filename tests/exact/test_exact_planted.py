@@ -1,0 +1,94 @@
+"""Every planted error is caught: the gate's verdict is `violates`, and it says where."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.gate import check_decoder
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec, PartSpec
+from tests.exact.specs import EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
+
+TAU_1 = Sampling(temperature=1.0, cfg=2.0)
+TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
+
+
+def planted(name: str, **options) -> PartSpec:
+    return PartSpec(f"tests.exact.planted.{name}", options)
+
+
+@pytest.mark.parametrize(
+    ("loop", "sampling", "says"),
+    [
+        ("StaleQ", TAU_1, "do not follow the AR law"),
+        ("ParentQ", TAU_1, "do not follow the AR law"),
+        ("LongestPath", TAU_1, "do not follow the AR law"),
+        ("ShiftedGrid", TAU_1, "teacher forcing"),
+        ("BonusAtParent", TAU_1, "do not follow the AR law"),
+        ("HalfTarget", TAU_1, "teacher forcing"),
+        ("UnfilteredTarget", FILTERED, "do not follow the AR law"),
+        ("SharedUniform", TAU_1, "do not follow the AR law"),
+        ("TwinUniform", TAU_1, "do not follow the AR law"),
+        ("StaleCache", TAU_1, "teacher forcing"),
+        ("ShiftedGrid", TAU_0, "differ from greedy AR"),
+        ("BonusAtParent", TAU_0, "differ from greedy AR"),
+        ("StaleCache", TAU_0, "differ from greedy AR"),
+    ],
+)
+def test_errors_of_a_loop_are_caught(loop, sampling, says):
+    found = check_decoder(composed("small", loop=planted(loop)), sampling)
+    assert found.verdict == "violates"
+    assert says in found.detail
+
+
+@pytest.mark.parametrize(
+    ("rule", "tree", "says"),
+    [
+        (planted("Unnormalised"), "small", "is declared"),
+        (planted("Unnormalised"), "dynamic", "is declared"),
+        (planted("HalfAcceptance"), "small", "where 0.0000 is declared"),
+        (planted("HalfAcceptance"), "dynamic", "where 0.0000 is declared"),
+        (planted("SelfNeighbour", k=100, delta=0.2), "dynamic", "from its definition"),
+        (planted("HiddenBound", k=100, delta=0.2), "dynamic", "where 0.0000 is declared"),
+    ],
+)
+def test_errors_of_a_rule_are_caught(rule, tree, says):
+    found = check_decoder(composed(tree, rule), TAU_1)
+    assert found.verdict == "violates"
+    assert says in found.detail
+    if "HalfAcceptance" in rule.target:
+        assert 0 < found.evidence["node law"]["max_tv"] < 0.02  # small, yet seen
+
+
+def test_an_unnormalised_residual_is_harmless_with_a_single_child():
+    """The loop samples in proportion: a chain with this rule is exact, and the gate agrees."""
+    assert check_decoder(composed("chain", planted("Unnormalised")), TAU_1).verdict == "exact"
+
+
+def test_children_that_depend_on_the_noise_are_caught():
+    tree = PartSpec("tests.exact.planted.RandomDynamic", TREES["dynamic"].kwargs)
+    spec = DecoderSpec("random", SPECULATIVE, EAGLE, tree, EXACT)
+    assert check_decoder(spec, TAU_1).verdict == "violates"
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (planted("SecondBest"), "differ from greedy AR"),
+        (planted("GenerousGreedy", k=100, delta=0.2), "not the largest entry"),
+        (planted("SelfNeighbour", k=100, delta=0.2), "not the largest entry"),
+    ],
+)
+def test_errors_of_greedy_rules_are_caught(rule, says):
+    found = check_decoder(composed("dynamic", rule), TAU_0)
+    assert found.verdict == "violates"
+    assert says in found.detail
+
+
+def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
+    """The rule's own law is fine: the loop is tested with the exact rule in its place."""
+    spec = composed("dynamic", lantern(), loop=planted("BonusAtParent"))
+    found = check_decoder(spec, TAU_1)
+    assert found.verdict == "violates"
+    assert "do not follow the AR law" in found.detail

@@ -1,0 +1,95 @@
+"""What the gate says of the decoders of this repository, and that it says so for good reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.gate import check_decoder
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec
+from tests.exact.specs import AR, composed, lantern, lantern_pp
+
+PLAIN = DecoderSpec("ar", AR)
+TAU_1 = Sampling(temperature=1.0, cfg=2.0)
+TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [PLAIN, *map(composed, ["chain", "static_25", "static_57", "dynamic"])],
+    ids=lambda s: s.name,
+)
+def test_exact_decoders_are_exact(spec):
+    found = check_decoder(spec, TAU_1)
+    assert (found.verdict, found.figure) == ("exact", 0.0), found
+    if spec.acceptance is not None:
+        assert found.evidence["node law"]["nodes"] > 50
+    images = found.evidence["images"]
+    assert sum(images[f"images V={v}"]["samples"] for v in (4, 5)) >= 20_000
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [PLAIN, *map(composed, ["chain", "static_25", "static_57", "dynamic"])],
+    ids=lambda s: s.name,
+)
+def test_greedy_decoders_give_the_tokens_of_greedy_ar(spec):
+    found = check_decoder(spec, TAU_0)
+    assert (found.verdict, found.figure) == ("exact", 0.0), found
+    assert found.evidence["greedy"]["greedy V=64"]["images_equal_to_ar"] == 64
+    if spec.tree is not None:  # drafts were accepted, so equality is no empty claim
+        assert found.evidence["greedy"]["greedy V=64"]["share_of_drafts"] > 0.1
+
+
+def test_filters_without_guidance_are_exact_too():
+    sampling = Sampling(temperature=0.7, top_k=500, top_p=0.9)
+    assert check_decoder(composed("small"), sampling).verdict == "exact"
+
+
+@pytest.mark.parametrize("rule", [lantern(delta=0.0), lantern_pp(lam=1.0)], ids=["delta0", "lam1"])
+@pytest.mark.parametrize("tree", ["small", "dynamic"])
+def test_a_relaxed_rule_that_moves_nothing_is_exact(rule, tree):
+    assert check_decoder(composed(tree, rule), TAU_1).verdict == "exact"
+
+
+def test_lantern_on_the_dynamic_tree_keeps_its_bound():
+    found = check_decoder(composed("dynamic", lantern()), TAU_1)
+    assert found.verdict == "bounded"
+    law = found.evidence["node law"]
+    assert 0.1 < law["max_tv_of_one_child"] <= 0.2 + 1e-5
+    assert law["max_tv_of_one_child"] < found.figure <= law["max_bound"]
+
+
+@pytest.mark.parametrize("tree", ["chain", "static_57"])
+def test_drawn_drafts_move_more_than_lantern_pp_declares(tree):
+    """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
+    found = check_decoder(composed(tree, lantern_pp()), TAU_1)
+    assert found.verdict == "violates"
+    assert found.figure > 0.1
+    assert "drawn children" in found.detail
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        composed("dynamic", lantern(residual="released")),
+        composed("dynamic", lantern(delta=0.05, residual="released")),
+        composed("static_57", lantern_pp(residual="released")),
+    ],
+    ids=["dynamic", "dynamic_0.05", "static"],
+)
+def test_released_residuals_are_called_what_they_are(spec):
+    found = check_decoder(spec, TAU_1)
+    assert found.verdict == "violates"
+    assert found.figure > 0.2
+
+
+@pytest.mark.parametrize("residual", ["paper", "released"])
+@pytest.mark.parametrize("rule", [lantern, lantern_pp])
+def test_greedy_relaxed_decoders_are_bounded(rule, residual):
+    """At temperature 0 the residual plays no part."""
+    tree = "dynamic" if rule is lantern else "small"
+    found = check_decoder(composed(tree, rule(residual=residual)), TAU_0)
+    assert found.verdict == "bounded"
+    assert 0 < found.figure <= 1
+    assert found.text == f"bounded (TV {found.figure:.4f})"
