@@ -59,6 +59,8 @@ def _sampling(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateRepor
             spec, codebook, None, [images, calibration_check(spec, sampling, codebook)]
         )
     law, relaxed = law_check(spec, codebook, record_nodes(spec, sampling, codebook))
+    if law.fault and not relaxed:  # its images cannot follow the AR law
+        return _sampling_report(spec, codebook, law, [])
     tested = replace(spec, acceptance=EXACT) if relaxed else spec
     others = [
         definition_check(spec, codebook),

@@ -2,7 +2,7 @@
 composition built on them.
 
 The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
-often: random weights alone would hardly ever accept, and errors deep in a tree would stay unseen.
+often: random weights alone hardly ever accept, and errors deep in a tree would stay unseen.
 """
 
 from __future__ import annotations
@@ -43,9 +43,14 @@ class SmallTokenizer:
 
 
 def small_model(
-    vocab: int, grid: int, seed: int, drafters: tuple[str, ...] = ("eagle",)
+    vocab: int,
+    grid: int,
+    seed: int,
+    drafters: tuple[str, ...] = ("eagle",),
+    knows: bool = True,
 ) -> ImageModel:
-    """V = vocab codes, L = grid**2, float32, on the CPU; the drafter half knows the target."""
+    """V = vocab codes, L = grid**2, float32, on the CPU. knows: does the drafter embed codes as the
+    target does, so that it half knows what it will say?"""
     model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed)
     target, net = model.target, model.drafters["eagle"]
     if not isinstance(target, LlamaGen) or not isinstance(net, EagleNet):
@@ -55,7 +60,8 @@ def small_model(
         for layer in [*target.layers, *net.layers]:
             layer.attention.wo.weight.mul_(DAMPING)
             layer.feed_forward.w2.weight.mul_(DAMPING)
-        net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
+        if knows:
+            net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
         eye = torch.eye(width)
         net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
     generator = torch.Generator().manual_seed(seed)

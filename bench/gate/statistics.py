@@ -9,7 +9,7 @@ from torch import Tensor
 from bench.gate.reference import ImageLaw
 
 LEAST_EXPECTED = 5.0  # cells expected less often are pooled
-LEAST_RANK = 20.0  # ranks expected less often are pooled
+LEAST_SUM = 20.0  # codes expected less often after a given code are pooled
 
 
 def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
@@ -57,29 +57,27 @@ def _pvalue(probability: Tensor, cells: Tensor) -> float:
 def calibration_pvalue(p: Tensor, codes: Tensor) -> float:
     """p [n, L, V] float64, the law of every code given the ones before it; codes [n, L].
 
-    In an exact decoder the rank of a code in its own p is drawn from the sorted p, so for every
-    position sum_n (onehot(rank) - sorted p) has mean 0 and covariance sum_n (diag(s) - s s^T), and
-    positions are uncorrelated: the sum of their Mahalanobis distances is chi-square.
+    In an exact decoder onehot(code) - p has mean 0 and covariance diag(p) - p p^T whatever went
+    before. Summed over all places that follow the same code (an error of acceptance favours the
+    codes that the drafter favours there), the Mahalanobis distances add up to a chi-square.
     """
-    ordered, order = p.sort(-1, descending=True)
     if bool((p.gather(-1, codes[..., None]) == 0).any()):
         return 0.0
-    rank = (order == codes[..., None]).int().argmax(-1)  # [n, L]
+    vocab = p.shape[-1]
+    before, now, law = codes[:, :-1].flatten(), codes[:, 1:].flatten(), p[:, 1:].flatten(0, 1)
     total, freedom = 0.0, 0
-    for j in range(codes.shape[1]):
-        keep = int((ordered[:, j].sum(0) >= LEAST_RANK).sum())
-        keep = min(keep, p.shape[-1] - 1)  # the others are one more cell, which is left out
-        if keep < 1:
+    for previous in range(vocab):
+        mine = before == previous
+        expected = law[mine].sum(0)  # [V]
+        kept = (expected >= LEAST_SUM).nonzero().flatten()
+        if float(expected.sum() - expected[kept].sum()) < LEAST_SUM:
+            kept = kept[:-1]  # the rest is one more cell, which is left out
+        if not len(kept):
             continue
-        s = ordered[:, j, :keep]  # [n, keep]
-        hit = torch.nn.functional.one_hot(rank[:, j], p.shape[-1])[:, :keep].double()
-        rest = 1 - s.sum(-1)
-        if float(rest.sum()) < LEAST_RANK:
-            s, hit = s[:, :-1], hit[:, :-1]
-        if not s.shape[-1]:
-            continue
-        covariance = torch.diag(s.sum(0)) - s.T @ s
+        s = law[mine][:, kept]  # [m, cells]
+        hit = (now[mine, None] == kept).double()
         gap = (hit - s).sum(0)
+        covariance = torch.diag(s.sum(0)) - s.T @ s
         total += float(gap @ torch.linalg.solve(covariance, gap))
-        freedom += s.shape[-1]
+        freedom += len(kept)
     return float(chi2.sf(total, freedom)) if freedom else 1.0

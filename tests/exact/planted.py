@@ -165,10 +165,10 @@ class StaleCache(Speculative):
 
 
 class RandomDynamic(Dynamic):
-    """(10) Children that depend on the noise are passed off as a function of the prefix."""
+    """(10) Children that depend on the uniform they are tested with."""
 
     def grow(self, session, root_logits, sampling, noise, position):
-        u = noise.uniform[:, 1, DRAFT_SLOT, None].expand_as(root_logits)
+        u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
         order = torch.arange(root_logits.shape[-1])
         return super().grow(
             session, root_logits + 4 * torch.sin(40 * u + order), sampling, noise, position

@@ -46,9 +46,12 @@ def test_filters_without_guidance_are_exact_too():
     assert check_decoder(composed("small"), sampling).verdict == "exact"
 
 
-@pytest.mark.parametrize("rule", [lantern(delta=0.0), lantern_pp(lam=1.0)], ids=["delta0", "lam1"])
-@pytest.mark.parametrize("tree", ["small", "dynamic"])
-def test_a_relaxed_rule_that_moves_nothing_is_exact(rule, tree):
+@pytest.mark.parametrize(
+    ("tree", "rule"),
+    [("small", lantern_pp(lam=1.0)), ("dynamic", lantern(delta=0.0))],
+    ids=["lambda 1", "delta 0"],
+)
+def test_a_relaxed_rule_that_moves_nothing_is_exact(tree, rule):
     assert check_decoder(composed(tree, rule), TAU_1).verdict == "exact"
 
 
@@ -60,7 +63,7 @@ def test_lantern_on_the_dynamic_tree_keeps_its_bound():
     assert law["max_tv_of_one_child"] < found.figure <= law["max_bound"]
 
 
-@pytest.mark.parametrize("tree", ["chain", "static_57"])
+@pytest.mark.parametrize("tree", ["chain", "static_25"])
 def test_drawn_drafts_move_more_than_lantern_pp_declares(tree):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
     found = check_decoder(composed(tree, lantern_pp()), TAU_1)
@@ -73,10 +76,9 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(tree):
     "spec",
     [
         composed("dynamic", lantern(residual="released")),
-        composed("dynamic", lantern(delta=0.05, residual="released")),
-        composed("static_57", lantern_pp(residual="released")),
+        composed("static_25", lantern_pp(residual="released")),
     ],
-    ids=["dynamic", "dynamic_0.05", "static"],
+    ids=["dynamic", "static"],
 )
 def test_released_residuals_are_called_what_they_are(spec):
     found = check_decoder(spec, TAU_1)

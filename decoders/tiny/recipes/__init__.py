@@ -87,12 +87,12 @@ def plan_of(settings: dict[str, str]) -> Plan:
 
 
 def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
-    """Adds a part's entry to the card, leaving the other parts alone."""
+    """Adds a part's entry and the settings of its training to the card; the others stay."""
     from decoders.tiny.bundle import CARD
 
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
-    card[name] = entry
+    card[name] = entry | {"settings": plan.settings()}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)

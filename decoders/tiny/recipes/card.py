@@ -52,7 +52,7 @@ def _entry(name: str, entry: dict[str, Any], weights: Path) -> list[str]:
     ]
     rows += [
         (k, f"`{entry[k]}`" if k == "sha256" else str(entry[k]))
-        for k in ("sha256", "data", "trained_on")
+        for k in ("sha256", "data", "trained_on", "settings")
         if k in entry
     ]
     figures = entry.get("figures", {})

@@ -1,0 +1,336 @@
+"""Cache, noise, distributions, the walk through a tree, composition and weights."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from decoders.api import DecoderError, Draft, Sampling
+from decoders.cache import KVCache
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
+from decoders.distribution import guided, normalised, pick, probabilities, without
+from decoders.models.small import random_model
+from decoders.models.weights import load_into, read_json, read_tensors, write_weights
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, MAX_CHILDREN, OVERRUN, SLOTS, Noise, sample
+from decoders.verification import children_of, longest, walk
+
+# ---- cache --------------------------------------------------------------------------------------
+
+
+def marks(rows: int = 2, slots: int = 6, layer: int = 0) -> torch.Tensor:
+    """[2, R, H, S, d]: keys 10 row + slot, 500 more on the second head, 1000 on the second layer;
+    values the negative."""
+    mark = (10 * torch.arange(rows)[:, None] + torch.arange(slots)).float()  # [R, S]
+    heads = torch.stack([mark, mark + 500], 1)[..., None].expand(-1, -1, -1, 2) + 1000 * layer
+    return torch.stack([heads, -heads])
+
+
+def filled_cache() -> KVCache:
+    cache = KVCache(2, 2, 6, 2, 2, torch.float32, torch.device("cpu"))
+    index = cache.flat_index(torch.arange(6).expand(2, -1))
+    for layer in range(2):
+        cache.write(layer, index, marks(layer=layer))
+    return cache
+
+
+def test_a_cache_keeps_rows_heads_and_layers_apart():
+    cache = filled_cache()
+    for layer in range(2):
+        keys, values = cache.read(layer)
+        assert torch.equal(keys, marks(layer=layer)[0])
+        assert torch.equal(values, marks(layer=layer)[1])
+
+
+def test_rows_write_at_their_own_places():
+    cache = filled_cache()
+    new = torch.tensor([7.0, 8.0])[None, :, None, None, None].expand(2, 2, 2, 1, 2)
+    cache.write(0, cache.flat_index(torch.tensor([[1], [4]])), new)
+    wanted = marks()[0]
+    wanted[0, :, 1], wanted[1, :, 4] = 7.0, 8.0
+    assert torch.equal(cache.read(0)[0], wanted)
+    assert torch.equal(cache.read(1)[0], marks(layer=1)[0])
+
+
+def test_committing_reads_before_it_writes():
+    cache = filled_cache()
+    source = torch.tensor([[2, 1, 5], [3, 4, 5]])  # the first row swaps: overlapping
+    cache.commit(source, torch.tensor([[1, 2, 3], [1, 2, 3]]))
+    for layer in range(2):
+        wanted = marks(layer=layer)
+        for row, order in enumerate([[0, 2, 1, 5, 4, 5], [0, 3, 4, 5, 4, 5]]):
+            keys, values = cache.read(layer)
+            assert torch.equal(keys[row], wanted[0, row][:, order])
+            assert torch.equal(values[row], wanted[1, row][:, order])
+
+
+def test_a_commit_of_two_shapes_is_refused():
+    with pytest.raises(DecoderError, match="one shape"):
+        filled_cache().commit(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 2).long())
+
+
+# ---- noise --------------------------------------------------------------------------------------
+
+
+def test_noise_is_a_function_of_seed_and_prompt():
+    both = Noise.for_prompts(0, ["a", "b"], 9).uniform
+    assert both.shape == (2, 9 + OVERRUN, SLOTS)
+    assert torch.equal(both.flip(0), Noise.for_prompts(0, ["b", "a"], 9).uniform)
+    assert not torch.equal(both[0], both[1])
+    assert not torch.equal(both, Noise.for_prompts(1, ["a", "b"], 9).uniform)
+    assert float(both.min()) >= 0 and float(both.max()) < 1
+    with pytest.raises(DecoderError, match="no prompts"):
+        Noise.for_prompts(0, [], 9)
+
+
+def test_slots_do_not_overlap():
+    assert DRAFT_SLOT == ACCEPT_SLOT + MAX_CHILDREN
+    assert SLOTS == DRAFT_SLOT + MAX_CHILDREN
+
+
+def test_noise_is_read_at_each_row_s_place():
+    uniform = torch.arange(2 * 5 * SLOTS).view(2, 5, SLOTS).float()
+    place = torch.tensor([[1, 3], [0, 99]])  # past the table: its last place
+    found = Noise(uniform).at(place, 2, 3)
+    assert found.shape == (2, 2, 3)
+    assert torch.equal(found[0, 1], uniform[0, 3, 2:5])
+    assert torch.equal(found[1, 1], uniform[1, 4, 2:5])
+
+
+def test_inverse_cdf_sampling():
+    p = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0])
+    u = torch.tensor([0.0, 0.2499, 0.25, 0.9999, 1.0])
+    assert sample(p.expand(5, -1), u).tolist() == [1, 1, 3, 3, 3]  # never a code of probability 0
+    assert sample(2 * p.expand(5, -1), u).tolist() == [1, 1, 3, 3, 3]  # mass need not be one
+    many = torch.rand(40_000, generator=torch.Generator().manual_seed(0))
+    share = torch.bincount(sample(p.expand(40_000, -1), many), minlength=5) / 40_000
+    assert (share - p).abs().max() < 0.01
+
+
+# ---- distributions ------------------------------------------------------------------------------
+
+
+def test_guidance():
+    logits = torch.tensor([[[1.0, 2.0]], [[3.0, 1.0]]], dtype=torch.bfloat16)
+    found = guided(logits, 3.0)
+    assert found.dtype == torch.float32
+    assert found.tolist() == [[[3 + 3 * (1 - 3), 1 + 3 * (2 - 1)]]]
+    assert torch.equal(guided(logits, 1.0), logits.float())
+
+
+def test_filters():
+    logits = torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0])
+    p = probabilities(logits, Sampling(top_k=2))
+    assert (p > 0).tolist() == [True, True, False, False, False]
+    assert float(p.sum()) == pytest.approx(1.0)
+    full = logits.softmax(-1)
+    keep = Sampling(top_p=float(full[:2].sum()) - 1e-3)
+    assert (probabilities(logits, keep) > 0).tolist() == [True, True, False, False, False]
+    assert (probabilities(logits, Sampling(top_p=1e-6)) > 0).sum() == 1  # the best always stays
+    torch.testing.assert_close(probabilities(logits, Sampling(temperature=2.0)),
+                               (logits / 2).softmax(-1))  # fmt: skip
+    greedy = Sampling(temperature=0.0, top_k=1, top_p=0.1)
+    torch.testing.assert_close(probabilities(logits, greedy), full)  # raw
+
+
+def test_small_helpers():
+    p = torch.tensor([[0.2, 0.3, 0.5]])
+    assert float(pick(p, torch.tensor([2]))) == 0.5
+    assert without(p, torch.tensor([2])).tolist() == [[pytest.approx(0.2), pytest.approx(0.3), 0.0]]
+    zero = torch.zeros(1, 3)
+    assert torch.equal(normalised(zero, p), p)
+    torch.testing.assert_close(normalised(4 * p, zero), p)
+
+
+@pytest.mark.parametrize("bad", [{"temperature": -1}, {"temperature": float("nan")}, {"cfg": -1},
+                                 {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])  # fmt: skip
+def test_impossible_sampling_is_refused(bad):
+    with pytest.raises(DecoderError, match=f"sampling.{next(iter(bad))} must be"):
+        Sampling(**bad)
+
+
+# ---- the walk -----------------------------------------------------------------------------------
+#          0
+#        1   2
+#       3   4 5
+#             6
+
+
+def small_draft() -> Draft:
+    children = torch.zeros(1, 7, 2, dtype=torch.long)
+    for parent, child in [(0, (1, 2)), (1, (3, 0)), (2, (4, 5)), (5, (6, 0))]:
+        children[0, parent] = torch.tensor(child)
+    parents = torch.tensor([[0, 0, 0, 1, 2, 2, 5]])
+    depth = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
+    return Draft(torch.arange(10, 17)[None], parents, depth, children, None)
+
+
+def taken(*nodes: int) -> torch.Tensor:
+    """Which (node, child) pairs were accepted, by the child's number."""
+    draft = small_draft()
+    return torch.isin(draft.children, torch.tensor(nodes)) & (draft.children > 0)
+
+
+def test_children_and_their_codes():
+    codes, valid = children_of(small_draft())
+    assert codes[0, 2].tolist() == [14, 15]
+    assert valid[0].tolist() == [[True, True], [True, False], [True, True], [False, False],
+                                 [False, False], [True, False], [False, False]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accepted", "nodes"),
+    [((), [0]), ((1,), [0, 1]), ((2,), [0, 2]), ((1, 2, 5, 6), [0, 1]), ((2, 5, 6), [0, 2, 5, 6]),
+     ((2, 4, 5, 6), [0, 2, 4]), ((3, 6), [0])],
+)  # fmt: skip
+def test_the_walk_takes_the_first_accepted_child(accepted, nodes):
+    path = walk(small_draft(), taken(*accepted), 3)
+    assert path.nodes[0, : len(nodes)].tolist() == nodes
+    assert int(path.count) == len(nodes) - 1
+    assert int(path.last) == nodes[-1]
+    assert (path.nodes[0, len(nodes) :] == nodes[-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "nodes"),
+    [((), [0]), ((1, 2), [0, 1]), ((1, 2, 5, 6), [0, 2, 5, 6]), ((1, 3, 2, 4), [0, 1, 3]),
+     ((5, 6), [0])],
+)  # fmt: skip
+def test_greedy_takes_the_longest_path_the_first_on_ties(accepted, nodes):
+    path = longest(small_draft(), taken(*accepted), 3)
+    assert path.nodes[0, : len(nodes)].tolist() == nodes
+    assert int(path.count) == len(nodes) - 1
+    order = {(1,): [0], (2,): [1], (2, 5): [1, 1], (2, 5, 6): [1, 1, 0], (1, 3): [0, 0]}
+    assert path.order[0, : len(nodes) - 1].tolist() == order.get(tuple(nodes[1:]), [])
+
+
+# ---- composition --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("decoders.acceptance.lantern.Lanterm", "nearest: Lantern"),
+        ("decoders.acceptance.lanterm.Lantern", "nearest: lantern"),
+        ("Lantern", "names no class"),
+        ("decoders.nothing.here:Thing", "cannot import"),
+    ],
+)
+def test_unknown_parts_name_their_nearest(path, says):
+    with pytest.raises(DecoderError, match=says):
+        resolve(path)
+
+
+def test_parts_are_found_with_a_dot_or_a_colon():
+    dotted = resolve("decoders.trees.chain.Chain")
+    assert dotted is resolve("decoders.trees.chain:Chain")
+
+
+def test_an_unknown_option_names_its_nearest_and_all():
+    part = PartSpec("decoders.acceptance.lantern.Lantern", {"detla": 0.1})
+    with pytest.raises(
+        DecoderError, match=r"no option 'detla'; nearest: delta; it takes: k, delta"
+    ):
+        build_part(part, random_model())
+
+
+def test_a_decoder_is_built_of_its_parts():
+    model = random_model(vocab=8)
+    spec = DecoderSpec("x", PartSpec("decoders.speculative.Speculative"),
+                       PartSpec("decoders.drafters.eagle.Eagle"),
+                       PartSpec("decoders.trees.chain.Chain", {"depth": 2}),
+                       PartSpec("decoders.acceptance.lantern.Lantern", {"k": 3}))  # fmt: skip
+    decoder = build_decoder(model, spec, Sampling(cfg=2.0))
+    assert (decoder.tree.depth, decoder.rule.k) == (2, 3)
+    assert decoder.sampling.cfg == 2.0
+
+
+@pytest.mark.parametrize("change", [{"width": 16}, {"vocab": 9}, {"grid": 3}])
+def test_a_drafter_of_another_target_is_refused(change):
+    target, other = random_model(vocab=8), random_model(**{"vocab": 8, **change})
+    target.drafters["eagle"] = other.drafters["eagle"]
+    part = PartSpec("decoders.drafters.eagle.Eagle")
+    with pytest.raises(DecoderError, match=f"do not fit: {next(iter(change))}: drafter"):
+        build_part(part, target)
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small layer's weights and their hash."""
+    path = tmp_path / "layer.safetensors"
+    layer = torch.nn.Linear(3, 2)
+    return layer, path, write_weights(layer, path, torch.float32)
+
+
+def test_weights_come_back(saved):
+    layer, path, sha = saved
+    other = torch.nn.Linear(3, 2)
+    load_into(other, read_tensors(path, sha), "layer")
+    assert torch.equal(other.weight, layer.weight)
+
+
+def test_altered_weights_are_refused(saved):
+    _, path, sha = saved
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DecoderError, match="damaged or was altered"):
+        read_tensors(path, sha)
+
+
+def test_truncated_weights_are_refused(saved):
+    _, path, sha = saved
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DecoderError, match="damaged or was altered"):
+        read_tensors(path, sha)
+    with pytest.raises(DecoderError, match="truncated or another"):
+        read_tensors(path)
+
+
+def test_pickles_are_never_opened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return pytest.fail, ("unpickled",)
+
+    for name, says in [("x.pt", "never unpickled"), ("x.safetensors", "cannot be read")]:
+        path = tmp_path / name
+        path.write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(DecoderError, match=says):
+            read_tensors(path)
+
+
+def test_missing_weights_say_how_to_get_them(tmp_path):
+    with pytest.raises(DecoderError, match="make tiny"):
+        read_tensors(tmp_path / "none.safetensors")
+    with pytest.raises(DecoderError, match="beside the weights"):
+        read_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "not valid JSON"), ("[1]", "must hold an object")]
+)
+def test_a_broken_card_is_refused(tmp_path, text, says):
+    path = tmp_path / "card.json"
+    path.write_text(text)
+    with pytest.raises(DecoderError, match=says):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"weight": torch.zeros(2, 3)}, r"missing \['bias'\]"),
+        (
+            {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)},
+            r"expected \(2, 3\), found \(2, 4\)",
+        ),
+        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "x": torch.zeros(1)}, "unexpected"),
+    ],
+)
+def test_weights_of_another_module_are_refused(tensors, says):
+    with pytest.raises(DecoderError, match=says):
+        load_into(torch.nn.Linear(3, 2), tensors, "layer.safetensors")

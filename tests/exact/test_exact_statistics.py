@@ -1,0 +1,143 @@
+"""The gate's own instruments: do its tests keep still on the truth and speak up on an error?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.gate import check_decoder, sampled
+from bench.gate.reference import image_law, processed, teacher_logits
+from bench.gate.small import prompts, small_model, small_sampling, small_spec
+from bench.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
+from decoders.api import DecoderError, Sampling
+from decoders.compose import DecoderSpec, PartSpec
+from decoders.distribution import probabilities
+from tests.exact.specs import AR, EAGLE, SPECULATIVE, composed, lantern
+
+SAMPLING = Sampling(temperature=1.0, cfg=2.0)
+MODEL = small_model(4, 2, 5)
+TEXT = prompts(MODEL, 1, 5)
+LAW = image_law(MODEL, TEXT, SAMPLING)
+
+
+def drawn(count: int, seed: int, law: torch.Tensor | None = None) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    cells = torch.multinomial(LAW.probability if law is None else law, count, True, generator=g)
+    return cells[:, None] // 4 ** torch.arange(3, -1, -1) % 4
+
+
+def test_the_image_law_is_a_law_and_prefixes_are_its_marginals():
+    assert float(LAW.probability.sum()) == pytest.approx(1.0)
+    assert float(LAW.of_prefix(2).sum()) == pytest.approx(1.0)
+    assert LAW.conditionals.shape == (1 + 4 + 16 + 64, 4)
+    codes = drawn(200, 0)
+    first = torch.bincount(LAW.index(codes, 1), minlength=4)
+    assert torch.equal(first, torch.bincount(codes[:, 0], minlength=4))
+
+
+def test_pvalues_are_uniform_on_the_truth_and_vanish_on_an_error():
+    found = torch.tensor([prefix_pvalues(LAW, drawn(4000, seed)) for seed in range(60)])
+    assert float(found.mean()) == pytest.approx(0.5, abs=0.1)
+    assert float(found.min()) > 1e-4
+    wrong = LAW.probability.roll(1) * 0.1 + LAW.probability * 0.9
+    codes = drawn(20_000, 1, wrong)
+    assert min(prefix_pvalues(LAW, codes)) < 1e-9
+    assert excess_tv(LAW, codes) > 0.03
+    assert excess_tv(LAW, drawn(20_000, 2)) < 0.01
+
+
+def test_an_impossible_code_is_never_explained_away():
+    law = image_law(MODEL, TEXT, Sampling(cfg=2.0, top_k=2))
+    impossible = int((law.probability == 0).nonzero()[0])
+    codes = drawn(2000, 0, law.probability)
+    assert min(prefix_pvalues(law, codes)) > 1e-4
+    codes[0] = impossible // 4 ** torch.arange(3, -1, -1) % 4
+    assert min(prefix_pvalues(law, codes)) == 0
+
+
+def test_calibration_is_still_on_the_truth_and_loud_on_a_bias():
+    g = torch.Generator().manual_seed(0)
+    values = []
+    for _ in range(40):
+        p = torch.randn(400, 9, 6, generator=g, dtype=torch.float64).softmax(-1)
+        codes = torch.multinomial(p.view(-1, 6), 1, generator=g).view(400, 9)
+        values.append(calibration_pvalue(p, codes))
+    assert sum(values) / 40 == pytest.approx(0.5, abs=0.15)
+    assert min(values) > 1e-4
+    biased = p.clone()
+    biased[..., 0] *= 1.3
+    codes = torch.multinomial(biased.view(-1, 6), 1, generator=g).view(400, 9)
+    assert calibration_pvalue(p, codes) < 1e-6
+
+
+def test_an_alarm_is_looked_at_twice_but_not_a_certain_one(monkeypatch):
+    seen = []
+
+    def sample(first):
+        seen.append(first)
+        return torch.zeros(1)
+
+    for values, looks, kept in [([0.5], 1, 0.5), ([1e-6, 0.4], 2, 0.4), ([1e-6, 1e-7], 2, 1e-7),
+                                ([1e-30], 1, 1e-30)]:  # fmt: skip
+        seen.clear()
+        left = iter(values)
+        _, adjusted = sampled._tested(sample, lambda _, left=left: [next(left)])
+        assert (len(seen), adjusted) == (looks, kept)
+    _, adjusted = sampled._tested(sample, lambda _: [0.01, 1.0])
+    assert adjusted == pytest.approx(0.02)  # of two tests
+
+
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+def test_the_teacher_agrees_with_ar_decoding(cfg):
+    """Two independent ways to the same tokens: cache and training forward."""
+    sampling = Sampling(temperature=0.0, cfg=cfg)
+    found = check_decoder(DecoderSpec("ar", AR), sampling)
+    assert found.verdict == "exact"
+    model = small_model(24, 3, 1)
+    text = prompts(model, 4, 1)
+    codes = torch.randint(0, 24, (4, 9), generator=torch.Generator().manual_seed(0))
+    changed = codes.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 24
+    before, after = (teacher_logits(model, text, c, cfg) for c in (codes, changed))
+    assert torch.equal(before[:, :6], after[:, :6])  # causal
+    assert not torch.equal(before[:, 6:], after[:, 6:])
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=0.5, top_k=5), Sampling(top_p=0.7),
+     Sampling(temperature=2.0, top_k=9, top_p=0.9)],
+)  # fmt: skip
+def test_the_second_writing_of_the_filters_agrees(sampling):
+    logits = 2 * torch.randn(50, 20, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(probabilities(logits, sampling).double(), processed(logits, sampling),
+                          atol=1e-6)  # fmt: skip
+
+
+def test_the_composition_is_scaled_and_otherwise_kept():
+    model = small_model(64, 3, 0)
+    spec = small_spec(composed("dynamic", lantern()), model, 1024)
+    assert spec.acceptance.kwargs == {"k": 6, "delta": 0.2}
+    assert spec.tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
+    tiny = small_spec(composed("dynamic", lantern()), MODEL, 1024)
+    assert tiny.acceptance.kwargs["k"] == 1
+    assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
+    default = PartSpec("decoders.acceptance.lantern.Lantern")  # k = 100 where none is given
+    assert small_spec(composed("chain", default), model, 1024).acceptance.kwargs == {"k": 6}
+    assert small_sampling(Sampling(top_k=1000), 64, 16384).top_k == 4
+    assert small_sampling(SAMPLING, 64, 1024) == SAMPLING
+
+
+def test_the_report_says_that_k_was_scaled():
+    found = check_decoder(composed("small", lantern()), Sampling(temperature=0.0, cfg=2.0))
+    assert "6 of 64" in found.detail
+    ar = check_decoder(DecoderSpec("ar", AR), Sampling(temperature=0.0))
+    assert "of 64" not in ar.detail
+
+
+def test_what_cannot_be_built_is_an_error():
+    tree = PartSpec("decoders.trees.static.Static", {"choices": [[0, 0]]})
+    with pytest.raises(DecoderError, match="no parent"):
+        check_decoder(DecoderSpec("x", SPECULATIVE, EAGLE, tree, lantern()), SAMPLING)
+    with pytest.raises(DecoderError, match="delta"):
+        check_decoder(composed("small", lantern(delta=1.5)), SAMPLING)
