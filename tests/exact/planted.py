@@ -109,10 +109,14 @@ class HalfAcceptance(Exact):
 
 
 class HalfTarget(Speculative):
-    """(6) The loop hands over the target's distribution rounded to bf16."""
+    """(6) The loop hands over the target's distribution rounded to bf16, then normalised."""
 
     def _step(self, *args):
-        with swapped("probabilities", lambda z, s: probabilities(z, s).bfloat16().float()):
+        def half(logits, sampling):
+            p = probabilities(logits, sampling).bfloat16().float()
+            return p / p.sum(-1, keepdim=True)
+
+        with swapped("probabilities", half):
             return super()._step(*args)
 
 

@@ -55,12 +55,13 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
     make(["vq"], steps="4", **where)
     make(["target"], steps="3", **where)
+    make(["target"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
     make(["drafter"], steps="3", **where)
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
     assert model.target.vocab_size == 64
     assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
-    assert card["target"]["figures"]["images"] == 3 * 2
+    assert card["target"]["figures"]["images"] == (3 + 2) * 2  # trained, then trained on
     assert card["vq"]["figures"]["valid_psnr_db"] > 0
     assert 0 < card["eagle"]["figures"]["valid_overlap"] < 1
     assert (tmp_path / "work" / "target" / "target.csv").exists()

@@ -35,6 +35,7 @@ class Plan:
     seed: int = 0
     steps: int | None = None  # None: the recipe's own number
     minutes: float | None = None  # stop a stage (and end its schedule) after this time
+    warm: bool = False  # the target goes on from the written weights instead of from nothing
 
     def settings(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
@@ -47,7 +48,7 @@ class Plan:
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
-    minutes=."""
+    minutes=, warm=."""
     plan = plan_of(settings)
     from decoders.tiny.recipes.card import write_card
 
@@ -74,6 +75,7 @@ def plan_of(settings: dict[str, str]) -> Plan:
         "steps": int,
         "minutes": float,
         "resume": lambda v: {"true": True, "false": False}[v.lower()],
+        "warm": lambda v: {"true": True, "false": False}[v.lower()],
     }
     values: dict[str, Any] = {"work": Path("work"), "weights": WEIGHTS}
     for name, value in settings.items():
@@ -137,12 +139,31 @@ def load_vq(weights: Path) -> Any:
     return vq
 
 
+def _written_target(plan: Plan) -> Any:
+    """The written text encoder and target, and how many images they have seen."""
+    from decoders.models.weights import read_json
+    from decoders.tiny.bundle import CARD, load_part
+    from decoders.tiny.recipes.target import CONFIG, Start, TextToCodes
+
+    card = read_json(plan.weights / CARD)
+    model = TextToCodes(CONFIG)
+    load_part(plan.weights, card, "text", model.text)
+    load_part(plan.weights, card, "target", model.target)
+    images = int(card["target"]["figures"]["images"])
+    return Start(model.requires_grad_(True).train(), images)
+
+
 def _target(plan: Plan) -> None:
     from decoders.models.weights import write_weights
     from decoders.tiny.recipes import drafter, target
 
+    start = _written_target(plan) if plan.warm else None
     model, figures = target.train(
-        load_vq(plan.weights), plan.work / "target", device=plan.device, **plan.settings()
+        load_vq(plan.weights),
+        plan.work / "target",
+        device=plan.device,
+        start=start,
+        **plan.settings(),
     )
     shared = {
         "trained_on": trained_on(),

@@ -6,6 +6,7 @@ image is seen once: the data set is unlimited, there is nothing to overfit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ def held_out(model: TextToCodes, vq: LlamaGenVQ, count: int = 192) -> dict[str, 
     return {"valid_nats": mean[False], "valid_nats_uncond": mean[True]}
 
 
+@dataclass(frozen=True)
+class Start:
+    """A model to go on from, and the images it has seen."""
+
+    model: TextToCodes
+    images: int
+
+
 def train(
     vq: LlamaGenVQ,
     out_dir: Path,
@@ -98,10 +107,13 @@ def train(
     resume: bool = True,
     device: str = "cpu",
     budget_seconds: float | None = None,
+    start: Start | None = None,
 ) -> tuple[TextToCodes, dict[str, Any]]:
-    """Trains target and text encoder; returns them with the model-card figures."""
+    """Trains target and text encoder, from `start` or from nothing; returns them with the figures
+    of the model card (`images` counts those of the start)."""
     torch.manual_seed(seed)
-    model = TextToCodes(CONFIG).to(device)
+    seen = 0 if start is None else start.images
+    model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
     vq = vq.eval().to(device)
     run = Run("target", out_dir, steps=steps, seed=seed, resume=resume, warmup=60)
 
@@ -115,14 +127,14 @@ def train(
         run,
         model,
         optimisers(model.float(), ADAM_LR, MUON_LR, DECAY),
-        lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
+        lambda step: (step, batch_of(vq, "train", OFFSET + seen + step * BATCH, BATCH)),
         step_loss,
         evaluate=lambda: held_out(model, vq),
         budget_seconds=budget_seconds,
     )
     done = int(run.history[-1]["step"]) + 1
     return model, {
-        "images": done * BATCH,
+        "images": seen + done * BATCH,
         "steps": done,
         "seconds": seconds,
         **held_out(model.eval(), vq, 480),
