@@ -104,10 +104,12 @@ class PairSampler:
         return VerifiedPairs(torch.stack(p), qs, torch.stack(children), torch.stack(valid))
 
 
-def kinds(count: Tensor, relaxed: Tensor, depth: int) -> Tensor:
-    """count [B] drafts accepted, relaxed [B, D] bool -> CodeKind [B, D + 1] of a step's codes."""
+def kinds(count: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:
+    """count [B] drafts accepted, relaxed [B, D] bool, leaf [B] bool (the last accepted node had no
+    child to reject) -> CodeKind [B, D + 1] of a step's codes."""
+    depth = relaxed.shape[1]
     span = torch.arange(depth + 1, device=count.device)
     drafted = torch.where(relaxed, int(CodeKind.RELAXED), int(CodeKind.DRAFT))  # [B, D]
     drafted = torch.nn.functional.pad(drafted, (0, 1))
-    last = torch.where(count == depth, int(CodeKind.BONUS), int(CodeKind.CORRECTED))[:, None]
+    last = torch.where(leaf, int(CodeKind.BONUS), int(CodeKind.CORRECTED))[:, None]
     return torch.where(span < count[:, None], drafted, last)

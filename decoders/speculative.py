@@ -154,7 +154,8 @@ class Speculative:
         new = draft.codes.gather(1, path.nodes[:, 1:])  # [B, D]
         span = torch.arange(self.tree.depth + 1, device=new.device)
         committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
-        self._record(run, path, committed, taken_moved, step)
+        leaf = ~_at(valid, path.last).any(-1)  # [B]
+        self._record(run, path, committed, taken_moved, leaf, step)
         if run.pairs.count:
             run.pairs.offer(*_visited(run, draft, path, p, codes, valid))
         hidden = self._commit(run, path, hidden)
@@ -221,6 +222,7 @@ class Speculative:
         path: Path,
         committed: Tensor,
         along: tuple[Tensor, Tensor, Tensor],
+        leaf: Tensor,
         step: int,
     ) -> None:
         size, depth = self.model.target.length, self.tree.depth
@@ -231,7 +233,7 @@ class Speculative:
         run.record.write(
             start,
             committed,
-            kind=kinds(path.count, relaxed, depth),
+            kind=kinds(path.count, relaxed, leaf),
             moved=moved,
             bound=bound,
             step=torch.full_like(committed, step),

@@ -9,8 +9,12 @@ loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.gate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, law_check
@@ -34,9 +38,20 @@ def check_decoder(
     the composition cannot be built.
     """
     codebook = CODEBOOK if model is None else model.target.vocab_size
-    if sampling.greedy:
-        return _greedy(spec, sampling, codebook)
-    return _sampling(spec, sampling, codebook)
+    with _one_thread():
+        return (_greedy if sampling.greedy else _sampling)(spec, sampling, codebook)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The gate's tensors are small: a second thread gains nothing, and where another process holds
+    its core, waiting for it makes every operation many times slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _greedy(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:

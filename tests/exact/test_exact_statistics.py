@@ -141,3 +141,12 @@ def test_what_cannot_be_built_is_an_error():
         check_decoder(DecoderSpec("x", SPECULATIVE, EAGLE, tree, lantern()), SAMPLING)
     with pytest.raises(DecoderError, match="delta"):
         check_decoder(composed("small", lantern(delta=1.5)), SAMPLING)
+
+
+def test_the_gate_runs_on_one_thread_and_gives_the_others_back(monkeypatch):
+    counts = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    with pytest.raises(DecoderError):
+        check_decoder(composed("small", lantern(delta=1.5)), SAMPLING)
+    assert counts == [1, 7]
