@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from bench.config import (
     build,
     check_type,
 )
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, nearest, unknown
 from bench.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,11 @@ def _entries(
     """Every entry composed; a global override that no entry has is an error."""
     unused = {str(o.input_line) for o in words.entry}
     entries: list[DecoderEntry] = []
+    known: set[str] = set()
     for item in chosen:
         own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
         base = compose_config("entry", own)
+        known |= set(_dotted(plain(base)))
         fits = [o for o in words.entry if _applies(base, o)]
         for override in fits:
             unused.discard(str(override.input_line))
@@ -130,8 +132,18 @@ def _entries(
             log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
     if unused:
         names = ", ".join(map(repr, sorted(unused)))
-        raise ConfigError(f"no decoder of the study has the setting {names}")
+        close = nearest(sorted(unused)[0].split("=")[0].lstrip("+~"), known)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
+
+
+def _dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Names of all settings, as in acceptance.delta."""
+    for key, value in config.items():
+        yield above + str(key)
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{above}{key}.")
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:

@@ -81,7 +81,30 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
             f"{_nearest(unknown[0], options)}; it takes: "
             f"{', '.join(options) or 'no options'}"
         )
+    for name, value in part.kwargs.items():
+        if name in parameters:
+            _check_kind(part.target, name, value, parameters[name].annotation)
     return cls(model, **extra, **part.kwargs)
+
+
+def _check_kind(target: str, name: str, value: Any, annotation: Any) -> None:
+    """Refuses a value that is not of the plain kind the class is annotated with (int, float, bool,
+    str); an int serves as a float. Other annotations are the class's own business."""
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    kinds: dict[str, tuple[tuple[type, ...], str]] = {
+        "int": ((int,), "a whole number"),
+        "float": ((int, float), "a number"),
+        "bool": ((bool,), "true or false"),
+        "str": ((str,), "a name"),
+    }
+    if kind not in kinds:
+        return
+    allowed, words = kinds[kind]
+    wrong_bool = isinstance(value, bool) and kind != "bool"
+    if wrong_bool or not isinstance(value, allowed):
+        raise DecoderError(
+            f"{target}: {name} must be {words}, found {value!r} ({type(value).__name__})"
+        )
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:

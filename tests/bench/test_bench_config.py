@@ -93,3 +93,8 @@ def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
     assert fake_study("run_dir=/elsewhere", "gate=true", "retry_failed=true").hash == base.hash
     for word in ("seed=5", "latency.prompts=3", "backend.threads=2", "acceptance.k=5"):
         assert fake_study(word).hash != base.hash, word
+
+
+def test_a_mistyped_setting_of_the_decoders_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'acceptance\.delta'"):
+        compose_study(["study=smoke", "acceptance.dleta=0.1"])
