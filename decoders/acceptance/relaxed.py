@@ -61,7 +61,7 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
 
 
 class RelaxedRule:
-    """A rule is a bound; subclass-free: `bound_of` is given by the concrete rule's constructor."""
+    """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
     def __init__(self, model: Any, k: int, residual: str, metric: str) -> None:
         if residual not in RESIDUALS:
