@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from bench.errors import DiskFullError, FolderError
 
 SCHEMA_VERSION = 1
-PROTOCOLS = ("latency", "quality", "floor")
 
 _TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
 _LISTS = {

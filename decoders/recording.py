@@ -37,7 +37,8 @@ class Recorder:
             buffer.scatter_(1, index, value.to(buffer.dtype))
 
     def check(self, p: Tensor) -> None:
-        """Remembers whether a distribution was not finite; `finish` reports it."""
+        """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
+        end."""
         self.bad |= ~torch.isfinite(p.sum())
 
     def finish(

@@ -124,10 +124,6 @@ def run_all(modules: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
-def count_parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
 def to_unit(images: Tensor) -> Tensor:
     """[-1, 1] -> [0, 1], clamped, float32."""
     return torch.clamp(images.float() * 0.5 + 0.5, 0.0, 1.0)
