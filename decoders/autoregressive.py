@@ -20,7 +20,7 @@ from decoders.api import (
     Sampling,
     TextFeatures,
 )
-from decoders.distribution import guided, probabilities
+from decoders.distribution import code_logits, probabilities
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
@@ -76,7 +76,7 @@ class Autoregressive:
         cache = target.new_cache(rows, target.prefix + length)
         record = Recorder(batch, length, 1, self.model.device)
         hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
-        mask = F.pad(text.mask, (0, length)).repeat(copies, 1)[:, None]  # [R, 1, S]
+        mask = F.pad(text.row_mask(copies), (0, length))[:, None]  # [R, 1, S]
         places = torch.arange(length, device=mask.device).expand(rows, -1)  # [R, L]
         watch.lap("prefill")
         codes = torch.empty(0)  # [B], the code just chosen
@@ -87,7 +87,7 @@ class Autoregressive:
                 hidden = target.forward_codes(
                     codes.repeat(copies)[:, None], grid, grid + target.prefix, mask, cache
                 )
-            logits = guided(target.logits(hidden), sampling.cfg)[:, 0]  # [B, V]
+            logits = code_logits(target, hidden, sampling.cfg, places[:batch, j : j + 1])[:, 0]
             codes, p = choose(logits, sampling, noise.uniform[:, j, TARGET_SLOT])
             record.check(p)
             record.codes[:, j] = codes

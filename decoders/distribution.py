@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.api import Sampling
+from decoders.api import Sampling, Target
+
+IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
 
 def guided(logits: Tensor, cfg: float) -> Tensor:
@@ -22,6 +24,22 @@ def guided(logits: Tensor, cfg: float) -> Tensor:
         return logits
     cond, uncond = logits.chunk(2, 0)
     return torch.lerp(uncond, cond, cfg)
+
+
+def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
+    """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
+
+    Where the model has structural codes (Lumina's row ends) they stand at their places with
+    certainty and nowhere else.
+    """
+    logits = guided(target.logits(hidden), cfg)
+    forced = target.forced
+    if forced is None:
+        return logits
+    must = forced[places.clamp_max(len(forced) - 1)][..., None]  # [B, T, 1]
+    code = torch.arange(logits.shape[-1], device=logits.device)
+    structural = torch.isin(code, forced)  # [V]
+    return logits.masked_fill(torch.where(must < 0, structural, code != must), IMPOSSIBLE)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -26,7 +26,7 @@ from decoders.api import (
 )
 from decoders.autoregressive import choose, require_finite
 from decoders.cache import KVCache
-from decoders.distribution import guided, probabilities
+from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
@@ -47,7 +47,7 @@ POLL = 8  # steps between looks at whether all rows are done, on a device that r
 class Run:
     """The moving state of B images."""
 
-    text: TextFeatures
+    seen: Tensor  # [R, S] bool, positions open to every query: valid prefix, and all behind it
     noise: Noise
     cache: KVCache
     session: DraftSession
@@ -114,7 +114,8 @@ class Speculative:
         cache = target.new_cache(batch * copies, capacity)
         record = Recorder(batch, target.length, tree.depth + 1, device)
         hidden = target.prefill(text, copies, cache)  # [R, P, D]
-        logits = guided(target.logits(hidden[:, -1:]), self.sampling.cfg)[:, 0]  # [B, V]
+        ones = torch.ones(batch, dtype=torch.long, device=device)
+        logits = code_logits(target, hidden[:, -1:], self.sampling.cfg, ones[:, None] - 1)[:, 0]
         first, p = choose(logits, self.sampling, noise.uniform[:, 0, TARGET_SLOT])
         record.check(p)
         record.first(first)
@@ -122,11 +123,10 @@ class Speculative:
         session = self.drafter.begin(
             text, hidden, self.sampling, tree.depth + 1, tree.session_nodes
         )
-        ones = torch.ones(batch, dtype=torch.long, device=device)
         root_logits = session.advance(hidden[:, -1:], first[:, None], ones, ones - 1)
         watch.lap("draft")
         run = Run(
-            text,
+            F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
             noise,
             cache,
             session,
@@ -177,15 +177,15 @@ class Speculative:
         base = target.prefix + root_place
         nodes = draft.codes.shape[1]
         slots = base + torch.arange(nodes, device=base.device)  # [B, N + 1]
-        mask = _tree_mask(run, draft, base)  # [B, N + 1, S]
+        places = root_place + draft.depth  # [B, N + 1]
         hidden = target.forward_codes(
             draft.codes.repeat(copies, 1),
-            (root_place + draft.depth).repeat(copies, 1),
+            places.repeat(copies, 1),
             slots.repeat(copies, 1),
-            mask.repeat(copies, 1, 1),
+            _tree_mask(run, draft, base, copies),
             run.cache,
         )
-        return hidden, guided(target.logits(hidden), self.sampling.cfg)
+        return hidden, code_logits(target, hidden, self.sampling.cfg, places + 1)
 
     def _decide(
         self, run: Run, draft: Draft, p: Tensor, codes: Tensor, valid: Tensor
@@ -261,21 +261,19 @@ def _at(values: Tensor, node: Tensor) -> Tensor:
     return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
 
 
-def _tree_mask(run: Run, draft: Draft, base: Tensor) -> Tensor:
-    """Who sees whom: valid prefix, committed codes, ancestors and self -> [B, N + 1, S] bool."""
+def _tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
+    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool."""
     batch, nodes = draft.codes.shape
     ancestry = torch.eye(nodes, dtype=torch.bool, device=base.device).repeat(batch, 1, 1)
     node = draft.parents
     for _ in range(int(run.record.span.shape[0]) - 1):  # depth levels up
         ancestry = ancestry.scatter(2, node[..., None], True)
         node = draft.parents.gather(1, node)
-    prefix = run.text.mask.shape[1]
     relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
     inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    text = F.pad(run.text.mask, (0, run.cache.capacity - prefix), value=True)  # [B, S]
-    before = ((relative < 0) & text)[:, None]  # [B, 1, S]
+    before = ((relative < 0).repeat(copies, 1) & run.seen)[:, None]  # [R, 1, S]
     index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
-    return before | (ancestry.gather(2, index) & inside[:, None])
+    return before | (ancestry.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
 
 
 def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

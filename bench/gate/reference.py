@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.llamagen import LlamaGen
+from decoders.models.transformer import Transformer
 
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32
 
@@ -20,7 +20,7 @@ EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side 
 def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: float) -> Tensor:
     """Guided logits [B, L, V] float32 that predict every code from the ones before it."""
     target = model.target
-    if not isinstance(target, LlamaGen):
+    if not isinstance(target, Transformer):
         raise TypeError("the gate's small models are LlamaGen targets")
     drop = torch.zeros(len(codes), dtype=torch.bool)
     with torch.inference_mode():

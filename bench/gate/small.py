@@ -18,7 +18,7 @@ from torch import Tensor
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen
+from decoders.models.transformer import Transformer
 from decoders.models.small import random_model
 from decoders.noise import OVERRUN, SLOTS, Noise
 
@@ -53,7 +53,7 @@ def small_model(
     target does, so that it half knows what it will say?"""
     model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed)
     target, net = model.target, model.drafters["eagle"]
-    if not isinstance(target, LlamaGen) or not isinstance(net, EagleNet):
+    if not isinstance(target, Transformer) or not isinstance(net, EagleNet):
         raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
     width = target.width
     with torch.no_grad():
@@ -73,7 +73,7 @@ def small_model(
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     """`count` different random captions of different lengths, left-padded."""
     target = model.target
-    if not isinstance(target, LlamaGen):
+    if not isinstance(target, Transformer):
         raise TypeError("the gate's small models are LlamaGen targets")
     generator = torch.Generator().manual_seed(seed)
     shape = (count, target.prefix, target.cfg.text_width)

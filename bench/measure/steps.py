@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.distribution import guided, probabilities
+from decoders.distribution import code_logits, probabilities
 from decoders.noise import sample
 
 ROUNDS = 60
@@ -104,14 +104,15 @@ def _forward(
     codes = torch.zeros(copies, count, dtype=torch.long, device=model.device)
     grid = place + torch.arange(count, device=model.device).expand(copies, -1)
     slots = target.prefix + grid
-    seen = F.pad(text.mask, (0, place + count), value=True)  # [1, S' so far]
-    mask = F.pad(seen, (0, cache.capacity - seen.shape[1])).repeat(copies, 1)[:, None]
+    seen = F.pad(text.row_mask(copies), (0, place + count), value=True)  # [G, S' so far]
+    mask = F.pad(seen, (0, cache.capacity - seen.shape[1]))[:, None]  # [G, 1, S]
     mask = mask.expand(-1, count, -1)  # [G, T, S]
     u = torch.full((1, count), 0.5, device=model.device)
 
     def run() -> Tensor:
         hidden = target.forward_codes(codes, grid, slots, mask, cache)
-        p = probabilities(guided(target.logits(hidden), sampling.cfg), sampling)
+        logits = code_logits(target, hidden, sampling.cfg, grid[:1] + 1)
+        p = probabilities(logits, sampling)
         return p.argmax(-1) if sampling.greedy else sample(p, u)
 
     return run

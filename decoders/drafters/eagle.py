@@ -17,31 +17,54 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
-from decoders.distribution import guided
-from decoders.models.llamagen import Layer, LlamaGenConfig, additive, prefix_mask, rope_table
+from decoders.distribution import code_logits
+from decoders.models.transformer import Layer, TransformerConfig, additive, prefix_mask, rope_table
 
 
 class EagleNet(nn.Module):
-    """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match."""
+    """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
+
+    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
+    """
 
     rope: Tensor
+    code_tokens: Tensor | None
 
-    def __init__(self, cfg: LlamaGenConfig) -> None:
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.embed_tokens = nn.Embedding(cfg.vocab, cfg.width)
+        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
         self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
         self.register_buffer("rope", rope_table(cfg)[1:], persistent=False)
+        own = torch.arange(cfg.vocab) if cfg.tokens else None
+        self.register_buffer("code_tokens", own, persistent=False)
 
-    def mix(self, codes: Tensor, features: Tensor) -> Tensor:
-        """codes [R, T], features [R, T, D] -> layer input [R, T, D]."""
-        embedded = self.embed_tokens(codes).to(features.dtype)
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of the embedding, same shape."""
+        return codes if self.code_tokens is None else self.code_tokens[codes]
+
+    def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
+        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
+        if self.cfg.conditioning == "tokens":
+            return text.token_ids(drop)[:, 1:]
+        return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
+
+    def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
+        have no padding mask (METHODS 6)."""
+        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
+        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
+
+    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
+        """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
+        embedded = self.embed_tokens(ids).to(features.dtype)
         return self.fc(torch.cat([embedded, features], -1))
 
     def run(
         self,
-        codes: Tensor,
+        ids: Tensor,
         features: Tensor,
         rope: Tensor,
         bias: Tensor,
@@ -49,13 +72,13 @@ class EagleNet(nn.Module):
         index: Tensor,
     ) -> Tensor:
         """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
-        return self.layers[0](self.mix(codes, features), rope, bias, 0, cache, index)
+        return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
 
-    def forward(self, codes: Tensor, features: Tensor, mask: Tensor) -> Tensor:
-        """Teacher-forced training: codes [B, T], features [B, T, D], mask [B, T, T] bool, where T =
+    def forward(self, ids: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Teacher-forced training: ids [B, T], features [B, T, D], mask [B, T, T] bool, where T =
         P - 1 prefix places and then the image's codes."""
-        rope = self.rope[: codes.shape[1]]  # [T, d / 2]
-        x = self.mix(codes, features)
+        rope = self.rope[: ids.shape[1]]  # [T, d / 2]
+        x = self.mix(ids, features)
         return self.layers[0](x, rope, additive(mask, x.dtype))
 
 
@@ -87,7 +110,8 @@ class EagleSession:
         heads, head_dim = net.cfg.heads, net.cfg.head_dim
         self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
         self.places = torch.arange(capacity, device=device)  # [S]
-        mask = self._rows(text.mask)[:, : self.start]  # [R, P - 1]
+        rows_text, drop = text.paired(self.copies)
+        mask = net.valid(rows_text, drop)  # [R, P - 1]
         self.prefix = F.pad(mask, (0, capacity - self.start))[:, None]  # [R, 1, S]
         self.behind = self.places >= self.start  # [S], slots of the image's codes
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
@@ -96,51 +120,60 @@ class EagleSession:
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
         if self.start:
-            self._read_prefix(mask, prefix_hidden)
+            self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""
         return values if self.copies == 1 else torch.cat([values] * self.copies)
 
-    def _read_prefix(self, mask: Tensor, hidden: Tensor) -> None:
+    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
         size = self.start
-        seen = F.pad(prefix_mask(mask), (0, self.cache.capacity - size))  # [R, P - 1, S]
+        seen = F.pad(
+            prefix_mask(mask, self.net.cfg), (0, self.cache.capacity - size)
+        )  # [R, P - 1, S]
         slots = self.places[:size].expand(len(mask), -1)  # [R, P - 1]
-        codes, bias = torch.zeros_like(slots), additive(seen, hidden.dtype)[:, 0]
-        self._forward(codes, hidden[:, :size], slots, slots, bias)
+        self._forward(ids, hidden[:, :size], slots, slots, additive(seen, hidden.dtype)[:, 0])
 
     def _forward(
-        self, codes: Tensor, features: Tensor, slots: Tensor, places: Tensor, bias: Tensor
+        self, ids: Tensor, features: Tensor, slots: Tensor, places: Tensor, bias: Tensor
     ) -> Tensor:
-        """codes, slots and places in the rotary table [R, T]; features [R, T, D]; bias [R, T, S]
+        """ids, slots and places in the rotary table [R, T]; features [R, T, D]; bias [R, T, S]
         -> features [R, T, D]."""
         self.calls += 1
         rope = self.net.rope[places.clamp_max(len(self.net.rope) - 1)][:, None]  # [R, 1, T, d / 2]
         index = self.cache.flat_index(slots)
-        return self.net.run(codes, features, rope, bias[:, None], self.cache, index)
+        return self.net.run(ids, features, rope, bias[:, None], self.cache, index)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
         seen = self.behind & (self.places <= slots[..., None])  # [R, T, S]
         bias = additive(seen | self.prefix, hidden.dtype)[:, 0]  # [R, T, S]
-        out = self._forward(self._rows(codes), hidden, slots, slots, bias)
+        ids = self.net.token_ids(self._rows(codes))
+        out = self._forward(ids, hidden, slots, slots, bias)
         last = count[:, None] - 1  # [B, 1]
         self.root_code = codes.gather(1, last)[:, 0]
         last = self._rows(last)  # [R, 1]
         self.features[:, :1] = take(out, last)
         self.bias[:, :1] = take(bias, last)
         self.root_slot = slots.gather(1, last)  # [R, 1]
-        return guided(self.target.logits(self.features[:, :1]), self.cfg)[:, 0]
+        return self._logits(self.features[:, :1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
         bias = take(self.bias, parents).scatter_(2, slots[..., None], 0.0)  # [R, w, S]
-        out = self._forward(codes, take(self.features, parents), slots, places, bias)
+        ids = self.net.token_ids(codes)
+        out = self._forward(ids, take(self.features, parents), slots, places, bias)
         self.bias.index_copy_(1, nodes, bias)
         self.features.index_copy_(1, nodes, out)
-        return guided(self.target.logits(out), self.cfg)
+        return self._logits(out, depth)
+
+    def _logits(self, features: Tensor, depth: int) -> Tensor:
+        """Guided logits [B, w, V] of the codes after nodes of one depth; features [R, w, D]."""
+        batch = len(self.root_code)
+        places = self.root_slot[:batch] - self.start + depth + 1  # [B, 1]
+        return code_logits(self.target, features, self.cfg, places.expand(-1, features.shape[1]))
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
@@ -176,11 +209,11 @@ class Eagle:
 
 
 def check_match(net: Any, target: Any) -> None:
-    """Drafter and target must agree on width, vocabulary and grid."""
+    """Drafter and target must agree on width, vocabulary, image length and prefix."""
     pairs = {
         "width": (net.cfg.width, target.width),
         "vocab": (net.cfg.vocab, target.vocab_size),
-        "grid": (net.cfg.grid**2, target.length),
+        "length": (net.cfg.length, target.length),
         "prefix": (net.cfg.prefix, target.prefix),
     }
     wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen, LlamaGenConfig, cast
+from decoders.models.transformer import Transformer, TransformerConfig, cast
 
 SHARPNESS = 6.0  # scale of the random output head
 
@@ -59,7 +59,7 @@ def random_model(
 ) -> ImageModel:
     """An `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
     place = torch.device(device)
-    config = LlamaGenConfig(
+    config = TransformerConfig(
         vocab=vocab,
         width=width,
         layers=layers,
@@ -71,7 +71,7 @@ def random_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        target, drafter = LlamaGen(config), EagleNet(config)
+        target, drafter = Transformer(config), EagleNet(config)
         for module in (target, drafter):
             for name, parameter in module.named_parameters():
                 if parameter.ndim == 2 and "output" not in name:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen, LlamaGenConfig, cast
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.transformer import Transformer, TransformerConfig, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.weights import load_into, read_json, read_tensors
 
@@ -78,12 +78,12 @@ def load(
     hashes["vq"] = load_part(folder, card, "vq", vq)
     text = WordEncoder(config_of(WordEncoderConfig, card["text"]["config"], path))
     hashes["text"] = load_part(folder, card, "text", text)
-    config = config_of(LlamaGenConfig, card["target"]["config"], path)
-    target = LlamaGen(config)
+    config = config_of(TransformerConfig, card["target"]["config"], path)
+    target = Transformer(config)
     hashes["target"] = load_part(folder, card, "target", target)
     built: dict[str, Any] = {}
     if drafters:
-        net = EagleNet(config_of(LlamaGenConfig, card["eagle"]["config"], path))
+        net = EagleNet(config_of(TransformerConfig, card["eagle"]["config"], path))
         hashes["eagle"] = load_part(folder, card, "eagle", net)
         built["eagle"] = cast(net, place, kind)
     return ImageModel(

@@ -16,7 +16,7 @@ from torch import Tensor
 from decoders.api import TextFeatures
 from decoders.distribution import guided
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen, prefix_mask
+from decoders.models.transformer import Transformer, prefix_mask
 
 
 @dataclass(frozen=True)
@@ -35,37 +35,37 @@ class Paired:
 
     codes: Tensor  # [B, L]
     hidden: Tensor  # [2 B, P + L - 1, D] float32
-    mask: Tensor  # [B, P] text validity
+    text: TextFeatures  # of B captions
 
 
 @torch.no_grad()
-def paired_states(target: LlamaGen, text: TextFeatures, codes: Tensor) -> Paired:
+def paired_states(target: Transformer, text: TextFeatures, codes: Tensor) -> Paired:
     """The target's states with and without the caption."""
-    rows = TextFeatures(text.features.repeat(2, 1, 1), text.mask.repeat(2, 1))
-    drop = torch.arange(2 * len(codes), device=codes.device) >= len(codes)
+    rows, drop = text.paired(2)
     with torch.autocast(codes.device.type, torch.bfloat16):
         hidden = target.hidden_states(rows, codes.repeat(2, 1), drop)
-    return Paired(codes, hidden.float(), text.mask)
+    return Paired(codes, hidden.float(), text)
 
 
 def predict(net: EagleNet, states: Paired, noise: Tensor | None = None) -> Tensor:
     """Drafted features [2 B, L - 1, D]: entry j is the drafter's guess of the state after code
     j."""
-    prefix = states.mask.shape[1]
-    codes = F.pad(states.codes, (prefix - 1, 0)).repeat(2, 1)  # [2 B, P - 1 + L]
-    valid = F.pad(states.mask[:, : prefix - 1], (0, states.codes.shape[1]), value=True)
+    rows, drop = states.text.paired(2)
+    ids = net.token_ids(states.codes).repeat(2, 1)  # [2 B, L]
+    ids = torch.cat([net.prefix_ids(rows, drop), ids], 1)  # [2 B, P - 1 + L]
+    valid = F.pad(net.valid(rows, drop), (0, states.codes.shape[1]), value=True)
     features = states.hidden if noise is None else states.hidden + noise
-    out = net(codes, features, prefix_mask(valid).repeat(2, 1, 1))
-    return out[:, prefix - 1 : -1]
+    out = net(ids, features, prefix_mask(valid, net.cfg))
+    return out[:, net.cfg.prefix - 1 : -1]
 
 
-def draft_logits(target: LlamaGen, features: Tensor, cfg: float) -> Tensor:
+def draft_logits(target: Transformer, features: Tensor, cfg: float) -> Tensor:
     """Guided logits [B, T, V] of paired features [2 B, T, D]."""
     return guided(target.logits(features.to(target.output.weight.dtype)), cfg)
 
 
 def eagle_loss(
-    net: EagleNet, target: LlamaGen, states: Paired, loss: EagleLoss, generator: torch.Generator
+    net: EagleNet, target: Transformer, states: Paired, loss: EagleLoss, generator: torch.Generator
 ) -> tuple[Tensor, dict[str, float]]:
     """Scalar loss and its parts; `overlap` is the mean of sum_x min(p, q) over places: the share of
     single drafts that the exact rule accepts."""
@@ -73,7 +73,7 @@ def eagle_loss(
     noise = torch.rand(shape, generator=generator).to(states.hidden.device) - 0.5
     with torch.autocast(states.codes.device.type, torch.bfloat16):
         drafted = predict(net, states, noise * loss.feature_noise)  # [2 B, L - 1, D]
-        truth = states.hidden[:, states.mask.shape[1] :]  # [2 B, L - 1, D]
+        truth = states.hidden[:, net.cfg.prefix :]  # [2 B, L - 1, D]
         q = draft_logits(target, drafted, loss.cfg).log_softmax(-1)
         with torch.no_grad():
             p = draft_logits(target, truth, loss.cfg).softmax(-1)

@@ -243,10 +243,13 @@ def test_a_decoder_is_built_of_its_parts():
     assert decoder.sampling.cfg == 2.0
 
 
-@pytest.mark.parametrize("change", [{"width": 16}, {"vocab": 9}, {"grid": 3}])
-def test_a_drafter_of_another_target_is_refused(change):
+@pytest.mark.parametrize(
+    ("found", "change"),
+    [("width", {"width": 16}), ("vocab", {"vocab": 9}), ("length", {"grid": 3})],
+)
+def test_a_drafter_of_another_target_is_refused(found, change):
     target, other = random_model(vocab=8), random_model(**{"vocab": 8, **change})
     target.drafters["eagle"] = other.drafters["eagle"]
     part = PartSpec("decoders.drafters.eagle.Eagle")
-    with pytest.raises(DecoderError, match=f"do not fit: {next(iter(change))}: drafter"):
+    with pytest.raises(DecoderError, match=f"do not fit: {found}: drafter"):
         build_part(part, target)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.models.llamagen import LlamaGenConfig
+from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
 from decoders.tiny.recipes import drafter, make, plan_of, target, vq
@@ -22,7 +22,7 @@ from decoders.tiny.recipes.loop import Run, cosine, restore
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipes at toy size: a step takes milliseconds."""
     shape = VQConfig(codes=64, dim=4, channels=8, ch_mult=(1, 1, 2), res_blocks=1, z_channels=8)
-    net = LlamaGenConfig(
+    net = TransformerConfig(
         vocab=64,
         width=32,
         layers=2,

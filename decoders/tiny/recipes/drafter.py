@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.drafters.eagle import EagleNet
-from decoders.models.llamagen import LlamaGen
+from decoders.models.transformer import Transformer
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.tiny.recipes.loop import Run, fit, optimisers
 from decoders.tiny.recipes.target import batch_of
@@ -24,9 +24,9 @@ CFG = 3.0  # between fidelity to the caption and variety; also what the drafter 
 MUON_LR, ADAM_LR, DECAY = 0.02, 2e-3, 0.01
 
 
-def target_of(model: ImageModel) -> LlamaGen:
+def target_of(model: ImageModel) -> Transformer:
     """The target as the class whose states this recipe can compute."""
-    if not isinstance(model.target, LlamaGen):
+    if not isinstance(model.target, Transformer):
         raise DecoderError(
             f"the EAGLE recipe trains on LlamaGen targets, found {type(model.target).__name__}"
         )

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import TextFeatures
-from decoders.models.llamagen import LlamaGen, LlamaGenConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.tiny.recipes.loop import Run, fit, optimisers
 from decoders.tiny.recipes.vq import images_of
 from decoders.tiny.scenes import scene_captions, vocabulary
 
-CONFIG = LlamaGenConfig(
+CONFIG = TransformerConfig(
     vocab=1024,
     width=256,
     layers=10,
@@ -43,12 +43,12 @@ MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
 class TextToCodes(nn.Module):
     """Text encoder and target as one module, so that one checkpoint holds both."""
 
-    def __init__(self, cfg: LlamaGenConfig) -> None:
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         self.text = WordEncoder(
             WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
         )
-        self.target = LlamaGen(cfg)
+        self.target = Transformer(cfg)
 
     def features(self, captions: list[str]) -> TextFeatures:
         ids, mask = self.text.tokenizer(captions)

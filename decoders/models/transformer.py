@@ -1,11 +1,13 @@
-"""LlamaGen (2406.06525): a decoder-only transformer over VQ codes with a text prefix.
+"""The decoder-only transformer over VQ codes that serves every target and every EAGLE drafter.
 
-One module for every size, for training and for decoding: RMSNorm, SwiGLU, 2-D RoPE over the grid,
-text features through a caption MLP, an unconditional embedding for guidance. Parameter names follow
-the original checkpoint, except that w1 and w3 of the feed-forward are one matrix ``w13``.
+LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
+are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
+normalised queries and keys. Everything else is one module: RMSNorm, SwiGLU, a preallocated cache.
+Parameter names follow LlamaGen's original checkpoint, except that w1 and w3 of the feed-forward are
+one matrix ``w13``; `decoders.models.llamagen` and `.chameleon` read the released layouts into it.
 
-The rotary table of the prefix is **zero** in the released models (METHODS 6), so prefix keys and
-queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
+The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
+and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
 """
 
 from __future__ import annotations
@@ -19,14 +21,29 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache
+from decoders.models.conditioning import TokenEmbedder, conditioning
 
-OVERRUN = 64  # zero rotary rows past the last cell, for tree nodes beyond the image's end
-ROPE_BASE = 10000.0
+OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
+CHOICES = {
+    "prefix_rope": ("zero", "identity"),
+    "positions": ("grid", "line"),
+    "conditioning": ("caption", "class", "tokens"),
+    "pads": ("masked", "released"),
+}
 
 
 @dataclass(frozen=True)
-class LlamaGenConfig:
-    """Shape of a target. ``grid`` is the image side in codes, ``prefix`` the text positions P."""
+class TransformerConfig:
+    """Shape of a target or drafter.
+
+    vocab: V, the codes it predicts. grid: image side in codes. prefix: P. conditioning: the prefix
+    is a caption's features [P, text_width], a class (P = 1; `classes` of them), or token ids of the
+    model's own vocabulary (`tokens` of them, of which the codes are a part). row_end: every row of
+    the grid is closed by a structural code, V - 1, that no one may choose elsewhere (Lumina).
+    positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
+    position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
+    METHODS 6), which only the drafter's prefix notices.
+    """
 
     vocab: int = 16384
     width: int = 1280
@@ -38,25 +55,55 @@ class LlamaGenConfig:
     text_width: int = 2048
     norm_eps: float = 1e-5
     prefix_rope: str = "zero"
+    conditioning: str = "caption"
+    classes: int = 1000
+    tokens: int = 0
+    positions: str = "grid"
+    rope_base: float = 10000.0
+    qk_norm: bool = False
+    row_end: bool = False
+    pads: str = "masked"
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"
             )
-        if self.prefix_rope not in ("zero", "identity"):
-            raise DecoderError(f"prefix_rope is 'zero' or 'identity', found {self.prefix_rope!r}")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise DecoderError(
+                    f"{name} is one of {', '.join(allowed)}, found {getattr(self, name)!r}"
+                )
+        if self.conditioning == "class" and self.prefix != 1:
+            raise DecoderError(f"a class is a prefix of one position, found {self.prefix}")
+        if self.conditioning == "tokens" and self.tokens < self.vocab:
+            raise DecoderError(
+                f"the codes are part of the vocabulary: tokens {self.tokens} < codes {self.vocab}"
+            )
+
+        if self.pads == "released" and (self.positions, self.prefix_rope) != ("grid", "zero"):
+            raise DecoderError('pads="released" is a property of LlamaGen\'s zero prefix rotation')
 
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
 
+    @property
+    def length(self) -> int:
+        """L: places of an image, structural codes included."""
+        return self.grid * (self.grid + self.row_end)
 
-def rope_table(cfg: LlamaGenConfig) -> Tensor:
-    """[P + grid**2 + OVERRUN, d / 2] complex64: half of a head turns with the row, half with the
-    column; interleaved pairs; zero past the end, zero or one on the prefix."""
+
+def rope_table(cfg: TransformerConfig) -> Tensor:
+    """[P + L + OVERRUN, d / 2] complex64, interleaved pairs. On the grid: half of a head turns with
+    the row, half with the column; zero past the end, zero or one on the prefix."""
+    if cfg.positions == "line":
+        frequency = 1.0 / cfg.rope_base ** (torch.arange(0, cfg.head_dim, 2).float() / cfg.head_dim)
+        place = torch.arange(cfg.prefix + cfg.length + OVERRUN).float()
+        angle = torch.outer(place, frequency)  # [P + L + OVERRUN, d / 2]
+        return torch.polar(torch.ones_like(angle), angle)
     half = cfg.head_dim // 2
-    frequency = 1.0 / ROPE_BASE ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
+    frequency = 1.0 / cfg.rope_base ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
     angle = torch.outer(torch.arange(cfg.grid).float(), frequency)  # [grid, d / 4]
     side = cfg.grid
     grid = torch.cat(
@@ -66,6 +113,15 @@ def rope_table(cfg: LlamaGenConfig) -> Tensor:
     fill = 0.0 if cfg.prefix_rope == "zero" else 1.0
     prefix = torch.full((cfg.prefix, half), fill, dtype=cells.dtype)
     return torch.cat([prefix, cells, torch.zeros(OVERRUN, half, dtype=cells.dtype)])
+
+
+def forced_codes(cfg: TransformerConfig) -> Tensor | None:
+    """[L + OVERRUN] int64: the structural code that must stand at a place, -1 where the model
+    chooses; None where it always does."""
+    if not cfg.row_end:
+        return None
+    place = torch.arange(cfg.length + OVERRUN)
+    return torch.where(place % (cfg.grid + 1) == cfg.grid, cfg.vocab - 1, -1)
 
 
 def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -89,37 +145,6 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
-class CaptionMLP(nn.Module):
-    """Text features [.., F] -> [.., D]."""
-
-    def __init__(self, text_width: int, width: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(text_width, width, bias=False)
-        self.fc2 = nn.Linear(width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
-
-
-class CaptionEmbedder(nn.Module):
-    """The prefix: caption features, or the unconditional embedding on all P positions."""
-
-    def __init__(self, cfg: LlamaGenConfig) -> None:
-        super().__init__()
-        self.cap_proj = CaptionMLP(cfg.text_width, cfg.width)
-        self.uncond_embedding = nn.Parameter(
-            torch.randn(cfg.prefix, cfg.text_width) / cfg.text_width**0.5
-        )
-
-    def forward(self, features: Tensor, drop: Tensor | None = None) -> Tensor:
-        """features [R, P, F], drop [R] bool (True: unconditional) -> [R, P, D]."""
-        if drop is not None:
-            features = torch.where(
-                drop[:, None, None], self.uncond_embedding.to(features.dtype), features
-            )
-        return self.cap_proj(features.to(self.cap_proj.fc1.weight.dtype))
-
-
 def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(d) + mask) v: query [R, H, T, d], k, v [R, H, S, d], mask [R, 1, T, S].
 
@@ -133,11 +158,12 @@ def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self, cfg: LlamaGenConfig) -> None:
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         self.heads, self.head_dim = cfg.heads, cfg.head_dim
         self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
         self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
+        self.qk_norm = HeadNorm(cfg.heads, cfg.head_dim) if cfg.qk_norm else None
 
     def forward(
         self,
@@ -151,7 +177,8 @@ class Attention(nn.Module):
         rows, length, width = x.shape
         qkv = self.wqkv(x).view(rows, length, 3, self.heads, self.head_dim)
         qkv = qkv.permute(2, 0, 3, 1, 4)  # [3, R, H, T, d]
-        pairs = torch.view_as_complex(qkv[:2].float().unflatten(-1, (-1, 2)))
+        queries_keys = qkv[:2] if self.qk_norm is None else self.qk_norm(qkv[:2])
+        pairs = torch.view_as_complex(queries_keys.float().unflatten(-1, (-1, 2)))
         turned = torch.view_as_real(pairs * rope).flatten(-2).to(qkv.dtype)  # [2, R, H, T, d]
         query, k, v = turned[0], turned[1], qkv[2]  # [R, H, T, d] each
         if cache is not None and index is not None:
@@ -161,10 +188,23 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).reshape(rows, length, width))
 
 
+class HeadNorm(nn.Module):
+    """LayerNorm of every head's query and key, with its own scale and shift (Chameleon)."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 1, heads, 1, head_dim))
+        self.bias = nn.Parameter(torch.zeros(2, 1, heads, 1, head_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[2, R, H, T, d] queries and keys."""
+        return F.layer_norm(x, x.shape[-1:], eps=1e-5) * self.weight + self.bias
+
+
 class FeedForward(nn.Module):
     """SwiGLU: w2(silu(w1 x) * w3 x), w1 and w3 stacked in one matrix."""
 
-    def __init__(self, cfg: LlamaGenConfig) -> None:
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         self.w13 = nn.Linear(cfg.width, 2 * cfg.ffn, bias=False)
         self.w2 = nn.Linear(cfg.ffn, cfg.width, bias=False)
@@ -177,7 +217,7 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6)."""
 
-    def __init__(self, cfg: LlamaGenConfig, input_norm: bool = True) -> None:
+    def __init__(self, cfg: TransformerConfig, input_norm: bool = True) -> None:
         super().__init__()
         self.attention = Attention(cfg)
         self.feed_forward = FeedForward(cfg)
@@ -205,31 +245,45 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(mask, empty, float("-inf")).unsqueeze(1)
 
 
-def prefix_mask(valid: Tensor) -> Tensor:
-    """Text validity [R, P] -> causal mask [R, P, P]; a padded query sees itself only, so no row is
-    empty (its state is never read by a valid position)."""
+def prefix_mask(valid: Tensor, cfg: TransformerConfig) -> Tensor:
+    """Validity [R, T], T >= P -> causal mask [R, T, T].
+
+    A padded query sees itself only, so no row is empty; its state is never read by a valid
+    position. With ``pads="released"`` it sees, as in the released float32 code, all positions up to
+    itself and the whole caption, all alike, as its query is zero (METHODS 6).
+    """
     size = valid.shape[1]
     causal = torch.ones(size, size, dtype=torch.bool, device=valid.device).tril()
+    if cfg.pads == "released":
+        caption = valid & (torch.arange(size, device=valid.device) < cfg.prefix)
+        return torch.where(
+            valid[:, :, None], causal & valid[:, None, :], causal | caption[:, None, :]
+        )
     eye = torch.eye(size, dtype=torch.bool, device=valid.device)
     return (causal & valid[:, None, :]) | eye
 
 
-class LlamaGen(nn.Module):
-    """The target. Decoding interface: `decoders.api.Target`; training: `forward`."""
+class Transformer(nn.Module):
+    """A target. Decoding interface: `decoders.api.Target`; training: `forward`."""
 
     rope: Tensor
+    code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
+    forced: Tensor | None  # see `forced_codes`
 
-    def __init__(self, cfg: LlamaGenConfig) -> None:
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         self.cfg = cfg
         self.vocab_size, self.width = cfg.vocab, cfg.width
-        self.length, self.prefix = cfg.grid**2, cfg.prefix
-        self.cls_embedding = CaptionEmbedder(cfg)
-        self.tok_embeddings = nn.Embedding(cfg.vocab, cfg.width)
+        self.length, self.prefix = cfg.length, cfg.prefix
+        self.cls_embedding = conditioning(cfg)
+        self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
         self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
         self.register_buffer("rope", rope_table(cfg), persistent=False)
+        self.register_buffer("forced", forced_codes(cfg), persistent=False)
+        own = torch.arange(cfg.vocab) if cfg.tokens else None
+        self.register_buffer("code_tokens", own, persistent=False)
         self.apply(self._init)
 
     @staticmethod
@@ -257,32 +311,34 @@ class LlamaGen(nn.Module):
             x = layer(x, rope, bias, i, cache, index)
         return self.norm(x)
 
+    def embed(self, codes: Tensor) -> Tensor:
+        """[R, T] int64 -> [R, T, D]."""
+        return self.tok_embeddings(codes if self.code_tokens is None else self.code_tokens[codes])
+
+    def _prefix(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """The prefix of R rows, drop [R] bool -> [R, P, D]."""
+        if isinstance(self.cls_embedding, TokenEmbedder):
+            return self.cls_embedding(text, drop, self.tok_embeddings)
+        return self.cls_embedding(text, drop)
+
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
         """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
 
-        Both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are filled.
+        With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
+        filled.
         """
-        expected = (self.prefix, self.cfg.text_width)
-        if tuple(text.features.shape[1:]) != expected:
-            raise DecoderError(
-                f"text features must be [B, P, F] with (P, F) = {expected}, found "
-                f"{tuple(text.features.shape)}; is this the model's own encoder?"
-            )
-        batch, rows = text.batch, guidance_rows * text.batch
-        drop = torch.arange(rows, device=text.mask.device) >= batch  # [R]
-        features = (text.features * text.mask[..., None]).repeat(guidance_rows, 1, 1)  # [R, P, F]
-        x = self.cls_embedding(features, drop)  # [R, P, D]
-        slots = torch.arange(self.prefix, device=x.device).expand(rows, -1)  # [R, P]
-        rope = self.rope[: self.prefix]  # [P, d / 2]
-        mask = prefix_mask(text.mask).repeat(guidance_rows, 1, 1)  # [R, P, P]
+        rows, drop = text.paired(guidance_rows)
+        x = self._prefix(rows, drop)  # [R, P, D]
+        slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
+        mask = prefix_mask(rows.valid(drop), self.cfg)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
-        return self._run(x, rope, mask, cache, cache.flat_index(slots))
+        return self._run(x, self.rope[: self.prefix], mask, cache, cache.flat_index(slots))
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
-        x = self.tok_embeddings(codes)  # [R, T, D]
+        x = self.embed(codes)  # [R, T, D]
         rope = self.rope[(self.prefix + grid_index).clamp_max(len(self.rope) - 1)]  # [R, T, d / 2]
         return self._run(x, rope[:, None], mask, cache, cache.flat_index(slots))
 
@@ -297,11 +353,11 @@ class LlamaGen(nn.Module):
         text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
         rows without their caption. The state at P - 1 + j predicts code j.
         """
-        prefix = self.cls_embedding(text.features * text.mask[..., None], drop)  # [B, P, D]
-        x = torch.cat([prefix, self.tok_embeddings(codes[:, :-1]).to(prefix.dtype)], 1)
+        prefix = self._prefix(text, drop)  # [B, P, D]
+        x = torch.cat([prefix, self.embed(codes[:, :-1]).to(prefix.dtype)], 1)
         total = x.shape[1]  # P + L - 1
-        valid = F.pad(text.mask, (0, total - self.prefix), value=True)  # [B, P + L - 1]
-        bias = additive(prefix_mask(valid), x.dtype)
+        valid = F.pad(text.valid(drop), (0, total - self.prefix), value=True)  # [B, P + L - 1]
+        bias = additive(prefix_mask(valid, self.cfg), x.dtype)
         rope = self.rope[:total]  # [T, d / 2]
         for layer in self.layers:
             x = layer(x, rope, bias)

@@ -1,0 +1,85 @@
+"""What a target is conditioned on: a caption's features, a class, or tokens of its own vocabulary.
+
+Each embedder turns the prefix of R rows into its states; rows marked in `drop` get the
+unconditional prefix instead (guidance, METHODS 2). Names follow LlamaGen's original checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, TextFeatures
+
+
+class CaptionMLP(nn.Module):
+    """Text features [.., F] -> [.., D]."""
+
+    def __init__(self, text_width: int, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(text_width, width, bias=False)
+        self.fc2 = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class CaptionEmbedder(nn.Module):
+    """Caption features [R, P, F], zero on the padding, or the unconditional embedding on all P
+    positions."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.shape = (cfg.prefix, cfg.text_width)
+        self.cap_proj = CaptionMLP(cfg.text_width, cfg.width)
+        self.uncond_embedding = nn.Parameter(
+            torch.randn(cfg.prefix, cfg.text_width) / cfg.text_width**0.5
+        )
+
+    def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """R rows, drop [R] bool (True: unconditional) -> [R, P, D]."""
+        if tuple(text.features.shape[1:]) != self.shape:
+            raise DecoderError(
+                f"text features must be [B, P, F] with (P, F) = {self.shape}, found "
+                f"{tuple(text.features.shape)}; is this the model's own encoder?"
+            )
+        features = text.features * text.mask[..., None]
+        features = torch.where(
+            drop[:, None, None], self.uncond_embedding.to(features.dtype), features
+        )
+        return self.cap_proj(features.to(self.cap_proj.fc1.weight.dtype))
+
+
+class LabelEmbedder(nn.Module):
+    """A class as a prefix of one position; the last row of the table is the unconditional one."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.classes = cfg.classes
+        self.embedding_table = nn.Embedding(cfg.classes + 1, cfg.width)
+
+    def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """features [R, 1] int64 -> [R, 1, D]."""
+        if text.features.shape[1:] != (1,) or text.features.is_floating_point():
+            raise DecoderError(
+                f"a class-conditional model needs class numbers [B, 1] int64, found "
+                f"{tuple(text.features.shape)} {text.features.dtype}"
+            )
+        return self.embedding_table(torch.where(drop[:, None], self.classes, text.features))
+
+
+class TokenEmbedder(nn.Module):
+    """Prefix tokens through the model's own embedding, which is passed in: it has no weights."""
+
+    def forward(self, text: TextFeatures, drop: Tensor, table: nn.Embedding) -> Tensor:
+        """features and uncond [R, P] int64 -> [R, P, D]."""
+        return table(text.token_ids(drop))
+
+
+def conditioning(cfg: Any) -> nn.Module:
+    """The embedder of a `TransformerConfig`."""
+    kinds = {"caption": CaptionEmbedder, "class": LabelEmbedder}
+    return kinds[cfg.conditioning](cfg) if cfg.conditioning in kinds else TokenEmbedder()
