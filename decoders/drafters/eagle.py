@@ -9,6 +9,7 @@ table shifted by one accordingly.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
-from decoders.models.transformer import Layer, TransformerConfig, additive, prefix_mask, rope_table
+from decoders.models.transformer import Layer, TransformerConfig, additive, prefix_mask, tables
 
 
 class EagleNet(nn.Module):
@@ -36,9 +37,14 @@ class EagleNet(nn.Module):
         self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
         self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
-        self.register_buffer("rope", rope_table(cfg)[1:], persistent=False)
-        own = torch.arange(cfg.vocab) if cfg.tokens else None
-        self.register_buffer("code_tokens", own, persistent=False)
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The target's tables, the rotary one shifted by a place."""
+        made = tables(self.cfg)
+        rope = made["rope"]
+        return {"rope": None if rope is None else rope[1:], "code_tokens": made["code_tokens"]}
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""
@@ -182,17 +188,12 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 
 
 class Eagle:
-    """The drafter as a part: ``checkpoint`` names one of the model's drafters."""
+    """The drafter as a part: ``checkpoint`` names one of the model's drafters, or is a folder or
+    hub id in the released layout."""
 
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
-        if checkpoint not in model.drafters:
-            raise DecoderError(
-                f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
-                f"{', '.join(model.drafters) or 'none'}"
-            )
-        net = model.drafters[checkpoint]
-        check_match(net, model.target)
-        self.net, self.model = net, model
+        self.net, self.model = net_of(model, checkpoint), model
+        check_match(self.net, model.target)
 
     def __str__(self) -> str:
         return "eagle"
@@ -206,6 +207,28 @@ class Eagle:
         nodes: int,
     ) -> EagleSession:
         return EagleSession(self.net, self.model, text, prefix_hidden, sampling, max_new, nodes)
+
+
+def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
+    """The net under a name of the model's drafters, loaded once however many decoders use it.
+
+    Raises DecoderError where there is no such drafter, or its files are not what they should be.
+    """
+    found = model.drafters.get(checkpoint, checkpoint)
+    if isinstance(found, EagleNet):
+        return found
+    from decoders.drafters.eagle_checkpoint import load_eagle
+
+    known = checkpoint in model.drafters
+    if not known and "/" not in found and not Path(found).exists():
+        raise DecoderError(
+            f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
+            f"{', '.join(model.drafters) or 'none'}. A folder or a hub id may be given too"
+        )
+    net, digests = load_eagle(found, model)
+    model.drafters[checkpoint] = net
+    model.weights_sha256.update({f"{found}/{name}": value for name, value in digests.items()})
+    return net
 
 
 def check_match(net: Any, target: Any) -> None:

@@ -12,6 +12,7 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +123,22 @@ def forced_codes(cfg: TransformerConfig) -> Tensor | None:
         return None
     place = torch.arange(cfg.length + OVERRUN)
     return torch.where(place % (cfg.grid + 1) == cfg.grid, cfg.vocab - 1, -1)
+
+
+def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
+    """The buffers that follow from a configuration: never stored, made at construction."""
+    own = torch.arange(cfg.vocab) if cfg.tokens else None
+    return {"rope": rope_table(cfg), "forced": forced_codes(cfg), "code_tokens": own}
+
+
+def empty(kind: Callable[[TransformerConfig], Any], cfg: TransformerConfig) -> Any:
+    """A module of class `kind` whose parameters are still to be filled (`checkpoint.fill`): nothing
+    is allocated or initialised but its tables, on the CPU."""
+    with torch.device("meta"):
+        module = kind(cfg)
+    for name, table in module.tables().items():
+        module.register_buffer(name, table, persistent=False)
+    return module.eval()
 
 
 def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -280,11 +297,13 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
         self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
-        self.register_buffer("rope", rope_table(cfg), persistent=False)
-        self.register_buffer("forced", forced_codes(cfg), persistent=False)
-        own = torch.arange(cfg.vocab) if cfg.tokens else None
-        self.register_buffer("code_tokens", own, persistent=False)
+        for name, table in tables(cfg).items():
+            self.register_buffer(name, table, persistent=False)
         self.apply(self._init)
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """See `tables`."""
+        return tables(self.cfg)
 
     @staticmethod
     def _init(module: nn.Module) -> None:

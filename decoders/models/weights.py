@@ -14,6 +14,19 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 
 CHUNK = 1 << 20
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """A dtype by its name, or DecoderError."""
+    if name not in DTYPES:
+        raise DecoderError(f"dtype {name!r}: expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def sha256_of(path: Path) -> str:
@@ -78,16 +91,19 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
 
 def write_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a module's tensors (floats as `dtype`) and returns the file's SHA-256."""
+    return write_tensors(module.state_dict(), path, dtype)
+
+
+def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> str:
+    """Writes tensors (floats as `dtype`) and returns the file's SHA-256."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {
-            n: (t.to(dtype) if t.is_floating_point() else t).contiguous()
-            for n, t in module.state_dict().items()
-        },
-        path,
-    )
+    kept = {
+        name: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).contiguous()
+        for name, t in named.items()
+    }
+    save_file(kept, path)
     return sha256_of(path)
 
 

@@ -11,31 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.drafters.eagle import EagleNet
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.weights import load_into, read_json, read_tensors
+from decoders.models.vq.tokenizer import VQTokenizer
+from decoders.models.weights import dtype_of, load_into, read_json, read_tensors
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
-
-class TinyTokenizer:
-    """The VQ tokenizer kept in float32: decoding 64 px images costs little, rounding would show."""
-
-    def __init__(self, vq: LlamaGenVQ) -> None:
-        self.vq = vq
-        self.codebook: Tensor = vq.codebook.detach()  # [V, C]
-        self.raw_codebook: Tensor = vq.raw_codebook  # [V, C]
-
-    def decode(self, codes: Tensor) -> Tensor:
-        device = self.codebook.device
-        return self.vq.decode(codes.to(device))
 
 
 def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
@@ -67,9 +54,7 @@ def load(
 ) -> ImageModel:
     """The embedded model on a device. `checkpoint`: another folder in the same layout; without
     `drafters` it is what a drafter is trained for."""
-    if dtype not in DTYPES:
-        raise DecoderError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
-    place, kind = torch.device(device), DTYPES[dtype]
+    place, kind = torch.device(device), dtype_of(dtype)
     folder = WEIGHTS if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     path = folder / CARD
@@ -90,7 +75,7 @@ def load(
         name="tiny",
         target=cast(target, place, kind),
         text=text.to(place),
-        tokenizer=TinyTokenizer(vq.to(place)),
+        tokenizer=VQTokenizer(vq.to(place)),
         sampling=Sampling(**card["target"]["sampling"]),
         device=place,
         dtype=kind,

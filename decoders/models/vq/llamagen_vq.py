@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.models.vq.blocks import Level, group_norm, middle, run_all, to_unit
+from decoders.models.vq.blocks import GROUPS, Level, group_norm, middle, run_all, to_unit
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class VQConfig:
     z_channels: int = 256
     grid: int = 16
     l2_norm: bool = True
+    group_width: int = 4  # least channels a normalisation group has; the released weights need 1
 
     @property
     def down(self) -> int:
@@ -115,6 +116,9 @@ class LlamaGenVQ(nn.Module):
         self.quantize = Codebook(cfg)
         self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
         self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.z_channels, 1)
+        for module in self.modules():
+            if isinstance(module, nn.GroupNorm):
+                module.num_groups = min(GROUPS, module.num_channels // cfg.group_width)
 
     @property
     def codebook(self) -> Tensor:

@@ -1,0 +1,278 @@
+"""Checkpoints as they are published: sharded or single, safetensors or pickled, local or on a hub.
+
+A `Checkpoint` reads one tensor at a time, so that a model is filled with hardly more memory than
+its own size. Pickled files (.bin, .pt) are read with ``weights_only=True``: they can hold tensors
+and plain containers and cannot run code; a file that needs more is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import DecoderError
+from decoders.models.weights import read_json, sha256_of
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+SINGLES = ("model.safetensors", "pytorch_model.bin")
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
+
+
+@dataclass
+class Checkpoint:
+    """Named tensors of one or several files. `config` is the config.json beside them, or empty."""
+
+    path: Path
+    config: dict[str, Any]
+    index: dict[str, Path]  # tensor name -> file
+    pickled: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    digests: dict[str, Future[str]] = field(default_factory=dict, repr=False)
+
+    def keys(self) -> set[str]:
+        return set(self.index)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Raises DecoderError where there is no such tensor."""
+        if name in self.pickled:
+            return tuple(self.pickled[name].shape)
+        from safetensors import safe_open
+
+        with safe_open(self._file(name), framework="pt") as file:
+            return tuple(file.get_slice(name).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        """One tensor on the CPU, in the file's dtype. The file is mapped for this call only: what
+        was read is not kept in memory."""
+        if name in self.pickled:
+            return self.pickled[name]
+        from safetensors import safe_open
+
+        with safe_open(self._file(name), framework="pt") as file:
+            return file.get_tensor(name)
+
+    def _file(self, name: str) -> Path:
+        if name not in self.index:
+            raise DecoderError(f"{self.path} has no tensor {name!r}; it has {some(self.index)}")
+        return self.index[name]
+
+    def sha256(self) -> dict[str, str]:
+        """File name -> SHA-256 of what was read; computed beside the loading."""
+        return {name: digest.result() for name, digest in self.digests.items()}
+
+
+def some(names: Sequence[str] | Mapping[str, Any] | set[str], count: int = 4) -> str:
+    """The first names and how many there are, for a message."""
+    ordered = sorted(names)
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > count else ""
+    return ", ".join(ordered[:count]) + more
+
+
+def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
+    """Opens a local folder or file, or a hub id (fetched with progress, resumed if interrupted).
+
+    files: names to look for in the folder or on the hub, best first; none: the usual names of a
+    model. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
+    a pickle that is more than tensors.
+    """
+    place = locate(source, files, what)
+    folder = place if place.is_dir() else place.parent
+    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    found = Checkpoint(place, config, {})
+    for path in _files(place, files, what):
+        if path.suffix in PICKLED:
+            tensors = read_pickle(path)
+            found.pickled |= tensors
+            found.index |= dict.fromkeys(tensors, path)
+        else:
+            found.index |= dict.fromkeys(_names(path), path)
+    paths = sorted(set(found.index.values()))
+    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
+    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
+    pool.shutdown(wait=False)
+    return found
+
+
+def locate(source: str, files: Sequence[str], what: str) -> Path:
+    """A local path as it is; a hub id as the folder of its fetched snapshot."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not HUB_ID.fullmatch(source):
+        raise DecoderError(
+            f"no {what} at {source!r}: expected a file, a folder with "
+            f"{' or '.join(files or SINGLES)}, or a hub id such as owner/name"
+        )
+    return _fetch(source, files, what)
+
+
+def _fetch(hub_id: str, files: Sequence[str], what: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    wanted = [*files] if files else ["*.safetensors", "*.bin", "*.index.json"]
+    try:
+        folder = snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"])
+    except (HfHubHTTPError, OSError) as error:  # not found, no access, offline, disk full
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DecoderError(
+            f"{what}: {hub_id} is neither a local path nor could it be fetched ({reason}). On a "
+            f"machine with access download {', '.join(wanted)} and *.json of {hub_id} into a "
+            "folder, copy it here and name the folder instead of the hub id"
+        ) from error
+    return Path(folder)
+
+
+def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
+    """The files that hold the tensors of a folder, or the file itself."""
+    if place.is_file():
+        return [place]
+    for name in LISTS if not files else ():
+        if (place / name).exists():
+            return _shards(place, name, what)
+    for name in files or SINGLES:
+        if (place / name).exists():
+            return [place / name]
+    raise DecoderError(
+        f"no {what} in {place}: expected {' or '.join(files or (*SINGLES, *LISTS))}, found "
+        f"{some([p.name for p in place.iterdir()]) or 'an empty folder'}"
+    )
+
+
+def _shards(place: Path, name: str, what: str) -> list[Path]:
+    weights = read_json(place / name).get("weight_map")
+    if not isinstance(weights, dict):
+        raise DecoderError(f"{place / name} has no `weight_map`; download it again")
+    shards = sorted({place / f for f in weights.values()})
+    missing = [path.name for path in shards if not path.exists()]
+    if missing:
+        raise DecoderError(
+            f"{what}: {place} lacks {len(missing)} of the {len(shards)} shards that {name} lists: "
+            f"{some(missing)}; download them into the same folder"
+        )
+    return shards
+
+
+def _names(path: Path) -> list[str]:
+    """Names of the tensors of a safetensors file."""
+    if path.suffix != ".safetensors":
+        raise DecoderError(
+            f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
+            f"{path.suffix or 'no ending'}"
+        )
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise DecoderError(
+            f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
+            "download it again"
+        ) from error
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .pt/.bin file, unwrapped from `model`, `module` or `state_dict`."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=_zipped(path))
+    except pickle.UnpicklingError as error:
+        raise DecoderError(
+            f"{path} holds more than tensors and would have to run code to be read, which is "
+            f"refused ({str(error).splitlines()[0]}). Convert it to safetensors on a machine where "
+            "you trust it"
+        ) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise DecoderError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}); it is truncated or another "
+            "format: download it again"
+        ) from error
+    for name in INSIDE:
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+            break
+    tensors = content if isinstance(content, dict) else {}
+    tensors = {k: v for k, v in tensors.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        raise DecoderError(f"{path} holds no named tensors; found {type(content).__name__}")
+    return tensors
+
+
+def _zipped(path: Path) -> bool:
+    """Whether a pickled file is in torch's zip layout, which can be mapped."""
+    import zipfile
+
+    return zipfile.is_zipfile(path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a parameter comes from: tensors stacked along dim 0, each changed by `change`."""
+
+    names: tuple[str, ...]
+    change: Callable[[Tensor], Tensor] | None = None
+
+    def pieces(self, checkpoint: Checkpoint) -> list[Tensor]:
+        tensors = [checkpoint.read(name) for name in self.names]
+        return tensors if self.change is None else [self.change(t) for t in tensors]
+
+
+def fill(
+    module: nn.Module,
+    sources: Mapping[str, Source],
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    unused_ok: Callable[[str], bool] = lambda name: False,
+    given_elsewhere: Sequence[str] = (),
+) -> None:
+    """Gives every parameter of a module built on the meta device its values, frozen.
+
+    Each parameter is allocated once, in its final dtype and place, and filled piece by piece.
+    Raises DecoderError listing what is missing, left over (`unused_ok` says which leftovers are
+    known and harmless) or of another shape. given_elsewhere: parameters that have values already.
+    """
+    own = {n: p for n, p in module.named_parameters() if n not in given_elsewhere}
+    used = {name for source in sources.values() for name in source.names}
+    have = checkpoint.keys()
+    missing = sorted(used - have)
+    extra = sorted(name for name in have - used if not unused_ok(name))
+    if missing or extra or own.keys() != sources.keys():
+        parts = [f"missing {some(missing)}"] * bool(missing)
+        parts += [f"unexpected {some(extra)}"] * bool(extra)
+        parts += [f"no source for {some(own.keys() ^ sources.keys())}"] * (
+            own.keys() != sources.keys()
+        )
+        raise DecoderError(
+            f"{checkpoint.path} is not in the expected layout for {type(module).__name__}: "
+            + "; ".join(parts)
+        )
+    for name, source in sources.items():
+        pieces = source.pieces(checkpoint)
+        shape = tuple(own[name].shape)
+        found = (sum(p.shape[0] for p in pieces), *pieces[0].shape[1:])
+        if found != shape:
+            raise DecoderError(
+                f"{checkpoint.path}: {' + '.join(source.names)} is {found}, expected {shape}; "
+                "does config.json belong to these weights?"
+            )
+        value = torch.empty(shape, dtype=dtype, device=device)
+        first = 0
+        for piece in pieces:
+            value[first : first + len(piece)].copy_(piece)
+            first += len(piece)
+        _assign(module, name, value)
+
+
+def _assign(module: nn.Module, name: str, value: Tensor) -> None:
+    parent, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))

@@ -1,0 +1,255 @@
+"""LlamaGen's released checkpoints (2406.06525): text-conditional XL, class-conditional B to 3B.
+
+Two layouts are read into `Transformer`: the original ``.pt`` (``layers.N.attention.wqkv.weight``)
+and the hub conversion with Llama names (``model.layers.N.self_attn.q_proj.weight``), whose rotation
+is interleaved too, so nothing is permuted. What config.json does not say is read off the shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from typing import Any
+
+import torch
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
+from decoders.models.layouts import harmless, layer_sources
+from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer
+from decoders.models.weights import dtype_of
+
+LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+logger = logging.getLogger(__name__)
+VQ_FILES = (
+    "vq_ds16_t2i.pt",
+    "vq_ds16_c2i.pt",
+    "vq_ds16_t2i.safetensors",
+    "vq_ds16_c2i.safetensors",
+)
+TEXT = "google/flan-t5-xl"
+HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
+
+
+def llama_names(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is the hub conversion."""
+    return "model.embed_tokens.weight" in checkpoint.index
+
+
+def sources(cfg: TransformerConfig, llama: bool) -> dict[str, Source]:
+    """Every parameter of the target in one of the two layouts."""
+    body = "model." if llama else ""
+    names = {
+        "tok_embeddings.weight": f"{body}{'embed_tokens' if llama else 'tok_embeddings'}.weight",
+        "norm.weight": f"{body}norm.weight",
+        "output.weight": "lm_head.weight" if llama else "output.weight",
+    }
+    kinds = {
+        "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
+        "class": ("embedding_table.weight",),
+    }
+    for name in kinds[cfg.conditioning]:
+        names[f"cls_embedding.{name}"] = f"{body}cls_embedding.{name}"
+    out = {own: Source((theirs,)) for own, theirs in names.items()}
+    for n in range(cfg.layers):
+        out |= layer_sources(f"layers.{n}.", f"{body}layers.{n}.", llama)
+    return out
+
+
+def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> TransformerConfig:
+    """The target's shape: from config.json where there is one, else from the tensors' shapes.
+
+    grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
+    where the two contradict each other or the layout is unknown.
+    """
+    llama = llama_names(checkpoint)
+    body, given = ("model." if llama else ""), checkpoint.config
+    names = checkpoint.keys()
+    embedding = f"{body}{'embed_tokens' if llama else 'tok_embeddings'}.weight"
+    if embedding not in names:
+        raise DecoderError(
+            f"{checkpoint.path} is no LlamaGen checkpoint: expected model.embed_tokens.weight (hub "
+            f"conversion) or tok_embeddings.weight (original .pt), found {sorted(names)[:4]}"
+        )
+    vocab, width = checkpoint.shape(embedding)
+    gate = "mlp.gate_proj" if llama else "feed_forward.w1"
+    key = f"{body}layers.0.self_attn.k_proj.weight"
+    if llama and checkpoint.shape(key)[0] != width:
+        raise DecoderError(f"{checkpoint.path}: grouped-query attention is not a LlamaGen layout")
+    found: dict[str, Any] = {
+        "vocab": vocab,
+        "width": width,
+        "layers": 1
+        + max(int(n.split("layers.")[1].split(".")[0]) for n in names if "layers." in n),
+        "heads": heads or int(given.get("num_attention_heads", width // HEAD_DIM.get(width, 64))),
+        "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight")[0],
+        "grid": _grid(checkpoint, grid),
+        "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
+        "rope_base": float(given.get("rope_base", given.get("rope_theta", 10000.0))),
+        "prefix_rope": "zero",
+        "pads": "released",
+    }
+    _agree(checkpoint, found)
+    return TransformerConfig(**found, **_conditioning(checkpoint, f"{body}cls_embedding."))
+
+
+def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
+    names = checkpoint.keys()
+    if f"{at}uncond_embedding" in names:
+        prefix, text_width = checkpoint.shape(f"{at}uncond_embedding")
+        return {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
+    if f"{at}embedding_table.weight" in names:
+        rows = checkpoint.shape(f"{at}embedding_table.weight")[0]
+        return {"conditioning": "class", "prefix": 1, "classes": rows - 1}
+    raise DecoderError(
+        f"{checkpoint.path}: expected {at}uncond_embedding (captions) or "
+        f"{at}embedding_table.weight (classes); neither is there"
+    )
+
+
+def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
+    block = checkpoint.config.get("block_size")
+    side = math.isqrt(int(block)) if block else grid
+    if side is None or (block and side**2 != int(block)):
+        raise DecoderError(
+            f"{checkpoint.path}: the image side is not known (block_size {block}); set model.grid "
+            "(16 for 256 pixels, 24 for 384, 32 for 512)"
+        )
+    if grid is not None and grid != side:
+        raise DecoderError(
+            f"{checkpoint.path}: config.json says {side} x {side} codes, model.grid={grid}; use "
+            "the model of the other resolution or leave model.grid=null"
+        )
+    return side
+
+
+def _agree(checkpoint: Checkpoint, found: dict[str, Any]) -> None:
+    """config.json and the tensors describe one model."""
+    pairs = {
+        "vocab": "vocab_size",
+        "width": "hidden_size",
+        "layers": "num_hidden_layers",
+        "ffn": "intermediate_size",
+    }
+    for own, theirs in pairs.items():
+        said = checkpoint.config.get(theirs)
+        if said is not None and int(said) != found[own]:
+            raise DecoderError(
+                f"{checkpoint.path}: config.json says {theirs} {said}, the tensors {found[own]}; "
+                "the two files do not belong together"
+            )
+
+
+def load_target(
+    checkpoint: Checkpoint,
+    grid: int | None,
+    heads: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Transformer:
+    """The target of an opened checkpoint, in either layout."""
+    cfg = config_of(checkpoint, grid, heads)
+    module: Transformer = empty(Transformer, cfg)
+    fill(module, sources(cfg, llama_names(checkpoint)), checkpoint, dtype, device, harmless)
+    return cast(module, device, dtype)
+
+
+def load(
+    name: str = "llamagen",
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    checkpoint: str = "jadohu/LlamaGen-T2I",
+    grid: int | None = None,
+    heads: int | None = None,
+    tokenizer: str | None = None,
+    text: str | None = None,
+    drafters: dict[str, str] | None = None,
+    cfg: float = 7.5,
+    top_k: int = 1000,
+) -> ImageModel:
+    """A LlamaGen model: target, VQ tokenizer, text (or class) encoder.
+
+    checkpoint: folder, file or hub id of the target. tokenizer: the same of the VQ tokenizer; None:
+    beside the target, else the model has none: codes can be decoded and compared, pictures and
+    neighbours cannot be had. text: folder or hub id of the T5 encoder, loaded when first needed.
+    drafters: names for drafter checkpoints. cfg, top_k: the usual sampling.
+    """
+    place, kind = torch.device(device), dtype_of(dtype)
+    opened = open_checkpoint(checkpoint, what="LlamaGen target")
+    target = load_target(opened, grid, heads, kind, place)
+    pictures, digests = load_tokenizer(opened, tokenizer, target.cfg.grid, place)
+    return ImageModel(
+        name=name,
+        target=target,
+        text=_text(target.cfg, text, place, kind),
+        tokenizer=pictures,
+        sampling=Sampling(cfg=cfg, top_k=min(top_k, target.cfg.vocab)),
+        device=place,
+        dtype=kind,
+        weights_sha256=opened.sha256() | digests,
+        drafters=dict(drafters or {}),
+    )
+
+
+def _text(cfg: TransformerConfig, source: str | None, device: torch.device, dtype: Any) -> Any:
+    if cfg.conditioning == "class":
+        from decoders.models.text.labels import LabelEncoder
+
+        return LabelEncoder(cfg.classes, device=device)
+    from decoders.models.text.t5 import T5Encoder
+
+    return T5Encoder(source or TEXT, length=cfg.prefix, device=device, dtype=dtype)
+
+
+def load_tokenizer(
+    target: Checkpoint, source: str | None, grid: int, device: torch.device
+) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
+    """The VQ tokenizer in float32 and the SHA-256 of its file."""
+    folder = target.path if target.path.is_dir() else target.path.parent
+    if source is None:
+        beside = [folder / file for file in VQ_FILES if (folder / file).exists()]
+        if not beside:
+            logger.warning(
+                "no VQ tokenizer beside %s: codes will be recorded, no pictures made; set "
+                "model.tokenizer to %s of the LlamaGen release",
+                target.path,
+                VQ_FILES[0],
+            )
+            return NoTokenizer(str(folder), VQ_FILES), {}
+        source = str(beside[0])
+    opened = open_checkpoint(source, VQ_FILES, "LlamaGen VQ tokenizer")
+    return VQTokenizer(read_vq(opened, grid).to(device)), opened.sha256()
+
+
+def read_vq(opened: Checkpoint, grid: int) -> LlamaGenVQ:
+    """The tokenizer of a release file; its shape is read off the tensors."""
+    shapes = {name: opened.shape(name) for name in opened.index}
+    needed = ("encoder.conv_in.weight", "quantize.embedding.weight", "quant_conv.weight")
+    if any(name not in shapes for name in needed):
+        raise DecoderError(
+            f"{opened.path} is no LlamaGen VQ tokenizer: expected {', '.join(needed)}, found "
+            f"{sorted(shapes)[:4]}"
+        )
+    channels = shapes["encoder.conv_in.weight"][0]
+    levels = 1 + max(int(n.split(".")[2]) for n in shapes if n.startswith("encoder.conv_blocks."))
+    first = "encoder.conv_blocks.{}.res.0.conv1.weight"
+    blocks = {n.split(".")[4] for n in shapes if n.startswith("encoder.conv_blocks.0.res.")}
+    codes, dim = shapes["quantize.embedding.weight"]
+    cfg = VQConfig(
+        codes=codes,
+        dim=dim,
+        channels=channels,
+        ch_mult=tuple(shapes[first.format(i)][0] // channels for i in range(levels)),
+        res_blocks=len(blocks),
+        z_channels=shapes["encoder.conv_out.weight"][0],
+        grid=grid,
+        group_width=1,
+    )
+    with torch.device("meta"):
+        module = LlamaGenVQ(cfg)
+    own = {name: Source((name,)) for name, _ in module.named_parameters()}
+    fill(module, own, opened, torch.float32, torch.device("cpu"), harmless)
+    return module.eval()

@@ -1,0 +1,247 @@
+"""Small random checkpoints in the released layouts, and plain float64 references of the models.
+
+The references are written from the formulas of METHODS and share nothing with the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT = 32, 2, 2, 48, 24, 4, 6, 12
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "intermediate_size": FFN,
+    "vocab_size": VOCAB,
+    "block_size": GRID**2,
+    "cls_token_num": PREFIX,
+    "caption_dim": TEXT,
+    "rms_norm_eps": 1e-5,
+    "input_type": "t2i",
+}
+
+
+def _random(*shape: int, seed: int) -> torch.Tensor:
+    scale = shape[-1] ** -0.5 if len(shape) > 1 else 0.2
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+    return x + 1 if len(shape) == 1 else x
+
+
+def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of an original .pt file; with `classes`, of a class-conditional one."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "tok_embeddings.weight": (VOCAB, WIDTH),
+        "norm.weight": (WIDTH,),
+        "output.weight": (VOCAB, WIDTH),
+    }
+    if classes is None:
+        shapes |= {
+            "cls_embedding.cap_proj.fc1.weight": (WIDTH, TEXT),
+            "cls_embedding.cap_proj.fc2.weight": (WIDTH, WIDTH),
+            "cls_embedding.uncond_embedding": (PREFIX, TEXT),
+        }
+    else:
+        shapes["cls_embedding.embedding_table.weight"] = (classes + 1, WIDTH)
+    for n in range(LAYERS):
+        shapes |= {
+            f"layers.{n}.attention.wqkv.weight": (3 * WIDTH, WIDTH),
+            f"layers.{n}.attention.wo.weight": (WIDTH, WIDTH),
+            f"layers.{n}.feed_forward.w1.weight": (FFN, WIDTH),
+            f"layers.{n}.feed_forward.w3.weight": (FFN, WIDTH),
+            f"layers.{n}.feed_forward.w2.weight": (WIDTH, FFN),
+            f"layers.{n}.attention_norm.weight": (WIDTH,),
+            f"layers.{n}.ffn_norm.weight": (WIDTH,),
+        }
+    made = {name: _random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    made["output.weight"] *= 4  # distributions far from uniform
+    return made
+
+
+def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same weights under the hub conversion's names."""
+    out = {
+        "model.embed_tokens.weight": original["tok_embeddings.weight"],
+        "model.norm.weight": original["norm.weight"],
+        "lm_head.weight": original["output.weight"],
+    }
+    out |= {f"model.{k}": v for k, v in original.items() if k.startswith("cls_embedding")}
+    for n in range(LAYERS):
+        own, hub = f"layers.{n}.", f"model.layers.{n}."
+        q, k, v = original[f"{own}attention.wqkv.weight"].chunk(3)
+        pairs = {
+            "self_attn.q_proj": q,
+            "self_attn.k_proj": k,
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": original[f"{own}attention.wo.weight"],
+            "mlp.gate_proj": original[f"{own}feed_forward.w1.weight"],
+            "mlp.up_proj": original[f"{own}feed_forward.w3.weight"],
+            "mlp.down_proj": original[f"{own}feed_forward.w2.weight"],
+            "input_layernorm": original[f"{own}attention_norm.weight"],
+            "post_attention_layernorm": original[f"{own}ffn_norm.weight"],
+        }
+        out |= {f"{hub}{name}.weight": tensor.clone() for name, tensor in pairs.items()}
+    return out
+
+
+def write_hub(folder: Path, shards: int = 1, pickled: bool = False, **config: object) -> Path:
+    """A folder in the hub conversion's layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **config}))
+    tensors = {k: v.contiguous() for k, v in hub_names(original_llamagen()).items()}
+    ending = "bin" if pickled else "safetensors"
+    stem = "pytorch_model" if pickled else "model"
+    names = sorted(tensors)
+    files = {}
+    for s in range(shards):
+        part = {n: tensors[n] for n in names[s::shards]}
+        file = f"{stem}.{ending}" if shards == 1 else f"{stem}-{s + 1:05d}-of-{shards:05d}.{ending}"
+        if pickled:
+            torch.save(part, folder / file)
+        else:
+            save_file(part, folder / file)
+        files |= dict.fromkeys(part, file)
+    if shards > 1:
+        index = {"metadata": {}, "weight_map": files}
+        (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def drafter_tensors() -> dict[str, torch.Tensor]:
+    """A random EAGLE drafter under its published names, pulled towards the target's features."""
+    shapes = {
+        "embed_tokens.weight": (VOCAB, WIDTH),
+        "fc.bias": (WIDTH,),
+        "layers.0.self_attn.q_proj.weight": (WIDTH, WIDTH),
+        "layers.0.self_attn.k_proj.weight": (WIDTH, WIDTH),
+        "layers.0.self_attn.v_proj.weight": (WIDTH, WIDTH),
+        "layers.0.self_attn.o_proj.weight": (WIDTH, WIDTH),
+        "layers.0.mlp.gate_proj.weight": (FFN, WIDTH),
+        "layers.0.mlp.up_proj.weight": (FFN, WIDTH),
+        "layers.0.mlp.down_proj.weight": (WIDTH, FFN),
+        "layers.0.post_attention_layernorm.weight": (WIDTH,),
+    }
+    made = {n: _random(*shape, seed=100 + i) for i, (n, shape) in enumerate(shapes.items())}
+    made["fc.bias"] = made["fc.bias"] - 1
+    made["fc.weight"] = torch.cat([torch.eye(WIDTH) * 0.3, torch.eye(WIDTH) * 0.8], 1)
+    return made
+
+
+def write_drafter(folder: Path, pickled: bool = True, without: str = "", **config: object) -> Path:
+    """A folder in the published layout of the EAGLE drafters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 1, **config}))
+    tensors = {k: v for k, v in drafter_tensors().items() if k != without}
+    if pickled:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+# ---- references in float64 ----------------------------------------------------------------------
+
+
+def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def _rotate(x: torch.Tensor, places: list[int | None]) -> torch.Tensor:
+    """x [T, H, d]: pair (2i, 2i + 1) of the first half turns by row * f_i, of the second by column
+    * f_i; places on the prefix (None) vanish."""
+    out = torch.zeros_like(x)
+    d = x.shape[-1]
+    for t, place in enumerate(places):
+        if place is None:
+            continue
+        for pair in range(d // 2):
+            i = pair % (d // 4)
+            axis = place // GRID if pair < d // 4 else place % GRID
+            angle = axis * 10000.0 ** (-2.0 * i / (d // 2))
+            a, b = x[t, :, 2 * pair], x[t, :, 2 * pair + 1]
+            out[t, :, 2 * pair] = a * math.cos(angle) - b * math.sin(angle)
+            out[t, :, 2 * pair + 1] = a * math.sin(angle) + b * math.cos(angle)
+    return out
+
+
+def _layer(
+    x: torch.Tensor,
+    w: dict[str, torch.Tensor],
+    at: str,
+    places: list[int | None],
+    seen: torch.Tensor,
+    input_norm: bool = True,
+) -> torch.Tensor:
+    """x [T, D], seen [T, T] bool; weights under hub names."""
+    h = _norm(x, w[f"{at}input_layernorm.weight"]) if input_norm else x
+    q, k, v = ((h @ w[f"{at}self_attn.{n}_proj.weight"].T).view(len(x), HEADS, -1) for n in "qkv")
+    q, k = _rotate(q, places), _rotate(k, places)
+    scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(q.shape[-1])
+    weight = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    mixed = torch.einsum("hts,shd->thd", weight, v).reshape(len(x), -1)
+    x = x + mixed @ w[f"{at}self_attn.o_proj.weight"].T
+    h = _norm(x, w[f"{at}post_attention_layernorm.weight"])
+    gate = h @ w[f"{at}mlp.gate_proj.weight"].T
+    up = h @ w[f"{at}mlp.up_proj.weight"].T
+    return x + (gate * gate.sigmoid() * up) @ w[f"{at}mlp.down_proj.weight"].T
+
+
+def _visible(valid: list[bool], total: int) -> torch.Tensor:
+    """Who sees whom as in the released float32 code: a padded query sees all up to itself and the
+    whole caption."""
+    seen = torch.zeros(total, total, dtype=torch.bool)
+    for t in range(total):
+        for s in range(total):
+            pad_s = s < len(valid) and not valid[s]
+            if t < len(valid) and not valid[t]:
+                seen[t, s] = s <= t or (s < len(valid) and valid[s])
+            else:
+                seen[t, s] = s <= t and not pad_s
+    return seen
+
+
+def reference_states(
+    features: torch.Tensor, valid: list[bool], codes: list[int], conditional: bool
+) -> torch.Tensor:
+    """Normed states [P + T, D] float64 of one row of the target."""
+    w = {k: v.double() for k, v in hub_names(original_llamagen()).items()}
+    if conditional:
+        prefix = features.double() * torch.tensor(valid)[:, None]
+    else:
+        prefix = w["model.cls_embedding.uncond_embedding"]
+    h = prefix @ w["model.cls_embedding.cap_proj.fc1.weight"].T
+    gelu = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+    x = torch.cat(
+        [
+            gelu @ w["model.cls_embedding.cap_proj.fc2.weight"].T,
+            w["model.embed_tokens.weight"][codes],
+        ]
+    )
+    places: list[int | None] = [None] * PREFIX + list(range(len(codes)))
+    for n in range(LAYERS):
+        x = _layer(x, w, f"model.layers.{n}.", places, _visible(valid, len(x)))
+    return _norm(x, w["model.norm.weight"])
+
+
+def reference_logits(states: torch.Tensor) -> torch.Tensor:
+    """[T, D] -> [T, V]."""
+    return states @ hub_names(original_llamagen())["lm_head.weight"].double().T
+
+
+def reference_draft(states: torch.Tensor, codes: list[int]) -> torch.Tensor:
+    """The released drafter's feature after the last of `codes`, [D] float64: it reads the states
+    0..P - 1 + len(codes) - 1 with P - 1 zeros and then the codes, and has no padding mask."""
+    w = {k: v.double() for k, v in drafter_tensors().items()}
+    ids = [0] * (PREFIX - 1) + codes
+    x = torch.cat([w["embed_tokens.weight"][ids], states[: len(ids)]], 1)
+    x = x @ w["fc.weight"].T + w["fc.bias"]
+    places: list[int | None] = [None] * (PREFIX - 1) + list(range(len(codes)))
+    causal = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+    return _layer(x, w, "layers.0.", places, causal, input_norm=False)[-1]
