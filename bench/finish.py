@@ -60,7 +60,8 @@ def finish(config: StudyConfig, result: RunResult) -> pd.DataFrame:
         text = table.to_csv(index=False).encode()
         write_atomically(result.path / "exactness.csv", lambda file: file.write(text))
     scorer: Scorer | None = None
-    if config.metric is not None and config.quality.images and config.keep_images:
+    drawn = config.keep_images and result.model.draws
+    if config.metric is not None and config.quality.images and drawn:
         scorer = call(config.metric, device=config.backend.device)
     return summarise(
         result.path,

@@ -25,12 +25,12 @@ T = TypeVar("T")
 class Outcome:
     """B images as codes and pixels, and what they cost.
 
-    images: [B, 3, H, W] uint8, CPU. seconds_text / total / vq: of the whole call, total is prefill
+    images: [B, 3, H, W] uint8, CPU; None for a model without a tokenizer. seconds_text / total / vq: of the whole call, total is prefill
     and decoding. peak_mb: megabytes during the call.
     """
 
     generation: Generation
-    images: Tensor
+    images: Tensor | None
     seconds_text: float
     seconds_total: float
     seconds_vq: float
@@ -85,14 +85,19 @@ def decode(
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
-            pixels = model.tokenizer.decode(codes)  # [B, 3, H, W]
-    if not bool(torch.isfinite(pixels).all()):
-        raise NumericalError("the tokenizer decoded NaN or infinite pixels")
-    images = (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+            pixels = model.tokenizer.decode(codes) if model.draws else None  # [B, 3, H, W]
+    images = None if pixels is None else _quantised(pixels)
     seconds = clock.seconds
     return Outcome(
         generation, images, seconds["text"], seconds["total"], seconds["vq"], meter.peak_mb()
     )
+
+
+def _quantised(pixels: Tensor) -> Tensor:
+    """[B, 3, H, W] in [0, 1] -> uint8 on the CPU. Raises NumericalError."""
+    if not bool(torch.isfinite(pixels).all()):
+        raise NumericalError("the tokenizer decoded NaN or infinite pixels")
+    return (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
 
 
 def check(generation: Generation, batch: int, model: ImageModel) -> None:

@@ -8,6 +8,7 @@ A killed run loses the call in flight and nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 from collections.abc import Iterator, Sequence
@@ -82,7 +83,7 @@ def run_study(config: StudyConfig) -> RunResult:
 def load_model(config: StudyConfig, device: torch.device) -> ImageModel:
     """The image model of a study on its device."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    return loaded
+    return dataclasses.replace(loaded, name=config.model.name)
 
 
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
@@ -222,8 +223,9 @@ class Run:
         out = []
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
-            pixels = outcome.images[b].permute(1, 2, 0).numpy()  # [H, W, 3]
-            picture = Image.fromarray(pixels) if self.config.keep_images else None
+            picture = None
+            if outcome.images is not None and self.config.keep_images:
+                picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
             out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
         return out
 

@@ -196,6 +196,11 @@ class ImageModel:
         """[V, C] float32."""
         return self.tokenizer.codebook
 
+    @property
+    def draws(self) -> bool:
+        """Whether codes can be made pictures: a model may be loaded without its tokenizer."""
+        return not getattr(self.tokenizer, "missing", False)
+
 
 class TextEncoder(Protocol):
     def encode(self, prompts: list[str]) -> TextFeatures:

@@ -30,6 +30,7 @@ class NoTokenizer:
 
     folder: str
     files: Sequence[str]
+    missing = True
 
     @property
     def codebook(self) -> Tensor:
