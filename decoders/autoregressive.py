@@ -25,6 +25,8 @@ from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
 
+BLOCK = 64  # image codes by which the cache grows
+
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
     """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
@@ -73,17 +75,21 @@ class Autoregressive:
         noise = noise.to(self.model.device)
         batch, length, copies = text.batch, target.length, sampling.guidance_rows
         rows = batch * copies
-        cache = target.new_cache(rows, target.prefix + length)
+        cache = target.new_cache(rows, target.prefix + min(BLOCK, length))
         record = Recorder(batch, length, 1, self.model.device)
         hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
-        mask = F.pad(text.row_mask(copies), (0, length))[:, None]  # [R, 1, S]
-        places = torch.arange(length, device=mask.device).expand(rows, -1)  # [R, L]
+        seen = F.pad(text.row_mask(copies), (0, length))[:, None]  # [R, 1, P + L]
+        places = torch.arange(length, device=seen.device).expand(rows, -1)  # [R, L]
         watch.lap("prefill")
         codes = torch.empty(0)  # [B], the code just chosen
         for j in range(length):
             if j:
-                mask[:, :, target.prefix + j - 1] = True
+                slot = target.prefix + j - 1
+                if slot == cache.capacity:
+                    cache = cache.widened(min(slot + BLOCK, target.prefix + length))
+                seen[:, :, slot] = True
                 grid = places[:, j - 1 : j]
+                mask = seen[..., : cache.capacity]  # [R, 1, S]
                 hidden = target.forward_codes(
                     codes.repeat(copies)[:, None], grid, grid + target.prefix, mask, cache
                 )

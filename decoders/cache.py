@@ -34,6 +34,16 @@ class KVCache:
         self._views = [(k, v) for k, v in (layer.unbind(0) for layer in self.data.unbind(0))]
         self._all = self.data.view(layers * 2, rows * heads * capacity, head_dim)
 
+    def widened(self, capacity: int) -> KVCache:
+        """A cache of `capacity` slots a row with the same content: attention reads every slot, so a
+        long image starts in a small cache."""
+        if capacity < self.capacity:
+            raise DecoderError(f"a cache of {self.capacity} slots cannot shrink to {capacity}")
+        layers, _, rows, heads, _, head_dim = self.data.shape
+        wide = KVCache(layers, rows, capacity, heads, head_dim, self.data.dtype, self.data.device)
+        wide.data[..., : self.capacity, :] = self.data
+        return wide
+
     def flat_index(self, slots: Tensor) -> Tensor:
         """slots [R, T] -> [R * H * T] int64 into the flattened (row, head, slot) axis."""
         return (self.line_start + slots[:, None]).view(-1)  # [R * H * T]
