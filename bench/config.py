@@ -90,18 +90,21 @@ class LatencyProtocol:
 
 @dataclass(frozen=True)
 class QualityProtocol:
-    """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1."""
+    """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1; floors:
+    how many other seeds, counted from floor_seed, make the reseed floor."""
 
     images: int
     batch: int = 32
     pairs: int = 128
     floor: bool = True
     floor_seed: int | None = None
+    floors: int = 1
 
     def __post_init__(self) -> None:
         _at_least("quality.images", self.images, 0)
         _at_least("quality.batch", self.batch, 1)
         _at_least("quality.pairs", self.pairs, 0)
+        _at_least("quality.floors", self.floors, 1)
 
 
 @dataclass(frozen=True)
@@ -151,17 +154,18 @@ class StudyConfig:
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
         _at_least("seed", self.seed, 0)
-        if self.quality.floor and self.floor_seed == self.seed:
+        if self.quality.floor and self.seed in self.floor_seeds:
             raise ConfigError(
-                f"quality.floor_seed must differ from seed, both are {self.seed}: the floor "
-                "compares the baseline with itself under another seed"
+                f"quality.floor_seed must differ from seed, the floor's seeds are "
+                f"{[*self.floor_seeds]} and seed is {self.seed}: the floor compares the baseline "
+                "with itself under another seed"
             )
 
     @property
-    def floor_seed(self) -> int:
-        """The second seed of the baseline: the reseed floor."""
-        floor = self.quality.floor_seed
-        return self.seed + 1 if floor is None else floor
+    def floor_seeds(self) -> range:
+        """The other seeds of the baseline: the reseed floor."""
+        first = self.seed + 1 if self.quality.floor_seed is None else self.quality.floor_seed
+        return range(first, first + self.quality.floors)
 
     def measured(self) -> dict[str, Any]:
         """The settings that decide what the rows hold: all but where they go and what is made of

@@ -69,7 +69,7 @@ def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
 
 
 def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
-    """Cell-major, in fixed batches; then the floor: each sampling baseline under a second seed.
+    """Cell-major, in fixed batches; then the floor: each sampling baseline under other seeds.
 
     A greedy baseline has no floor: another seed would give the same images.
     """
@@ -77,7 +77,7 @@ def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
     runs = [(cell, "quality", config.seed) for cell in every]
     if config.quality.floor:
         floors = [c for c in every if c.entry.baseline and not c.sampling.greedy]
-        runs += [(cell, "floor", config.floor_seed) for cell in floors]
+        runs += [(cell, "floor", seed) for seed in config.floor_seeds for cell in floors]
     return [
         Batch(cell, protocol, seed, tuple(range(start, min(start + size, count))))
         for cell, protocol, seed in runs

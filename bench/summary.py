@@ -43,7 +43,6 @@ COLUMNS = [
     "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
     "clip", "clip_lo", "clip_hi", *MASS, "exactness", "peak_memory_mb", "status",
 ]  # fmt: skip
-FLOOR_SUFFIX = " (reseed floor)"
 
 
 def summarise(
@@ -62,14 +61,12 @@ def summarise(
     preferences: list[PreferenceRow] = []
     for cell in cells:
         own = rows[rows.decoder == cell.entry.name]
-        floor = own.protocol == "floor"
-        line, preference = _line(folder, own[~floor], "quality", scorer)
+        floor = own[own.protocol == "floor"]
+        line, preference = _line(folder, own.drop(floor.index), "quality", scorer)
         line |= _speedup(own, _baseline(rows, cells, cell))
         found = [(line, preference)]
-        if floor.any():
-            line, preference = _line(folder, own[floor], "floor", scorer)
-            line["decoder"] += FLOOR_SUFFIX
-            found.append((line, preference))
+        for number, seed in enumerate(sorted(floor.seed.unique()), 1):
+            found.append(_line(folder, floor[floor.seed == seed], "floor", scorer, number))
         for line, preference in found:
             out.append(line | {"exactness": exactness.get(cell.entry.name, "")})
             preferences += [preference] if preference else []
@@ -81,10 +78,15 @@ def summarise(
     return table
 
 
+def floor_name(baseline: str, number: int) -> str:
+    """How summary.csv calls the baseline under its n-th other seed, n from 1."""
+    return f"{baseline} (reseed floor{'' if number == 1 else f' {number}'})"
+
+
 def _line(
-    folder: Path, mine: pd.DataFrame, protocol: str, scorer: Scorer | None
+    folder: Path, mine: pd.DataFrame, protocol: str, scorer: Scorer | None, floor: int = 0
 ) -> tuple[dict[str, Any], PreferenceRow | None]:
-    """All columns but the speed-up and the verdict, of one decoder."""
+    """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
     ok = mine[mine.status == "ok"]
     timed = ok[ok.protocol == "latency"]
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
@@ -93,7 +95,8 @@ def _line(
     line |= _latency(timed) | _acceptance(drawn if len(drawn) else timed)
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
     line["n_quality"] = len(drawn)
-    scores, preference = _quality(folder, drawn, scorer, str(first["decoder"]), protocol)
+    line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
+    scores, preference = _quality(folder, drawn, scorer, str(line["decoder"]))
     line |= vars(scores)
     memory = (timed if len(timed) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
@@ -172,14 +175,13 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
 
 
 def _quality(
-    folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, name: str, protocol: str
+    folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, label: str
 ) -> tuple[Scores, PreferenceRow | None]:
     """The quality figures of the images of `drawn`; empty where they cannot be had, with a log."""
     kept = drawn[drawn.image != ""]
     if scorer is None or kept.empty:
         return Scores(), None
     images, prompts = _images(folder, kept), _prompts(kept)
-    label = name + (FLOOR_SUFFIX if protocol == "floor" else "")
     try:
         return scorer.score(images, prompts), scorer.preference(label, images, prompts)
     except MetricError as error:

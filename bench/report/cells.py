@@ -63,7 +63,10 @@ def with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
 
 def label(entry: Entry) -> str:
     """The decoder's name as tables show it."""
-    return FLOOR_LABEL if entry.role is Role.FLOOR else entry.name
+    if entry.role is not Role.FLOOR:
+        return entry.name
+    seed = "" if entry.records.empty else f", seed {entry.records['seed'].iloc[0]}"
+    return FLOOR_LABEL + seed
 
 
 Column = tuple[str, Callable[[Entry], str]]

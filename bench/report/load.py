@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from bench.records import SCHEMA_VERSION
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
-FLOOR_SUFFIX = " (reseed floor)"  # of the decoder's name in summary.csv
+FLOOR = re.compile(r"(.*) \(reseed floor(?: (\d+))?\)")  # a decoder's name in summary.csv
 NO_PART = {"", "none", "null", "-", "nan"}
 
 SUMMARY_TEXT = (
@@ -138,9 +139,12 @@ def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataF
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     name = as_text(row["decoder"])
-    is_floor = name.endswith(FLOOR_SUFFIX)
-    mask = records["decoder"] == name.removesuffix(FLOOR_SUFFIX)
-    mask &= (records["protocol"] == "floor") == is_floor
+    floor = FLOOR.fullmatch(name)
+    mask = records["decoder"] == (floor[1] if floor else name)
+    mask &= (records["protocol"] == "floor") == (floor is not None)
+    if floor:
+        seeds = sorted(records[mask]["seed"].unique())
+        mask &= records["seed"].isin(seeds[int(floor[2] or 1) - 1 :][:1])
     for key in SECTION_KEYS:
         if not missing(row[key]):
             mask &= records[key].isna() | (records[key] == row[key])
@@ -151,7 +155,7 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     status = str(row["status"])
     if not error and status.startswith("fail"):
         error = status.partition(":")[2].strip() or "no error was recorded"
-    return Entry(name, Role.FLOOR if is_floor else Role.DECODER, row, mine, error, len(failed))
+    return Entry(name, Role.FLOOR if floor else Role.DECODER, row, mine, error, len(failed))
 
 
 def _sections(entries: list[Entry]) -> list[Section]:

@@ -23,7 +23,8 @@ def legend(run: Run) -> list[str]:
         "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
         "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that differs "
-        f"from AR's by no more than AR differs from itself under another seed ({FLOOR_LABEL}).",
+        f"from AR's by at most twice what AR differs from itself under another seed "
+        f"({FLOOR_LABEL}).",
         "Moved mass: TV(p, p_A) of the relaxed target, beside the bound that the rule declares; "
         "output TV: distance from p of what the decoder really samples, exact at "
         "recorded positions.",

@@ -56,6 +56,14 @@ def test_every_image_is_a_row_with_its_picture(fake_study):
     assert floor.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
 
 
+def test_the_floor_may_have_several_seeds(fake_study):
+    rows = rows_of(run_study(fake_study("quality.floors=2", "latency.prompts=0")))
+    floor = rows[rows.protocol == "floor"]
+    assert floor.groupby("seed").size().to_dict() == {1: 6, 2: 6}
+    first, second = (floor[floor.seed == s].codes.iloc[0].tolist() for s in (1, 2))
+    assert first != second
+
+
 def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, tmp_path):
     rows = rows_of(run_study(fake_study()))
     other = rows_of(run_study(fake_study("quality.batch=3", f"run_dir={tmp_path / 'b'}")))

@@ -62,6 +62,19 @@ def test_committing_reads_before_it_writes():
             assert torch.equal(values[row], wanted[1, row][:, order])
 
 
+def test_a_widened_cache_keeps_what_it_holds_and_takes_more():
+    wide = filled_cache().widened(8)
+    wide.write(1, wide.flat_index(torch.tensor([[7], [6]])), marks(layer=1)[..., :1, :])
+    for layer in range(2):
+        for row in range(2):
+            keys, values = wide.read(layer)
+            assert torch.equal(keys[row, :, :6], marks(layer=layer)[0, row])
+            assert torch.equal(values[row, :, :6], marks(layer=layer)[1, row])
+    assert torch.equal(wide.read(1)[0][0, :, 7], marks(layer=1)[0, 0, :, 0])
+    with pytest.raises(DecoderError, match="cannot shrink"):
+        wide.widened(7)
+
+
 def test_a_commit_of_two_shapes_is_refused():
     with pytest.raises(DecoderError, match="one shape"):
         filled_cache().commit(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 2).long())

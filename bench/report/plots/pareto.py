@@ -105,12 +105,13 @@ def _panel(
 
 
 def _floor(ax: Axes, section: Section) -> None:
-    base, floor, width = section.baseline, section.floor, section.floor_width("fid")
-    if base is None or floor is None or math.isnan(width):
+    base, width = section.baseline, section.floor_width("fid")
+    if base is None or math.isnan(width):
         return
     fid = base.number("fid")
     ax.axvspan(fid - width, fid + width, color=FAINT, alpha=0.6, lw=0, zorder=0)
-    ax.plot(floor.number("fid"), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
+    for floor in section.floors:
+        ax.plot(floor.number("fid"), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
 
 
 def _along(front: list[tuple[float, float]], steps: int = 24) -> list[Bbox]:

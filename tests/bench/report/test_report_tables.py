@@ -63,12 +63,22 @@ def test_noise_is_marked_and_only_noise(run: Run) -> None:
     assert "no AR reseed floor" in tables.terminal(run)
 
 
+def test_several_floors_are_averaged_and_two_floors_are_noise(run: Run) -> None:
+    section = run.sections[0]
+    first = section.floors[0]
+    further = replace(first, row=first.row | {"fid": 21.40 - 0.50})
+    both = replace(section, entries=[*section.entries, further])
+    assert both.floor_width("fid") == pytest.approx((0.26 + 0.50) / 2)
+    lantern = next(e for e in section.entries if e.name == "lantern")  # 0.53 from AR
+    assert both.quality_is_noise(lantern, "fid") and not section.quality_is_noise(lantern, "fid")
+
+
 def test_floor_has_its_own_row(run: Run) -> None:
-    floor = cells(run, 0, "AR reseed floor")
+    floor = cells(run, 0, "AR reseed floor, seed 1")
     assert floor["FID (scenes-clip)"].startswith(f"{FLOOR_FID:.2f}")
     assert floor["speed-up"] == "—"
     assert "floor FID (scenes-clip) 0.260, CLIP (scenes) 0.0009" in tables.terminal(run)
-    assert "| *AR reseed floor* |" in tables.markdown(run)
+    assert "| *AR reseed floor, seed 1* |" in tables.markdown(run)
 
 
 def test_failed_decoder_is_shown_with_its_error(run: Run) -> None:
