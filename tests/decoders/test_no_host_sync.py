@@ -1,0 +1,107 @@
+"""A decoding step never waits for the device: no `item`, `nonzero`, mask index or implicit bool.
+
+On a GPU each of these would stall the queue; on the CPU they reach the dispatcher as the same
+operators, which is how they are counted here.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decoders import autoregressive
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+
+WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::unique_dim", "aten::_unique2",
+           "aten::equal", "aten::masked_select"}  # fmt: skip
+
+
+class Waits(TorchDispatchMode):
+    """Counts operators whose result the host must read before it can go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        by_mask = name == "aten::index" and any(
+            i is not None and i.dtype == torch.bool for i in args[1]
+        )
+        if name in WAITING or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_counter_counts():
+    with Waits() as waits:
+        x = torch.arange(4)
+        assert x[1].item() == 1
+        assert len(x.nonzero()) == 3
+        assert len(x[x > 1]) == 2
+        assert not x[0] == 1  # an implicit bool
+    assert len(waits.found) == 4
+
+
+RULES = {
+    "exact": PartSpec("decoders.acceptance.exact.Exact"),
+    "lantern": PartSpec("decoders.acceptance.lantern.Lantern", {"k": 3, "delta": 0.3}),
+    "released": PartSpec(
+        "decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
+    ),
+}
+TREES = {
+    "chain": PartSpec("decoders.trees.chain.Chain", {"depth": 3}),
+    "static": PartSpec("decoders.trees.static.Static", {"choices": "binary_8"}),
+    "dynamic": PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
+    model = random_model(vocab=8, grid=3)
+    sampling = Sampling(temperature=temperature, cfg=2.0, top_k=6, top_p=0.9)
+    spec = DecoderSpec(
+        "d",
+        PartSpec("decoders.speculative.Speculative"),
+        PartSpec("decoders.drafters.eagle.Eagle"),
+        TREES[tree],
+        RULES[rule],
+    )
+    waits, steps = Waits(), []
+    step = Speculative._step
+
+    def counted(self, *args):
+        with waits:
+            steps.append(1)
+            return step(self, *args)
+
+    monkeypatch.setattr(Speculative, "_step", counted)
+    text = model.text.encode(["a b", "c d"])
+    build_decoder(model, spec, sampling).generate(text, Noise.for_prompts(0, ["a", "b"], 9))
+    assert steps and waits.found == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_autoregressive_decoding_waits_once_at_the_end(monkeypatch, temperature):
+    model = random_model(vocab=8, grid=3)
+    ar = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+    decoder = build_decoder(model, ar, Sampling(temperature=temperature, cfg=2.0, top_k=4))
+    text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 9)
+    seen = []
+    check = autoregressive.require_finite
+    with Waits() as waits:
+        monkeypatch.setattr(
+            autoregressive,
+            "require_finite",
+            lambda *args: (seen.append(len(waits.found)), check(*args)),
+        )
+        decoder.generate(text, noise)
+    assert seen == [0]
