@@ -44,7 +44,7 @@ def test_the_counter_counts():
         assert x[1].item() == 1
         assert len(x.nonzero()) == 3
         assert len(x[x > 1]) == 2
-        assert not x[0] == 1  # an implicit bool
+        assert x[0] != 1  # an implicit bool
     assert len(waits.found) == 4
 
 
