@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
-from decoders.models.transformer import Layer, TransformerConfig, additive, prefix_mask, tables
+from decoders.models.shape import TransformerConfig, tables
+from decoders.models.transformer import Layer, additive, prefix_mask
 
 
 class EagleNet(nn.Module):

@@ -13,122 +13,16 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, TextFeatures
+from decoders.api import TextFeatures
 from decoders.cache import KVCache
 from decoders.models.conditioning import TokenEmbedder, conditioning
-
-OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
-CHOICES = {
-    "prefix_rope": ("zero", "identity"),
-    "positions": ("grid", "line"),
-    "conditioning": ("caption", "class", "tokens"),
-    "pads": ("masked", "released"),
-}
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Shape of a target or drafter.
-
-    vocab: V, the codes it predicts. grid: image side in codes. prefix: P. conditioning: the prefix
-    is a caption's features [P, text_width], a class (P = 1; `classes` of them), or token ids of the
-    model's own vocabulary (`tokens` of them, of which the codes are a part). row_end: every row of
-    the grid is closed by a structural code, V - 1, that no one may choose elsewhere (Lumina).
-    positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
-    position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
-    METHODS 6), which only the drafter's prefix notices.
-    """
-
-    vocab: int = 16384
-    width: int = 1280
-    layers: int = 36
-    heads: int = 20
-    ffn: int = 3584
-    grid: int = 16
-    prefix: int = 120
-    text_width: int = 2048
-    norm_eps: float = 1e-5
-    prefix_rope: str = "zero"
-    conditioning: str = "caption"
-    classes: int = 1000
-    tokens: int = 0
-    positions: str = "grid"
-    rope_base: float = 10000.0
-    qk_norm: bool = False
-    row_end: bool = False
-    pads: str = "masked"
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads or (self.width // self.heads) % 4:
-            raise DecoderError(
-                f"width {self.width} over {self.heads} heads must be a multiple of 4"
-            )
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise DecoderError(
-                    f"{name} is one of {', '.join(allowed)}, found {getattr(self, name)!r}"
-                )
-        if self.conditioning == "class" and self.prefix != 1:
-            raise DecoderError(f"a class is a prefix of one position, found {self.prefix}")
-        if self.conditioning == "tokens" and self.tokens < self.vocab:
-            raise DecoderError(
-                f"the codes are part of the vocabulary: tokens {self.tokens} < codes {self.vocab}"
-            )
-
-        if self.pads == "released" and (self.positions, self.prefix_rope) != ("grid", "zero"):
-            raise DecoderError('pads="released" is a property of LlamaGen\'s zero prefix rotation')
-
-    @property
-    def head_dim(self) -> int:
-        return self.width // self.heads
-
-    @property
-    def length(self) -> int:
-        """L: places of an image, structural codes included."""
-        return self.grid * (self.grid + self.row_end)
-
-
-def rope_table(cfg: TransformerConfig) -> Tensor:
-    """[P + L + OVERRUN, d / 2] complex64, interleaved pairs. On the grid: half of a head turns with
-    the row, half with the column; zero past the end, zero or one on the prefix."""
-    if cfg.positions == "line":
-        frequency = 1.0 / cfg.rope_base ** (torch.arange(0, cfg.head_dim, 2).float() / cfg.head_dim)
-        place = torch.arange(cfg.prefix + cfg.length + OVERRUN).float()
-        angle = torch.outer(place, frequency)  # [P + L + OVERRUN, d / 2]
-        return torch.polar(torch.ones_like(angle), angle)
-    half = cfg.head_dim // 2
-    frequency = 1.0 / cfg.rope_base ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
-    angle = torch.outer(torch.arange(cfg.grid).float(), frequency)  # [grid, d / 4]
-    side = cfg.grid
-    grid = torch.cat(
-        [angle[:, None].expand(side, side, -1), angle[None].expand(side, side, -1)], -1
-    )
-    cells = torch.polar(torch.ones_like(grid), grid).flatten(0, 1)  # [grid**2, d / 2]
-    fill = 0.0 if cfg.prefix_rope == "zero" else 1.0
-    prefix = torch.full((cfg.prefix, half), fill, dtype=cells.dtype)
-    return torch.cat([prefix, cells, torch.zeros(OVERRUN, half, dtype=cells.dtype)])
-
-
-def forced_codes(cfg: TransformerConfig) -> Tensor | None:
-    """[L + OVERRUN] int64: the structural code that must stand at a place, -1 where the model
-    chooses; None where it always does."""
-    if not cfg.row_end:
-        return None
-    place = torch.arange(cfg.length + OVERRUN)
-    return torch.where(place % (cfg.grid + 1) == cfg.grid, cfg.vocab - 1, -1)
-
-
-def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
-    """The buffers that follow from a configuration: never stored, made at construction."""
-    own = torch.arange(cfg.vocab) if cfg.tokens else None
-    return {"rope": rope_table(cfg), "forced": forced_codes(cfg), "code_tokens": own}
+from decoders.models.shape import TransformerConfig, tables
 
 
 def empty(kind: Callable[[TransformerConfig], Any], cfg: TransformerConfig) -> Any:
