@@ -38,6 +38,10 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     if not isinstance(target, Transformer):
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
+    if target.cfg.conditioning == "tokens":
+        from decoders.drafters.eagle_chameleon import load_chameleon_eagle
+
+        return load_chameleon_eagle(opened, model), opened.sha256()
     cfg = drafter_config(opened, target.cfg)
     net: EagleNet = empty(EagleNet, cfg)
     given = opened.keys()
@@ -104,6 +108,10 @@ def _set(net: EagleNet, name: str, value: Tensor) -> None:
 def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a drafter in the published layout, which `load_eagle` reads; returns the file's
     SHA-256."""
+    if net.cfg.conditioning == "tokens":
+        from decoders.drafters.eagle_chameleon import save_chameleon_eagle
+
+        return save_chameleon_eagle(net, folder, dtype)
     cfg = net.cfg
     folder.mkdir(parents=True, exist_ok=True)
     layer: Any = net.layers[0]

@@ -1,7 +1,8 @@
 """LlamaGen's VQ tokenizer (2406.06525, section 2): images <-> codes, L2-normalised codebook.
 
-The same class serves the released ``vq_ds16_t2i`` weights (16384 x 8, down 16) and the embedded
-tokenizer (1024 x 8, down 4); only the configuration differs.
+The same class serves the released ``vq_ds16_t2i`` weights (16384 x 8, down 16), the embedded
+tokenizer (1024 x 8, down 4) and Chameleon's (8192 x 256, down 16, read by `chameleon_vq`); only the
+configuration differs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class VQConfig:
     grid: int = 16
     l2_norm: bool = True
     group_width: int = 4  # least channels a normalisation group has; the released weights need 1
+    attention: bool = True  # self-attention in the coarsest level, besides the middle's
 
     @property
     def down(self) -> int:
@@ -43,7 +45,8 @@ class Encoder(nn.Module):
         for i, mult in enumerate(cfg.ch_mult):
             out = cfg.channels * mult
             resample = None if i == last else "down"
-            levels.append(Level(width, out, cfg.res_blocks, i == last, resample))
+            attention = cfg.attention and i == last
+            levels.append(Level(width, out, cfg.res_blocks, attention, resample))
             width = out
         self.conv_blocks = nn.ModuleList(levels)
         self.mid = middle(width)
@@ -65,7 +68,8 @@ class Decoder(nn.Module):
         for i in reversed(range(len(cfg.ch_mult))):
             out = cfg.channels * cfg.ch_mult[i]
             resample = None if i == 0 else "up"
-            levels.append(Level(width, out, cfg.res_blocks + 1, i == last, resample))
+            attention = cfg.attention and i == last
+            levels.append(Level(width, out, cfg.res_blocks + 1, attention, resample))
             width = out
         self.conv_blocks = nn.ModuleList(levels)
         self.norm_out = group_norm(width)

@@ -1,0 +1,249 @@
+"""Small random Chameleon checkpoints, made by transformers, and plain references of what they hold.
+
+The codes' tokens are scrambled, so that nothing passes that takes them to be in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
+DIM = 8  # of the codebook
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+SENTENCE = "a red fox in snow Generate an image of x 64 according to the following prompt :"
+WORDS = SENTENCE.split(" ")
+CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
+
+
+def letters(code: int) -> str:
+    return "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code))
+
+
+def vocabulary() -> dict[str, int]:
+    names = {name: i for i, name in enumerate(SPECIAL)}
+    names |= {f"IMGIMG{letters(code)}Z": 4 + (5 * code + 3) % CODES for code in range(CODES)}
+    for name in (*CONTROL, "<reserved08802>", "<reserved08803>", *WORDS):
+        names[name] = len(names)
+    return names
+
+
+def token_of(code: int) -> int:
+    """The token of a code; of CODES: the row end's."""
+    names = vocabulary()
+    return names["<reserved08799>" if code == CODES else f"IMGIMG{letters(code)}Z"]
+
+
+def write_tokenizer(path: Path) -> None:
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel(vocabulary(), unk_token="<unk>"))
+    numbers = pre_tokenizers.Split(Regex(r"\d+"), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), numbers])
+    made.add_special_tokens([*SPECIAL, *CONTROL, "<reserved08802>"])
+    made.save(str(path))
+
+
+def hf_model(seed: int = 0, **changes: Any) -> Any:
+    """transformers' Chameleon with random weights, distributions far from uniform."""
+    from transformers import ChameleonConfig, ChameleonForConditionalGeneration
+
+    settings: dict[str, Any] = {
+        "vocab_size": 80,
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "vocabulary_map": vocabulary(),
+        "vq_config": {
+            "embed_dim": DIM,
+            "num_embeddings": CODES,
+            "latent_channels": 12,
+            "resolution": 16,
+            "base_channels": 32,
+            "channel_multiplier": [1, 2],
+            "num_res_blocks": 1,
+        },
+    }
+    model = ChameleonForConditionalGeneration(ChameleonConfig(**{**settings, **changes})).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        fan = parameter[0].numel() if parameter.ndim > 1 else 1
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.data = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
+        elif parameter.ndim == 1:
+            parameter.data = 0.1 * noise
+        else:
+            parameter.data = noise * fan**-0.5
+    model.lm_head.weight.data *= 4
+    return model.requires_grad_(False)
+
+
+def decoder_tensors(seed: int = 1) -> dict[str, torch.Tensor]:
+    """The VQGAN's decoder under taming's names."""
+    shapes: dict[str, tuple[int, ...]] = {"conv_in": (64, 12, 3, 3), "conv_out": (3, 32, 3, 3)}
+
+    def block(at: str, inside: int, out: int) -> None:
+        shapes.update({f"{at}.norm1": (inside,), f"{at}.norm2": (out,)})
+        shapes.update({f"{at}.conv1": (out, inside, 3, 3), f"{at}.conv2": (out, out, 3, 3)})
+        if inside != out:
+            shapes[f"{at}.nin_shortcut"] = (out, inside, 1, 1)
+
+    block("mid.block_1", 64, 64)
+    block("mid.block_2", 64, 64)
+    shapes["mid.attn_1.norm"] = (64,)
+    shapes |= {f"mid.attn_1.{name}": (64, 64, 1, 1) for name in ("q", "k", "v", "proj_out")}
+    block("up.1.block.0", 64, 64)
+    block("up.1.block.1", 64, 64)
+    shapes["up.1.upsample.conv"] = (64, 64, 3, 3)
+    block("up.0.block.0", 64, 32)
+    block("up.0.block.1", 32, 32)
+    shapes["norm_out"] = (32,)
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, shape in shapes.items():
+        weight = torch.randn(shape, generator=generator)
+        fan = weight[0].numel()
+        made[f"{name}.weight"] = weight * fan**-0.5 if len(shape) > 1 else 1 + 0.3 * weight
+        made[f"{name}.bias"] = 0.1 * torch.randn(shape[0], generator=generator)
+    return {f"decoder.{name}": tensor for name, tensor in made.items()}
+
+
+def write_checkpoint(
+    folder: Path, model: Any, decoder: bool = True, tokenizer: bool = True
+) -> Path:
+    """A folder in transformers' layout; decoder: with the VQGAN's, as in Anole's conversion."""
+    model.save_pretrained(folder)
+    if decoder:
+        change_tensors(folder, lambda t: t | hub(decoder_tensors()))
+    if tokenizer:
+        write_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def hub(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"model.vqmodel.{name}": tensor for name, tensor in tensors.items()}
+
+
+def change_tensors(folder: Path, change: Any) -> None:
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def vqgan_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """The release's vqgan.ckpt: encoder, codebook and decoder, and a piece of the discriminator."""
+    own = {k: v.clone() for k, v in model.model.vqmodel.state_dict().items()}
+    return own | decoder_tensors() | {"loss.discriminator.main.0.weight": torch.zeros(2)}
+
+
+def hf_states(model: Any, ids: list[int]) -> torch.Tensor:
+    """Normed states [T, D] of one unpadded row."""
+    return model.model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+
+
+def prompt_ids(text: Any, row: int, conditional: bool) -> list[int]:
+    """A row's tokens without its padding."""
+    ids, mask = (text.features, text.mask) if conditional else (text.uncond, text.uncond_mask)
+    return ids[row][mask[row]].tolist()
+
+
+def guided_codes(model: Any, text: Any, row: int, row_end: bool, cfg: float) -> list[int]:
+    """Greedy codes by a plain loop over transformers' model, without a cache."""
+    codes: list[int] = []
+    allowed = [token_of(code) for code in range(CODES)]
+    for place in range(GRID * (GRID + row_end)):
+        if row_end and place % (GRID + 1) == GRID:
+            codes.append(CODES)
+            continue
+        cond, uncond = (
+            model.lm_head(
+                hf_states(model, prompt_ids(text, row, side) + [token_of(c) for c in codes])[-1]
+            )[allowed]
+            for side in (True, False)
+        )
+        codes.append(int((uncond + cfg * (cond - uncond)).argmax()))
+    return codes
+
+
+def our_states(model: Any, text: Any, codes: torch.Tensor) -> torch.Tensor:
+    """Codes [B, T] through the cache, one by one -> states [2 B, P + T, D]."""
+    target, rows = model.target, 2 * text.batch
+    cache = target.new_cache(rows, target.prefix + codes.shape[1])
+    states = [target.prefill(text, 2, cache)]
+    seen = F.pad(text.row_mask(2), (0, codes.shape[1]))
+    for i in range(codes.shape[1]):
+        seen[:, target.prefix + i] = True
+        place = torch.full((rows, 1), i)
+        ids = codes[:, i : i + 1].repeat(2, 1)
+        states.append(target.forward_codes(ids, place, place + target.prefix, seen[:, None], cache))
+    return torch.cat(states, 1)
+
+
+# ---- the VQGAN's decoder in float64 -------------------------------------------------------------
+
+
+def _norm(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+    groups = x.reshape(len(x), 32, -1)
+    mean, spread = groups.mean(-1, keepdim=True), groups.var(-1, unbiased=False, keepdim=True)
+    scaled = ((groups - mean) / (spread + 1e-6).sqrt()).reshape(x.shape)
+    return scaled * w[f"{at}.weight"][:, None, None] + w[f"{at}.bias"][:, None, None]
+
+
+def _conv(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+    weight = w[f"{at}.weight"]
+    return F.conv2d(x, weight, w[f"{at}.bias"], padding=weight.shape[-1] // 2)
+
+
+def _block(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+    h = x
+    for n in (1, 2):
+        h = _norm(h, w, f"{at}.norm{n}")
+        h = _conv(h * h.sigmoid(), w, f"{at}.conv{n}")
+    return h + (_conv(x, w, f"{at}.nin_shortcut") if f"{at}.nin_shortcut.weight" in w else x)
+
+
+def _attention(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+    h = _norm(x, w, f"{at}.norm")
+    q, k, v = (_conv(h, w, f"{at}.{name}").flatten(2) for name in "qkv")  # [B, C, HW]
+    weight = (torch.einsum("bcs,bct->bst", q, k) * q.shape[1] ** -0.5).softmax(-1)
+    mixed = torch.einsum("bst,bct->bcs", weight, v).view(x.shape)
+    return x + _conv(mixed, w, f"{at}.proj_out")
+
+
+def reference_pictures(model: Any, codes: torch.Tensor) -> torch.Tensor:
+    """codes [B, GRID**2] -> [B, 3, H, W] float64 in [0, 1]."""
+    w = {k: v.double() for k, v in vqgan_tensors(model).items()}
+    z = w["quantize.embedding.weight"][codes].view(len(codes), GRID, GRID, DIM).permute(0, 3, 1, 2)
+    x = _conv(_conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
+    x = _block(x, w, "decoder.mid.block_1")
+    x = _attention(x, w, "decoder.mid.attn_1")
+    x = _block(x, w, "decoder.mid.block_2")
+    for level in (1, 0):
+        for n in (0, 1):
+            x = _block(x, w, f"decoder.up.{level}.block.{n}")
+        if level:
+            x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+            x = _conv(x, w, f"decoder.up.{level}.upsample.conv")
+    x = _norm(x, w, "decoder.norm_out")
+    x = _conv(x * x.sigmoid(), w, "decoder.conv_out")
+    return (x / 2 + 0.5).clamp(0, 1)
+
+
+def rows_of(text: Any) -> Iterator[tuple[int, int, bool]]:
+    """(row of the model call, row of the batch, conditional) of a guided pair of rows."""
+    for conditional in (True, False):
+        for b in range(text.batch):
+            yield (0 if conditional else text.batch) + b, b, conditional

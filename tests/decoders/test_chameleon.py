@@ -1,0 +1,215 @@
+"""Chameleon checkpoints load and agree with transformers' Chameleon; row ends stand in their
+places whatever decodes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.acceptance.exact import Exact
+from decoders.acceptance.lantern import Lantern
+from decoders.acceptance.lantern_pp import LanternPP
+from decoders.api import DecoderError, Sampling
+from decoders.autoregressive import Autoregressive
+from decoders.drafters.eagle import Eagle, EagleNet
+from decoders.drafters.eagle_chameleon import ChameleonEagleNet
+from decoders.models.chameleon import load_anole, load_lumina
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+from decoders.trees.chain import Chain
+from decoders.trees.dynamic import Dynamic
+from decoders.trees.static import Static
+from tests.decoders import chameleon_checkpoint as C
+
+PROMPTS = ["a red fox", "a fox in the snow", "snow"]
+LOADERS = {False: load_anole, True: load_lumina}
+TREES: dict[str, Any] = {
+    "chain": Chain(depth=3),
+    "eagle1": Static(choices="binary_8"),
+    "eagle2": Dynamic(depth=3, top_k=3, nodes=8),
+}
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return C.hf_model()
+
+
+@pytest.fixture(scope="module")
+def folder(hf, tmp_path_factory):
+    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+
+
+def load(folder, row_end: bool, **options):
+    made = LOADERS[row_end](
+        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
+    )
+    made.drafters["eagle"] = random_drafter(made)
+    return made
+
+
+def random_drafter(model: Any, seed: int = 5) -> EagleNet:
+    """Pulled towards the target's features, so that some drafts are accepted."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = ChameleonEagleNet(model.target.cfg)
+        for parameter in net.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
+        eye = torch.eye(C.WIDTH)
+        net.fc.weight.data = torch.cat([0.3 * eye, 0.8 * eye], 1)
+    net.code_tokens = model.target.code_tokens
+    net.embed_tokens.weight.data = model.target.tok_embeddings.weight.data.clone()
+    return net.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+def test_logits_agree_with_transformers(hf, folder, row_end):
+    model = load(folder, row_end)
+    text = model.text.encode(PROMPTS)
+    length = model.target.length
+    codes = torch.randint(C.CODES, (3, length), generator=torch.Generator().manual_seed(2))
+    if row_end:
+        codes.view(3, C.GRID, C.GRID + 1)[:, :, -1] = C.CODES
+    with torch.inference_mode():
+        ours = model.target.logits(C.our_states(model, text, codes[:, :-1]))[:, C.PREFIX - 1 :]
+    drop = torch.tensor([False, True, False])
+    trained = model.target.output(model.target(text, codes, drop))  # [3, L, V]
+    kept = [C.token_of(code) for code in range(C.CODES + row_end)]
+    for row, b, conditional in C.rows_of(text):
+        ids = C.prompt_ids(text, b, conditional)
+        states = C.hf_states(hf, ids + [C.token_of(int(c)) for c in codes[b, :-1]])
+        theirs = hf.lm_head(states)[len(ids) - 1 :, kept]  # [L, V]
+        torch.testing.assert_close(ours[row], theirs, atol=1e-4, rtol=1e-4)
+        if bool(drop[b]) != conditional:
+            torch.testing.assert_close(trained[b], theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+def test_greedy_codes_equal_a_plain_loop_over_transformers(hf, folder, row_end):
+    model = load(folder, row_end)
+    text = model.text.encode(PROMPTS[:2])
+    noise = Noise.for_prompts(0, PROMPTS[:2], model.target.length)
+    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
+    for row in range(2):
+        assert made.codes[row].tolist() == C.guided_codes(hf, text, row, row_end, 3.0)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+@pytest.mark.parametrize("tree", TREES)
+def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
+    model = load(folder, row_end)
+    sampling = Sampling(temperature=0, cfg=3.0)
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    ar = Autoregressive(model, sampling).generate(text, noise)
+    fast = Speculative(model, sampling, Eagle(model), TREES[tree], Exact()).generate(text, noise)
+    assert torch.equal(ar.codes, fast.codes)
+    assert len(ar.codes.unique(dim=0)) == 3
+    assert float(fast.trace.target_calls.float().mean()) < model.target.length - 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "rule"),
+    [("none", "none"), *product(TREES, ["exact", "lantern", "lantern_pp", "released"])],
+)
+def test_row_ends_stand_in_their_places(folder, tree, rule):
+    model = load(folder, True)
+    sampling = Sampling(cfg=2.0, top_k=8)
+    rules = {
+        "exact": Exact(),
+        "lantern": Lantern(model, k=6, delta=0.4),
+        "lantern_pp": LanternPP(model, k=6, lam=4.0),
+        "released": Lantern(model, k=6, delta=0.4, residual="released"),
+    }
+    decoder: Any = Autoregressive(model, sampling)
+    if tree in TREES:
+        decoder = Speculative(model, sampling, Eagle(model), TREES[tree], rules[rule])
+    text = model.text.encode(PROMPTS * 4)
+    noise = Noise.for_prompts(0, [str(i) for i in range(12)], model.target.length)
+    made = decoder.generate(text, noise)
+    rows = made.codes.view(12, C.GRID, C.GRID + 1)
+    assert (rows[:, :, -1] == C.CODES).all()
+    assert (rows[:, :, :-1] < C.CODES).all()
+    assert (made.trace.moved <= made.trace.bound + 1e-6).all()
+    assert model.tokenizer.decode(made.codes).shape == (12, 3, 2 * C.GRID, 2 * C.GRID)
+
+
+def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
+    """Older conversions (Lumina-mGPT, Anole) store one scale for all heads, [1, d] or [d]."""
+    shared = C.hf_model()
+    for layer in shared.model.layers:
+        for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+            for values in norm.parameters():
+                values.data[:] = values.data[:1].clone()
+    C.write_checkpoint(tmp_path / "new", shared)
+    C.write_checkpoint(tmp_path / "old", shared)
+
+    def once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        norms = [n for n in tensors if ".q_norm." in n or ".k_norm." in n]
+        return tensors | {
+            n: (tensors[n][0] if ".layers.0." in n else tensors[n][:1]).clone() for n in norms
+        }
+
+    C.change_tensors(tmp_path / "old", once)
+    new, old = (load(tmp_path / name, False).target.state_dict() for name in ("new", "old"))
+    assert new.keys() == old.keys()
+    assert all(torch.equal(new[name], old[name]) for name in new)
+    other = load(folder, False).target.layers[0].attention.qk_norm.weight
+    assert not torch.equal(other[0, 0, 0], other[0, 0, 1])  # by head, where they are given by head
+
+
+def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
+    mapping = hf.model.vocabulary_mapping
+    anole, lumina = load(folder, False).target, load(folder, True).target
+    expected = mapping.img2bpe_mapping_tensor.long()
+    assert torch.equal(anole.code_tokens, expected)
+    assert lumina.code_tokens.tolist() == [*expected.tolist(), C.token_of(C.CODES)]
+    assert torch.equal(lumina.output.weight, hf.lm_head.weight[lumina.code_tokens])
+
+
+def test_half_precision_is_a_cast(folder):
+    whole = load(folder, True).target
+    half = load_lumina(
+        dtype="bfloat16", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX
+    ).target
+    assert half.output.weight.dtype == torch.bfloat16 and half.rope.dtype == torch.complex64
+    for name, values in half.named_parameters():
+        assert torch.equal(values, whole.get_parameter(name).bfloat16())
+
+
+REFUSED = {
+    "swin_norm": ({"swin_norm": True}, "swin_norm=true"),
+    "grouped": ({"num_key_value_heads": 2}, "grouped-query attention"),
+    "rotation": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "a scaled rotation"),
+    "activation": ({"hidden_act": "gelu"}, "another activation than silu"),
+    "width": ({"hidden_size": 64}, "does config.json belong"),
+    "layers": ({"num_hidden_layers": 1}, "unexpected model.layers.1"),
+    "places": ({"max_position_embeddings": 30}, "more than the model's 30 positions"),
+    "tokens": ({"vocab_size": 18}, "config.json has vocab_size 18"),
+    "codes": (
+        {"vocabulary_map": {k: v for k, v in C.vocabulary().items() if k != "IMGIMGCZ"}},
+        "from 0 on, found 15",
+    ),
+    "vocabulary": ({"vocabulary_map": {"IMGIMGAZ": 4}}, "has no <s>"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_checkpoints_it_cannot_compute_are_refused(hf, tmp_path, case):
+    changes, message = REFUSED[case]
+    C.write_checkpoint(tmp_path, hf)
+    C.change_config(tmp_path, **changes)
+    with pytest.raises(DecoderError, match=message):
+        load(tmp_path, False)
+
+
+def test_another_models_folder_is_refused(tmp_path):
+    from tests.decoders import released
+
+    C.write_tokenizer(released.write_hub(tmp_path) / "tokenizer.json")
+    with pytest.raises(DecoderError, match="missing"):
+        load(tmp_path, False)
