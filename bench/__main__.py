@@ -20,9 +20,21 @@ COMMANDS = {
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
     "steps": "what a decoding step costs here, beside its matrix products alone",
+    "compare": "a run beside the papers' numbers: reproduced, not reproduced, not comparable and why",
+    "plan": "what a study needs before it starts: downloads, GPU memory, images, hours",
+    "evaluate": "quality of any folder of images with captions, in the papers' protocol",
+    "features": "write the text features of a prompt set to a file (prompts=features reads it)",
+    "train": "train a drafter",
     "tiny": "retrain the embedded models: stages vq, target, drafter, clip (default: all)",
     "list": "known decoders, models, studies, prompt sets, ... (or `list settings`)",
 }
+ELSEWHERE = {
+    "compare": "bench.published.command",
+    "plan": "bench.plan",
+    "evaluate": "bench.evaluate",
+    "features": "bench.features",
+    "train": "bench.train",
+}  # commands with a module of their own
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
 commands:
@@ -64,14 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The text of --help."""
-    return USAGE.format(commands="\n".join(f"  {k:<8}{v}" for k, v in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {k:<10}{v}" for k, v in COMMANDS.items()))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """The function of a command, imported now."""
-    found: Callable[[Sequence[str]], int] = getattr(
-        importlib.import_module("bench.commands"), f"cmd_{name}"
-    )
+    module = importlib.import_module(ELSEWHERE.get(name, "bench.commands"))
+    found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name}")
     return found
 
 

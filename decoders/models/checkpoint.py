@@ -116,12 +116,18 @@ def locate(source: str, files: Sequence[str], what: str) -> Path:
 
 
 def _fetch(hub_id: str, files: Sequence[str], what: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    wanted = [*files] if files else ["*.safetensors", "*.bin", "*.index.json"]
+    wanted = [*files] if files else ["*.safetensors", "*.bin"]
     try:
-        folder = snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"])
+        try:
+            safe = any(n.endswith(".safetensors") for n in hub.list_repo_files(hub_id))
+        except (OfflineModeIsEnabled, OSError):
+            safe = False  # what was fetched earlier is found below
+        if not files and safe:
+            wanted = ["*.safetensors"]  # both formats hold the same weights
+        folder = hub.snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"])
     except (HfHubHTTPError, OSError) as error:  # not found, no access, offline, disk full
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DecoderError(

@@ -212,6 +212,23 @@ def test_a_source_that_cannot_be_had_says_what_to_do(case, monkeypatch):
         load(checkpoint=source)
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
+    import huggingface_hub
+
+    folder, asked = R.write_hub(tmp_path / "m", pickled=not both), []
+    files = ["config.json", "pytorch_model.bin", *["model.safetensors"] * both]
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: files)
+
+    def snapshot(hub_id, allow_patterns):
+        asked.extend(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert load(checkpoint="somebody/model", dtype="float32").target.width == R.WIDTH
+    assert ("*.bin" in asked) is not both and "*.safetensors" in asked
+
+
 def test_damaged_and_foreign_files_are_refused(tmp_path):
     folder = R.write_hub(tmp_path / "m", shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()

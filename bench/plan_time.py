@@ -1,0 +1,141 @@
+"""The hours of a study: counts of images, and seconds an image, measured or assumed.
+
+Measured: the rows of an earlier, perhaps unfinished run in the study's own folder. Assumed: the
+formulas of `bench.costs` on a device of stated speed, with one stated MAL for every speculative
+decoder. Text encoding, writing images and quality metrics are not included.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.checkpoints import read_object
+from bench.costs import ASSUMED_MAL, BYTES, Speed, image_seconds
+
+if TYPE_CHECKING:
+    from bench.config import DecoderEntry, StudyConfig
+    from bench.plan import Plan
+
+log = logging.getLogger(__name__)
+SAMPLE = 16  # rows read of each cell and protocol
+COLUMNS = ("decoder", "protocol", "status", "batch", "seconds_total", "seconds_batch")
+BYTES_A_PIXEL = 1.6  # of a PNG of a generated image
+PROTOCOLS = ("latency", "quality", "floor")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Rows of one decoder and protocol in an earlier run: how many, and seconds an image."""
+
+    rows: int
+    seconds: float
+
+
+def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
+    """Images of an entry, warm-up not counted. The floor: baselines that sample."""
+    if protocol == "latency":
+        return config.latency.prompts
+    if protocol == "quality":
+        return config.quality.images
+    floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
+    return len(config.floor_seeds) * config.quality.images if floor else 0
+
+
+def work_lines(plan: Plan) -> list[str]:
+    """How many images, and what they take on disk."""
+    config = plan.config
+    counts = {p: sum(images(config, e, p) for e in config.decoders) for p in PROTOCOLS}
+    warm = config.latency.warmup_max * len(config.decoders) if config.latency.prompts else 0
+    lines = [
+        f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images (batch 1, and "
+        f"at most {warm} to warm up), {counts['quality']:,} for quality (batch "
+        f"{config.quality.batch}), {counts['floor']:,} for the reseed floor"
+    ]
+    if plan.shape is not None and config.keep_images:
+        total = sum(counts.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
+        lines.append(f"  pictures: about {total / 1e9:.1f} GB in {config.run_dir}/images")
+    return lines
+
+
+def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
+    """Hours by protocol, from what was measured or what is assumed."""
+    config = plan.config
+    seen = earlier(Path(config.run_dir), config)
+    hours, rest, guessed = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0), False
+    speed = assumed["cuda" if config.backend.device.startswith("cuda") else "cpu"]
+    for entry in config.decoders:
+        for protocol in PROTOCOLS:
+            count = images(config, entry, protocol)
+            batched = (entry.name, "latency" if protocol == "latency" else "quality")
+            found = seen.get((entry.name, protocol)) or seen.get(batched)
+            done = seen.get((entry.name, protocol), Seen(0, 0.0)).rows
+            if count and found is None:
+                guessed = True
+                if plan.shape is None:
+                    return ["time: not known; the model's shape is not, and nothing was measured"]
+            seconds = found.seconds if found else _assumed(plan, entry.name, protocol, speed)
+            hours[protocol] += count * seconds / 3600
+            rest[protocol] += max(count - done, 0) * seconds / 3600
+    if config.latency.prompts:
+        warm = config.latency.warmup_max / config.latency.prompts
+        rest["latency"] += warm * hours["latency"] if rest["latency"] else 0.0
+    parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
+    lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
+    if seen:
+        lines.append(f"  measured: seconds of {sum(s.rows for s in seen.values())} rows there")
+    if guessed:
+        lines.append(f"  assumed: {speed}; trees commit {ASSUMED_MAL:g} codes a step")
+    lines.append("  without text encoding, the gate, writing images and quality metrics")
+    return lines
+
+
+def _assumed(plan: Plan, decoder: str, protocol: str, speed: Speed) -> float:
+    """Seconds an image by formula; 0 where the protocol does not run."""
+    wanted = (decoder, "latency" if protocol == "latency" else "quality")
+    for call in plan.calls:
+        if plan.shape is not None and (call.decoder, call.protocol) == wanted:
+            return image_seconds(plan.shape, call.load, BYTES[plan.config.backend.dtype], speed)
+    return 0.0
+
+
+def _hours(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f} h"
+    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.1f} min"
+
+
+def earlier(folder: Path, config: StudyConfig) -> dict[tuple[str, str], Seen]:
+    """(decoder, protocol) -> what an earlier run of this very configuration recorded there. A
+    folder of another configuration would be refused by `run`, so it tells nothing."""
+    study = folder / "study.json"
+    if not study.is_file():
+        return {}
+    if read_object(study).get("config_hash") != config.hash:
+        log.warning("%s holds another configuration; its rows are not used", folder)
+        return {}
+    found = {}
+    for entry in config.decoders:
+        for protocol in PROTOCOLS:
+            paths = sorted(folder.glob(f"rows/{entry.name}-????????/{protocol}-*.parquet"))
+            seconds = _seconds(paths[-SAMPLE:])
+            if seconds is not None:
+                found[entry.name, protocol] = Seen(len(paths), seconds)
+    return found
+
+
+def _seconds(paths: list[Path]) -> float | None:
+    """Mean seconds an image of the rows that came out; None without any."""
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in paths:
+        row = pq.read_table(path, columns=list(COLUMNS), partitioning=None).to_pylist()[0]
+        if row["status"] == "ok":
+            alone = row["protocol"] == "latency"
+            whole = row["seconds_total"] if alone else row["seconds_batch"] / row["batch"]
+            found.append(float(whole))
+    return sum(found) / len(found) if found else None
