@@ -76,9 +76,10 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.runner import load_model
 
     config = compose_study(words)
-    model = load_model(config, prepare(config.backend))
+    prompts = call(config.prompts, count=1)
+    model = load_model(config, prepare(config.backend), prompts)
     with torch.inference_mode():
-        text = model.text.encode([call(config.prompts, count=1)[0].text])
+        text = model.text.encode([prompts[0].text])
         costs = step_costs(model, model.sampling, text)
     rows = [
         [c.name, f"{c.step_ms:.2f}", f"{c.products_ms:.2f}", f"{c.factor:.2f}",

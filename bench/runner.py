@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.outcome import Failure, Outcome, attempt, decode
 from bench.plugins import call
-from bench.prompts import Prompt
+from bench.prompts import Prompt, PromptSet
 from bench.rows import Context, measured, now
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
@@ -38,7 +38,7 @@ from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import build_decoder
 
 log = logging.getLogger(__name__)
-ENCODE = 64  # prompts encoded at once when they are checked
+ENCODE = 64  # prompts read at once when they are checked
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def run_study(config: StudyConfig) -> RunResult:
     )
     path = Path(config.run_dir)
     with open_folder(path, config.measured(), config.hash, made.machine()) as folder:
-        model = load_model(config, device)
+        model = load_model(config, device, prompts)
         check_prompts(model, prompts)
+        model = with_text_hashes(model)
         every = study.cells(config, model.sampling)
         run = Run(config, folder, model, every, made, prompts)
         latency = study.latency_batches(config, every)
@@ -80,27 +81,56 @@ def run_study(config: StudyConfig) -> RunResult:
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
-def load_model(config: StudyConfig, device: torch.device) -> ImageModel:
-    """The image model of a study on its device."""
+def load_model(
+    config: StudyConfig, device: torch.device, prompts: Sequence[Prompt] = ()
+) -> ImageModel:
+    """The image model of a study on its device. Features that the prompts bring along (a feature
+    cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    return dataclasses.replace(loaded, name=config.model.name)
+    model = dataclasses.replace(loaded, name=config.model.name)
+    cache = prompts.text if isinstance(prompts, PromptSet) else None
+    if cache is None:
+        return model
+    model = dataclasses.replace(model, text=cache.to(model.device))
+    with torch.inference_mode():  # one prefill: whether the features fit is the target's to say
+        text = model.text.encode([prompts[0].text])
+        if cache.length != model.target.prefix:
+            raise DecoderError(
+                f"{cache.path} holds features of {cache.length} positions, the model's prefix has "
+                f"{model.target.prefix}; make the file for this model (`python -m bench features`)"
+            )
+        model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
+    return model
+
+
+def with_text_hashes(model: ImageModel) -> ImageModel:
+    """The model with the SHA-256 of its text encoder's files among its weights', for an encoder
+    that is loaded apart from the model."""
+    hashes: dict[str, str] = getattr(model.text, "sha256", dict)()
+    return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
 
 
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
-    """Encodes every prompt once, so that one the model cannot read stops the run before it starts.
+    """Reads every prompt once, so that one the model cannot read stops the run before it starts.
     The DecoderError names the prompt."""
     for start in range(0, len(prompts), ENCODE):
         part = prompts[start : start + ENCODE]
         try:
-            model.text.encode([p.text for p in part])
+            _reader(model)([p.text for p in part])
         except DecoderError as error:
             bad = next((p for p in part if _unreadable(model, p)), part[0])
             raise DecoderError(f"the model cannot read prompt {bad.id}: {error}") from error
 
 
+def _reader(model: ImageModel) -> Callable[[list[str]], object]:
+    """What raises on prompts that cannot be read: the encoder's own check, where encoding is dear
+    enough for it to have one."""
+    return getattr(model.text, "check", model.text.encode)
+
+
 def _unreadable(model: ImageModel, prompt: Prompt) -> bool:
     try:
-        model.text.encode([prompt.text])
+        _reader(model)([prompt.text])
     except DecoderError:
         return True
     return False

@@ -256,7 +256,8 @@ class Draft:
 
     ``children[b, n, j]`` is the node index of the j-th child of n, 0 where there is none.
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
-    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3).
+    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
+    of fixed shape gives its ``ancestry``; else it follows from the parents.
     """
 
     codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
@@ -264,6 +265,7 @@ class Draft:
     depth: Tensor  # [B, N + 1] int64; the root has 0
     children: Tensor  # [B, N + 1, K] int64
     q: Tensor | None  # [B, N + 1, V] float32
+    ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
 
 
 @dataclass(frozen=True)

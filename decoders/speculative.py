@@ -34,6 +34,7 @@ from decoders.timing import Stopwatch
 from decoders.verification import (
     Path,
     Verdicts,
+    ancestry,
     children_of,
     longest,
     test_children,
@@ -263,17 +264,15 @@ def _at(values: Tensor, node: Tensor) -> Tensor:
 
 def _tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool."""
-    batch, nodes = draft.codes.shape
-    ancestry = torch.eye(nodes, dtype=torch.bool, device=base.device).repeat(batch, 1, 1)
-    node = draft.parents
-    for _ in range(int(run.record.span.shape[0]) - 1):  # depth levels up
-        ancestry = ancestry.scatter(2, node[..., None], True)
-        node = draft.parents.gather(1, node)
+    nodes = draft.codes.shape[1]
+    above = draft.ancestry
+    if above is None:
+        above = ancestry(draft.parents, len(run.record.span) - 1)
     relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
     inside = (relative >= 0) & (relative < nodes)  # [B, S]
     before = ((relative < 0).repeat(copies, 1) & run.seen)[:, None]  # [R, 1, S]
     index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
-    return before | (ancestry.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
+    return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
 
 
 def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

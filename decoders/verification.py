@@ -56,6 +56,18 @@ def test_children(
     return Verdicts(**stacked, residual=p)
 
 
+def ancestry(parents: Tensor, depth: int) -> Tensor:
+    """parents [B, N + 1] of a tree of `depth` levels -> [B, N + 1, N + 1] bool: row n marks n and
+    every node above it."""
+    batch, nodes = parents.shape
+    above = torch.eye(nodes, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
+    node = parents
+    for _ in range(depth):
+        above = above.scatter(2, node[..., None], True)
+        node = parents.gather(1, node)
+    return above
+
+
 def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     """Codes and validity of every node's children, [B, N + 1, K] each."""
     batch, nodes, width = draft.children.shape

@@ -1,5 +1,8 @@
 """Prompt sets. A loader is `load(count, **settings) -> list[Prompt]`; conf/prompts names them.
 
+`@prompt_set` gives every loader the settings `limit` (the first so many) and `shard` ("i/n": every
+n-th of those, from the i-th on), so that they mean the same everywhere.
+
 Why checks here: an image's noise is a function of (seed, prompt), so a duplicate prompt is a
 duplicate image and would narrow every interval without adding anything. What a model can read
 (length, language) is its text encoder's to say.
@@ -7,10 +10,17 @@ duplicate image and would narrow every interval without adding anything. What a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from bench.errors import PromptError
+from bench.errors import ConfigError, PromptError
+
+if TYPE_CHECKING:
+    from decoders.models.text.features import FeatureCache
 
 
 @dataclass(frozen=True)
@@ -22,16 +32,111 @@ class Prompt:
     category: str = ""
 
 
-def check(
-    prompts: Sequence[Prompt], source: str, count: int, *, duplicates: bool = False
-) -> list[Prompt]:
-    """The first `count` prompts. Raises PromptError on an empty one, one that repeats another
-    (unless `duplicates`), control characters, or too few prompts; `source` names the set."""
-    if len(prompts) < count:
-        raise PromptError(
-            f"{source} has {len(prompts)} prompts, {count} are wanted; lower latency.prompts and "
+class PromptSet(list[Prompt]):
+    """Prompts, and the features that they bring along: `text` is then used in place of the model's
+    own text encoder."""
+
+    def __init__(self, prompts: Iterable[Prompt], text: FeatureCache | None = None) -> None:
+        super().__init__(prompts)
+        self.text = text
+
+
+class TooFewPrompts(PromptError):
+    """A set that is smaller than what is wanted of it."""
+
+    def __init__(self, source: str, have: int, wanted: int) -> None:
+        super().__init__(
+            f"{source} has {have} prompts, {wanted} are wanted; lower latency.prompts and "
             "quality.images, or give more prompts"
         )
+        self.source, self.have = source, have
+
+
+def prompt_set(load: Callable[..., Sequence[Prompt]]) -> Callable[..., PromptSet]:
+    """The loader with `limit` (int or None) and `shard` ("i/n" or None) as further settings.
+
+    A loader is called as load(count, **settings): its first `count` prompts, None: all of them.
+    Raises ConfigError on an impossible limit or shard, PromptError where the set, the limit or the
+    shard leaves fewer prompts than `count`.
+    """
+
+    @functools.wraps(load)
+    def loader(
+        count: int | None,
+        *args: Any,
+        limit: int | None = None,
+        shard: str | None = None,
+        **settings: Any,
+    ) -> PromptSet:
+        first, step = _shard(shard)
+        _check_limit(limit)
+        wanted = None if count is None else first + (count - 1) * step + 1
+        try:
+            found = load(wanted if limit is None else limit, *args, **settings)
+        except TooFewPrompts as error:
+            if limit is None and shard is None:
+                raise
+            raise PromptError(_explain(error, limit, shard, count)) from error
+        left = found[first::step]
+        if count is not None and len(left) < count:
+            set_by = ", ".join(
+                f"prompts.{k}={v}" for k, v in (("limit", limit), ("shard", shard)) if v is not None
+            )
+            raise PromptError(
+                f"{set_by or 'the loader'} leaves {len(left)} prompts, {count} are wanted; lower "
+                "latency.prompts and quality.images"
+            )
+        return PromptSet(left[:count], getattr(found, "text", None))
+
+    own = inspect.signature(load)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, kind, default=None) for name in ("limit", "shard")]
+    parameters = [*own.parameters.values(), *added]
+    loader.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return loader
+
+
+def _shard(shard: str | None) -> tuple[int, int]:
+    """(i, n) of "i/n"."""
+    if shard is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", shard) if isinstance(shard, str) else None
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ConfigError(
+            f"prompts.shard must be i/n with 0 <= i < n, found {shard!r}; the four quarters of a "
+            "set are 0/4, 1/4, 2/4 and 3/4"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigError(
+            f"prompts.limit must be a whole number from 1 on or null, found {limit!r}"
+        )
+
+
+def _explain(error: TooFewPrompts, limit: int | None, shard: str | None, count: int | None) -> str:
+    if limit is not None:
+        return (
+            f"prompts.limit={limit}, but {error.source} has {error.have} prompts; set "
+            f"prompts.limit={error.have} or less, or null"
+        )
+    first, step = _shard(shard)
+    return (
+        f"prompts.shard={shard} leaves {len(range(first, error.have, step))} of the {error.have} "
+        f"prompts of {error.source}, {count} are wanted; lower latency.prompts and quality.images"
+    )
+
+
+def check(
+    prompts: Sequence[Prompt], source: str, count: int | None, *, duplicates: bool = False
+) -> list[Prompt]:
+    """The first `count` prompts (None: all). Raises PromptError on an empty one, one that repeats
+    another (unless `duplicates`), control characters, or too few prompts (TooFewPrompts); `source`
+    names the set."""
+    if len(prompts) < (count or 1):
+        raise TooFewPrompts(source, len(prompts), count or 1)
     first: dict[str, str] = {}
     for prompt in prompts[:count]:
         if not prompt.text.strip():

@@ -1,8 +1,12 @@
-"""MS-COCO 2017 validation captions: the longest caption of each image (METHODS 5).
+"""MS-COCO captions, one an image, from the official annotation files of 2017 and 2014 (METHODS 5).
 
-Images come in the order of their first annotation and the first of equally long captions is taken:
-this gives the released code's list. Six captions occur twice; they are kept, because the protocol
-counts images (their decoded images are equal).
+Images come in the order of their first annotation, and the id of a prompt is the image's. The
+longest caption (the first of equally long ones) of captions_val2017.json is the papers' protocol;
+its length is counted before white space is tidied. Six of the 5,000 repeat another; they are kept,
+because the protocol counts images (their decoded images are equal). A list of captions, as the
+papers' code keeps them (captions_val2017_longest.json; for 2014, about 30,000 images in an order of
+their own, each with its first caption where that could be checked), is read too: the id is then the
+place in the list, from 0.
 """
 
 from __future__ import annotations
@@ -10,22 +14,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.errors import PromptError
-from bench.prompts import Prompt, check
+from bench.errors import ConfigError, PromptError, unknown
+from bench.prompts import Prompt, check, prompt_set
 from bench.prompts.file import read_json, read_text
 
+PICKS = ("longest", "first")
 
-def load(count: int, path: str) -> list[Prompt]:
-    """The first `count` prompts of the official captions_val2017.json. Raises PromptError."""
+
+@prompt_set
+def load(count: int | None, path: str, caption: str = "longest") -> list[Prompt]:
+    """The first `count` prompts of captions_*.json, or of a list of captions. caption: which one of
+    an image, `longest` or `first`. Raises PromptError, ConfigError."""
+    if caption not in PICKS:
+        raise ConfigError(unknown("prompts.caption", caption, PICKS))
     source = Path(path)
     found = read_json(source, read_text(source))
-    captions: dict[str, str] = {}
-    for annotation in _annotations(source, found):
-        image, caption = str(annotation["image_id"]), str(annotation["caption"])
-        if len(caption) > len(captions.get(image, "")):
-            captions[image] = caption
+    if isinstance(found, list) and found and all(isinstance(text, str) for text in found):
+        captions = {str(place): text for place, text in enumerate(found)}
+    else:
+        captions = _one_an_image(_annotations(source, found), caption)
     prompts = [Prompt(image, " ".join(text.split())) for image, text in captions.items()]
     return check(prompts, str(source), count, duplicates=True)
+
+
+def _one_an_image(annotations: list[dict[str, Any]], pick: str) -> dict[str, str]:
+    """Image id -> its caption."""
+    captions: dict[str, str] = {}
+    for annotation in annotations:
+        image, text = str(annotation["image_id"]), str(annotation["caption"])
+        if image not in captions or (pick == "longest" and len(text) > len(captions[image])):
+            captions[image] = text
+    return captions
 
 
 def _annotations(source: Path, found: Any) -> list[dict[str, Any]]:
@@ -36,6 +55,7 @@ def _annotations(source: Path, found: Any) -> list[dict[str, Any]]:
     ):
         raise PromptError(
             f"{source} is not an official COCO caption file: expected a key `annotations` with "
-            "image_id and caption in each item; lists of captions are read with prompts=file"
+            "image_id and caption in each item, or a list of captions; other files are read with "
+            "prompts=file"
         )
     return rows

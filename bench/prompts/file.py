@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import PromptError, unknown
-from bench.prompts import Prompt, check
+from bench.prompts import Prompt, check, prompt_set
 
 COLUMNS = ("prompt", "caption", "text")
 READERS = (".txt", ".csv", ".tsv", ".json")
 
 
-def load(count: int, path: str) -> list[Prompt]:
+@prompt_set
+def load(count: int | None, path: str) -> list[Prompt]:
     """The first `count` prompts of a file. Tables and lists of mappings need a key `prompt` (or
     `caption`, `text`) and may have `id` and `category`. Blank lines at the end of a .txt are
     ignored, others are empty prompts. Raises PromptError."""

@@ -6,11 +6,12 @@ import csv
 from pathlib import Path
 
 from bench.errors import PromptError, unknown
-from bench.prompts import Prompt, check
+from bench.prompts import Prompt, check, prompt_set
 from bench.prompts.file import read_text
 
 
-def load(count: int, path: str, category: str | None = None) -> list[Prompt]:
+@prompt_set
+def load(count: int | None, path: str, category: str | None = None) -> list[Prompt]:
     """The first `count` prompts of the official file, of one category if given. PromptError."""
     source = Path(path)
     lines = read_text(source).splitlines()

@@ -19,7 +19,7 @@ from decoders.api import DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
-from decoders.verification import drop_sibling
+from decoders.verification import ancestry, drop_sibling
 
 Path = tuple[int, ...]
 
@@ -108,6 +108,8 @@ class Shape:
     parent: Tensor  # [1, N + 1]
     depth: Tensor  # [1, N + 1]
     children: Tensor  # [1, N + 1, K]
+    ancestry: Tensor  # [1, N + 1, N + 1] bool, see `decoders.api.Draft`
+    places: Tensor  # [1, depth], 0, 1, ...: distance of a level from the root's child
 
 
 class Static:
@@ -145,13 +147,15 @@ class Static:
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
+        places = position[:, None] + shape.places  # [B, depth]
+        uniform = noise.at(places, DRAFT_SLOT, self.branching)  # [B, depth, K]
         for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
             if q is None:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
                 q.index_copy_(1, level.parents, dist)
-                u = noise.at(position + depth - 1, DRAFT_SLOT, level.count)  # [B, count]
+                u = uniform[:, depth - 1, : level.count]  # [B, count]
                 drawn = draw_distinct(dist, u)  # [B, parents, count]
             new = drawn.flatten(1)[:, level.pick]  # [B, width]
             codes.append(new)
@@ -164,7 +168,12 @@ class Static:
         if q is not None and self.branching > 1:
             children = drop_impossible(children, drafted, q)
         return Draft(
-            drafted, shape.parent.expand(batch, -1), shape.depth.expand(batch, -1), children, q
+            drafted,
+            shape.parent.expand(batch, -1),
+            shape.depth.expand(batch, -1),
+            children,
+            q,
+            shape.ancestry.expand(batch, -1, -1),
         )
 
     def _shape_on(self, device: torch.device) -> Shape:
@@ -196,8 +205,14 @@ class Static:
                 )
             )
             first = mine[0]
+        parent = tensor(self.parent)[None]
         return Shape(
-            levels, tensor(self.parent)[None], tensor(self.level_of)[None], children.to(device)
+            levels=levels,
+            parent=parent,
+            depth=tensor(self.level_of)[None],
+            children=children.to(device),
+            ancestry=ancestry(parent, self.depth),
+            places=torch.arange(self.depth, device=device)[None],
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from bench.errors import ConfigError, PromptError
 from bench.prompts import coco, file, parti, scenes
 
-DATA = Path("/work/shared/data/prompts")
+DATA = Path(os.environ.get("LANTERN_PROMPTS", "no prompt files"))
 
 
 def write(folder, name, text):
@@ -96,9 +97,13 @@ def test_parti_categories(tmp_path):
         parti.load(1, path, category="Animal")
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the official prompt files are not on this machine")
+@pytest.mark.skipif(
+    not DATA.exists(), reason="LANTERN_PROMPTS does not name a folder with the official files"
+)
 def test_official_files():
     found = coco.load(5000, str(DATA / "captions_val2017.json"))
     released = json.loads((DATA / "captions_val2017_longest.json").read_text())
     assert [p.text for p in found] == [" ".join(c.split()) for c in released]
+    listed = coco.load(None, str(DATA / "captions_val2017_longest.json"))
+    assert [p.text for p in listed] == [p.text for p in found]
     assert len(parti.load(1632, str(DATA / "PartiPrompts.tsv"))) == 1632

@@ -1,0 +1,250 @@
+"""Text features in a file, so that the text encoder is loaded once, elsewhere, or not at all.
+
+Layout (safetensors): `features` [n, P, F] float, `mask` [n, P], and optionally the prompts, as the
+metadata `prompt` (or `prompts`), a JSON list, or as a uint8 tensor `prompt` [n, bytes] of UTF-8,
+zero-padded. Metadata `id` and `category` are lists of the same length. The convention is left
+padding, as the encoders return it (METHODS 6); right-padded rows are rolled when they are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, NumericalError, TextFeatures
+from decoders.models.text.padding import left_padded, right_padded_rows
+from decoders.models.weights import sha256_of
+
+log = logging.getLogger(__name__)
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+}
+ALIGN = 8  # bytes; where the tensors of a safetensors file begin
+
+
+class FeatureCache:
+    """`decoders.api.TextEncoder` over a file. Features are read row by row from the mapped file.
+
+    prompts: n names, what `encode` takes: the prompts, or features:00000, ... where the file does
+    not hold any. ids, categories: n texts each, or empty lists. Raises DecoderError: no such file,
+    another layout, contradictory shapes, padding that is on neither side.
+    """
+
+    def __init__(self, path: str | Path, device: torch.device | str = "cpu") -> None:
+        self.path, self.device = Path(path).expanduser(), torch.device(device)
+        self._file = _open(self.path)
+        shape, mask = _tensors(self._file, str(self.path))
+        self.count, self.length, self.width = shape
+        self.mask = mask  # [n, P] bool
+        self._right = right_padded_rows(mask, str(self.path))
+        if bool(self._right.any()):
+            log.warning(
+                "%s: %d of %d rows are padded on the right; they are rolled to left padding",
+                self.path, int(self._right.sum()), self.count,
+            )  # fmt: skip
+        metadata = self._file.metadata() or {}
+        found = _prompts(self._file, metadata, shape[0], str(self.path))
+        self.named = found is not None
+        self.prompts = found or [f"features:{row:05d}" for row in range(self.count)]
+        self.ids = _list(metadata, "id", self.count, str(self.path)) or []
+        self.categories = _list(metadata, "category", self.count, str(self.path)) or []
+        self._rows: dict[str, int] = {}
+        for row, prompt in enumerate(self.prompts):
+            first = self._rows.setdefault(prompt, row)
+            if first != row:
+                self._same(first, row)
+
+    def to(self, device: torch.device | str) -> FeatureCache:
+        """The same file, its features handed out on another device."""
+        return FeatureCache(self.path, device)
+
+    def sha256(self) -> dict[str, str]:
+        """File name -> SHA-256."""
+        return {f"text/{self.path.name}": sha256_of(self.path)}
+
+    def check(self, prompts: list[str]) -> None:
+        """Raises DecoderError where `encode` would not find a prompt."""
+        for prompt in prompts:
+            self._row(prompt)
+
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        """Prompts -> features [B, P, F] float32 on the device, zero on the padding, mask [B, P]
+        bool. Raises DecoderError for a prompt that the file does not hold, NumericalError for
+        features that are not finite."""
+        if not prompts:
+            raise DecoderError("no prompts given: expected at least one")
+        rows = [self._row(prompt) for prompt in prompts]
+        parts = [self._features(row) for row in rows]
+        features = torch.cat([part.features for part in parts])  # [B, P, F]
+        mask = torch.cat([part.mask for part in parts])  # [B, P]
+        if not bool(torch.isfinite(features).all()):
+            bad = next(
+                r for r, p in zip(rows, parts, strict=True) if not p.features.isfinite().all()
+            )
+            raise NumericalError(f"{self.path}: row {bad} holds NaN or infinity; encode it again")
+        return TextFeatures(features.to(self.device), mask.to(self.device))
+
+    def _features(self, row: int) -> TextFeatures:
+        """One row [1, P, F] float32, left-padded."""
+        features: Tensor = self._file.get_slice("features")[row : row + 1].float()
+        mask = self.mask[row : row + 1]
+        if bool(self._right[row]):
+            return left_padded(features, mask)
+        return TextFeatures(features.masked_fill(~mask[..., None], 0), mask)
+
+    def _row(self, prompt: str) -> int:
+        if prompt in self._rows:
+            return self._rows[prompt]
+        close = difflib.get_close_matches(prompt, self.prompts, 1, 0.5)
+        hint = (
+            f"; the nearest is {close[0]!r}" if close else f"; it begins with {self.prompts[0]!r}"
+        )
+        raise DecoderError(
+            f"{self.path} has no features of the prompt {prompt!r} among its {self.count}{hint}. "
+            "Use prompts=features with this file, or cache the prompt (`python -m bench features`)"
+        )
+
+    def _same(self, first: int, row: int) -> None:
+        one, other = self._features(first), self._features(row)
+        if not (torch.equal(one.features, other.features) and torch.equal(one.mask, other.mask)):
+            raise DecoderError(
+                f"{self.path}: rows {first} and {row} have the same prompt "
+                f"({self.prompts[row]!r}) and other features; name them apart"
+            )
+
+
+def write_features(
+    file: IO[bytes],
+    parts: Iterable[TextFeatures],
+    prompts: Sequence[str],
+    dtype: torch.dtype,
+    metadata: Mapping[str, Sequence[str]] | None = None,
+) -> int:
+    """Writes a cache row by row, so that memory holds one part of it at a time.
+
+    parts: left-padded features [b, P, F] and masks, in the order of `prompts`. metadata: more lists
+    of texts, one a prompt. Returns the bytes written. Raises DecoderError where the parts do not
+    add up to the prompts, or differ in shape.
+    """
+    total, masks = 0, []
+    shape: tuple[int, ...] | None = None
+    for part in parts:
+        found = (len(prompts), *part.features.shape[1:])
+        if found != (shape or found) or len(found) != 3 or not part.features.is_floating_point():
+            raise DecoderError(
+                f"expected features [b, P, F] float of one shape, found {list(found[1:])} after "
+                f"{list((shape or found)[1:])}, {part.features.dtype}; only captions' features can "
+                "be cached"
+            )
+        if shape is None:
+            shape = found
+            total += file.write(_header(shape, dtype, {"prompt": prompts, **(metadata or {})}))
+        total += file.write(_bytes(part.features.to(dtype)))
+        masks.append(part.mask.bool().cpu())
+    rows = sum(len(mask) for mask in masks)
+    if shape is None or rows != len(prompts):
+        raise DecoderError(f"expected features of {len(prompts)} prompts, found {rows}")
+    return total + sum(file.write(_bytes(mask)) for mask in masks)
+
+
+def _header(shape: tuple[int, ...], dtype: torch.dtype, texts: dict[str, Sequence[str]]) -> bytes:
+    """Length and header of a safetensors file that holds features and mask."""
+    rows, length, width = shape
+    size = rows * length * width * dtype.itemsize
+    header = {
+        "__metadata__": {key: json.dumps(list(value)) for key, value in texts.items()},
+        "features": {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [0, size]},
+        "mask": {
+            "dtype": "BOOL",
+            "shape": [rows, length],
+            "data_offsets": [size, size + rows * length],
+        },
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _open(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise DecoderError(
+            f"no feature file at {path}: expected a .safetensors file with `features` [n, P, F] "
+            "and `mask` [n, P]; `python -m bench features out=FILE` writes one"
+        )
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise DecoderError(
+            f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
+            "copy or write it again"
+        ) from error
+
+
+def _tensors(file: Any, source: str) -> tuple[tuple[int, int, int], Tensor]:
+    """The shape of the features and the mask [n, P] bool."""
+    names = set(file.keys())
+    if not {"features", "mask"} <= names:
+        raise DecoderError(f"{source}: expected tensors `features` and `mask`, found {names}")
+    part = file.get_slice("features")
+    shape = tuple(part.get_shape())
+    mask = file.get_tensor("mask")
+    floats = str(part.get_dtype()) in NAMES.values()
+    if len(shape) != 3 or 0 in shape or not floats or tuple(mask.shape) != shape[:2]:
+        raise DecoderError(
+            f"{source}: expected `features` [n, P, F] float and `mask` [n, P], found "
+            f"{list(shape)} {part.get_dtype()} and {list(mask.shape)}"
+        )
+    return shape, mask > 0.5 if mask.is_floating_point() else mask != 0
+
+
+def _prompts(file: Any, metadata: dict[str, str], count: int, source: str) -> list[str] | None:
+    for key in ("prompt", "prompts"):
+        found = _list(metadata, key, count, source)
+        if found is not None:
+            return found
+    if "prompt" not in file.keys():  # noqa: SIM118  not a mapping
+        return None
+    rows = file.get_tensor("prompt")
+    if rows.dtype != torch.uint8 or rows.dim() != 2 or len(rows) != count:
+        raise DecoderError(
+            f"{source}: expected `prompt` [{count}, bytes] uint8, found {list(rows.shape)} "
+            f"{rows.dtype}"
+        )
+    try:
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in rows]
+    except UnicodeDecodeError as error:
+        raise DecoderError(f"{source}: `prompt` is not UTF-8 ({error})") from error
+
+
+def _list(metadata: dict[str, str], key: str, count: int, source: str) -> list[str] | None:
+    """A list of texts of the metadata; of one row the bare text may stand instead."""
+    if key not in metadata:
+        return None
+    try:
+        found: Any = json.loads(metadata[key])
+    except json.JSONDecodeError:
+        found = metadata[key]
+    if count == 1 and not isinstance(found, list):
+        found = [metadata[key] if not isinstance(found, str) else found]
+    if not isinstance(found, list) or len(found) != count or {type(f) for f in found} != {str}:
+        raise DecoderError(
+            f"{source}: the metadata `{key}` must be a JSON list of {count} texts, found "
+            f"{metadata[key][:60]!r}"
+        )
+    return found
