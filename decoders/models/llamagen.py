@@ -62,7 +62,7 @@ def sources(cfg: TransformerConfig, llama: bool) -> dict[str, Source]:
 def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> TransformerConfig:
     """The target's shape: from config.json where there is one, else from the tensors' shapes.
 
-    grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
+    grid: image side in codes, used where config.json has no `block_size`. Raises DecoderError
     where the two contradict each other or the layout is unknown.
     """
     llama = llama_names(checkpoint)
@@ -119,10 +119,10 @@ def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
             "(16 for 256 pixels, 24 for 384, 32 for 512)"
         )
     if grid is not None and grid != side:
-        raise DecoderError(
-            f"{checkpoint.path}: config.json says {side} x {side} codes, model.grid={grid}; use "
-            "the model of the other resolution or leave model.grid=null"
-        )
+        logger.warning(
+            "%s says %d x %d codes, model.grid is %d: the checkpoint's own is used",
+            checkpoint.path, side, side, grid,
+        )  # fmt: skip
     return side
 
 

@@ -257,7 +257,6 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     [
         ({"hidden_size": 64}, {}, "config.json says hidden_size 64, the tensors 32"),
         ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, the tensors 2"),
-        ({}, {"grid": 8}, "config.json says 4 x 4 codes, model.grid=8"),
         ({"block_size": None}, {}, "set model.grid"),
         ({}, {"dtype": "int8"}, "dtype 'int8'"),
     ],
@@ -266,6 +265,12 @@ def test_contradictions_are_found_before_anything_runs(tmp_path, config, setting
     folder = R.write_hub(tmp_path / "m", **config)
     with pytest.raises(DecoderError, match=message):
         load(checkpoint=str(folder), **settings)
+
+
+def test_the_checkpoints_own_side_is_used_and_a_difference_is_said(tmp_path, caplog):
+    model = load(checkpoint=str(R.write_hub(tmp_path / "m")), grid=16)
+    assert model.target.length == R.GRID**2
+    assert "says 4 x 4 codes, model.grid is 16" in caplog.text
 
 
 def test_a_lost_tensor_is_named(tmp_path):
