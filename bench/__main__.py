@@ -20,7 +20,7 @@ COMMANDS = {
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
     "steps": "what a decoding step costs here, beside its matrix products alone",
-    "compare": "a run beside the papers' numbers: reproduced, not reproduced, not comparable and why",
+    "compare": "a run beside the papers' numbers: reproduced, or not, or why not comparable",
     "plan": "what a study needs before it starts: downloads, GPU memory, images, hours",
     "evaluate": "quality of any folder of images with captions, in the papers' protocol",
     "features": "write the text features of a prompt set to a file (prompts=features reads it)",

@@ -17,12 +17,13 @@ TINY_STAGES = ("vq", "target", "drafter", "clip")
 def cmd_run(words: Sequence[str]) -> int:
     """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
     from bench.compose import compose_study
-    from bench.finish import finish
+    from bench.finish import finish, scorer_of
     from bench.runner import run_study
 
     config = compose_study(words)
+    scorer = scorer_of(config)
     result = run_study(config)
-    summary = finish(config, result)
+    summary = finish(config, result, scorer)
     if config.report:
         _report(result.path)
     failed = summary[summary.status != "ok"]

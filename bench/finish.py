@@ -52,22 +52,29 @@ class Verdict:
         return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
 
 
-def finish(config: StudyConfig, result: RunResult) -> pd.DataFrame:
+def scorer_of(config: StudyConfig) -> Scorer | None:
+    """The study's scorer, made before the run: missing metric weights then stop it at the start.
+
+    Raises MetricError, ConfigError.
+    """
+    if config.metric is None or not config.quality.images or not config.keep_images:
+        return None
+    made: Scorer = call(config.metric, device=config.backend.device)
+    return made
+
+
+def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
     """Judges, scores and summarises the rows of a run; returns the summary."""
     found = verdicts(result.model, result.cells) if config.gate else []
     if found:
         table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
         text = table.to_csv(index=False).encode()
         write_atomically(result.path / "exactness.csv", lambda file: file.write(text))
-    scorer: Scorer | None = None
-    drawn = config.keep_images and result.model.draws
-    if config.metric is not None and config.quality.images and drawn:
-        scorer = call(config.metric, device=config.backend.device)
     return summarise(
         result.path,
         result.rows,
         result.cells,
-        scorer=scorer,
+        scorer=scorer if result.model.draws else None,
         exactness={v.decoder: v.text for v in found},
     )
 

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Outcome:
     """B images as codes and pixels, and what they cost.
 
-    images: [B, 3, H, W] uint8, CPU; None for a model without a tokenizer. seconds_text / total / vq: of the whole call, total is prefill
-    and decoding. peak_mb: megabytes during the call.
+    images: [B, 3, H, W] uint8, CPU; None for a model without a tokenizer. seconds_text / total /
+    vq: of the whole call, total is prefill and decoding. peak_mb: megabytes during the call.
     """
 
     generation: Generation

@@ -1,7 +1,7 @@
 """Quality of a decoder's images: what `metric=` selects, a `Scorer`.
 
 Why a scorer and not fixed columns: the embedded scenes need the tiny CLIP, official models
-Inception and ViT-B/32; the summary wants the figures and the name of their features.
+Inception, VGG16 and ViT-B/32; the summary wants the figures and the names of their features.
 """
 
 from __future__ import annotations
@@ -9,23 +9,33 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from bench.console import progress
+from bench.errors import ConfigError
 from bench.prompts import Prompt
+
+if TYPE_CHECKING:
+    from metrics.images import Images
 
 log = logging.getLogger(__name__)
 NAN = math.nan
+Drawn = Tensor | Sequence[Path]  # images [n, 3, H, W] uint8, or their files: read batch by batch
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The quality columns of summary.csv; NaN where a figure could not be had."""
+    """The quality columns of summary.csv; NaN where a figure could not be had.
+
+    `..._features`: what the figures were made with; "" for the same as FID's. clip and hps: 100
+    cos, the mean over images.
+    """
 
     fid: float = NAN
     fid_lo: float = NAN
@@ -37,6 +47,10 @@ class Scores:
     clip: float = NAN
     clip_lo: float = NAN
     clip_hi: float = NAN
+    hps: float = NAN
+    prc_features: str = ""
+    clip_features: str = ""
+    hps_features: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,12 @@ class PreferenceRow:
 class Scorer(Protocol):
     """Figures of n images and the prompts they were drawn from."""
 
-    def score(self, images: Tensor, prompts: Sequence[Prompt]) -> Scores:
-        """images [n, 3, H, W] uint8. Raises MetricError where n is too small or an image is bad."""
+    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
+        """Raises MetricError where there are too few images or one is bad."""
         ...
 
     def preference(
-        self, name: str, images: Tensor, prompts: Sequence[Prompt]
+        self, name: str, images: Drawn, prompts: Sequence[Prompt]
     ) -> PreferenceRow | None:
         """None where the prompts have no counterfactual."""
         ...
@@ -82,13 +96,14 @@ class ScenesScorer:
         self.extractor = ScenesClipFeatures(clip=self.clip).eval()
         self.reference = reference_features(self.extractor, reference, Path(cache_dir))
 
-    def score(self, images: Tensor, prompts: Sequence[Prompt]) -> Scores:
+    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
         from metrics.clip import clip_score
         from metrics.features import extract
         from metrics.fid import quality
 
-        found = quality(extract(self.extractor, images), self.reference, features=self.name)
-        clip = clip_score(self.clip, images, [p.text for p in prompts]).mean
+        drawn = _streamed(images)
+        found = quality(extract(self.extractor, drawn), self.reference, features=self.name)
+        clip = clip_score(self.clip, drawn, [p.text for p in prompts]).mean
         return Scores(
             fid=found.fid.value,
             fid_lo=found.fid.lo,
@@ -103,7 +118,7 @@ class ScenesScorer:
         )
 
     def preference(
-        self, name: str, images: Tensor, prompts: Sequence[Prompt]
+        self, name: str, images: Drawn, prompts: Sequence[Prompt]
     ) -> PreferenceRow | None:
         from decoders.tiny.scenes import counterfactual
         from metrics.clip import attribute_preference
@@ -113,7 +128,7 @@ class ScenesScorer:
         if len(known) < len(places):
             return None
         pairs = [counterfactual(split, index, seed) for split, seed, index in known]
-        found = attribute_preference(self.clip, images, pairs)
+        found = attribute_preference(self.clip, _streamed(images), pairs)
         shares = {key: share for key, (share, _) in found.by_attribute.items()}
         return PreferenceRow(
             name, len(images), found.share.value, found.share.lo, found.share.hi, shares
@@ -129,6 +144,91 @@ class ScenesScorer:
         split, seed, _ = known[0]
         pixels = scene_batch(split, [index for *_, index in known], seed).images
         return (torch.from_numpy(pixels) * 255).round().to(torch.uint8)
+
+
+class CocoScorer:
+    """The papers' protocol (METHODS section 5) against a folder of real images."""
+
+    def __init__(
+        self,
+        device: str,
+        reference: str | None,
+        cache_dir: str,
+        weights: Mapping[str, str | None],
+        size: int = 256,
+        batch: int = 64,
+        whole: bool = False,
+        hps: bool = False,
+    ) -> None:
+        """reference: folder; cache_dir: where its features are kept; weights: files by name, and
+        `folder`; size: side of the centre crop; whole: precision and recall on whole images, as the
+        released script has them; hps: also HPSv2.1.
+
+        Raises ConfigError without a reference, MetricError for an empty one and for missing
+        weights; the networks are loaded with the first images.
+        """
+        from metrics.images import image_files
+        from metrics.official.papers import Evaluation
+
+        if reference is None:
+            raise ConfigError("metric=coco needs a folder of real images: metric.reference=DIR")
+        files = dict(weights)
+        folder = files.pop("folder", None)
+        self.reference = image_files(Path(reference).expanduser())
+        self.shares = "precision_recall_whole" if whole else "precision_recall"
+        self.evaluation = Evaluation(
+            ["fid", "kid", self.shares, "clip", *["hps"] * hps],
+            weights=files,
+            folder=None if folder is None else Path(folder),
+            device=device,
+            size=size,
+            batch=batch,
+            cache_dir=Path(cache_dir),
+            progress=progress,
+        )
+
+    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
+        source = images if isinstance(images, Tensor) else tuple(images)
+        captions = [p.text for p in prompts]
+        figures = self.evaluation.figures(source, captions, self.reference)
+        found = {(f.metric, f.key): f for f in figures}
+        fid, clip = found["fid", "fid"], found["clip", "score"]
+        precision, recall = (found[self.shares, key] for key in ("precision", "recall"))
+        hps = found.get(("hps", "score"))
+        return Scores(
+            fid=fid.value.value,
+            fid_lo=fid.value.lo,
+            fid_hi=fid.value.hi,
+            fid_features=fid.features,
+            kid=found["kid", "kid"].value.value,
+            precision=precision.value.value,
+            recall=recall.value.value,
+            prc_features=precision.features,
+            clip=clip.value.value,
+            clip_lo=clip.value.lo,
+            clip_hi=clip.value.hi,
+            clip_features=clip.features,
+            hps=hps.value.value if hps else NAN,
+            hps_features=hps.features if hps else "",
+        )
+
+    def preference(
+        self, name: str, images: Drawn, prompts: Sequence[Prompt]
+    ) -> PreferenceRow | None:
+        """None: captions of real images have no counterfactual."""
+        return None
+
+    def real(self, prompts: Sequence[Prompt]) -> Tensor | None:
+        """None: a prompt has no image of its own here."""
+        return None
+
+
+def _streamed(images: Drawn) -> Images:
+    """Files as a set that is read batch by batch; a tensor as it is."""
+    from metrics.images import ImageSet
+    from metrics.preparations import as_is
+
+    return images if isinstance(images, Tensor) else ImageSet(tuple(images), as_is())
 
 
 def _place(prompt: Prompt) -> tuple[str, int, int] | None:

@@ -16,15 +16,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
 from bench.study import Cell
 from metrics.errors import MetricError
-from metrics.images import read_png
 from metrics.latency import latency, speedup
 from metrics.stats import Interval
 from metrics.tv import moved_mass
@@ -44,6 +41,8 @@ COLUMNS = [
     "clip", "clip_lo", "clip_hi", *MASS, "exactness", "peak_memory_mb", "status",
 ]  # fmt: skip
 
+NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, where they are named
+
 
 def summarise(
     folder: Path,
@@ -53,7 +52,8 @@ def summarise(
     scorer: Scorer | None,
     exactness: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Writes summary.csv (and preference.csv where the prompts allow it); returns the summary.
+    """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
+    name their weights); returns the summary.
 
     rows: records.parquet; exactness: the gate's verdict by decoder name.
     """
@@ -71,8 +71,11 @@ def summarise(
             out.append(line | {"exactness": exactness.get(cell.entry.name, "")})
             preferences += [preference] if preference else []
     preferences += _real(rows, scorer) if preferences else []
-    table = pd.DataFrame(out)[COLUMNS]
+    every = pd.DataFrame(out)
+    table = every[COLUMNS]
     _write_csv(folder / "summary.csv", table)
+    if (every[NAMED].fillna("") != "").any(axis=None):
+        _write_csv(folder / "quality.csv", every[["decoder", "hps", "fid_features", *NAMED]])
     if preferences:
         _write_csv(folder / "preference.csv", _preference_table(preferences))
     return table
@@ -181,17 +184,12 @@ def _quality(
     kept = drawn[drawn.image != ""]
     if scorer is None or kept.empty:
         return Scores(), None
-    images, prompts = _images(folder, kept), _prompts(kept)
+    images, prompts = [folder / path for path in kept.image], _prompts(kept)
     try:
         return scorer.score(images, prompts), scorer.preference(label, images, prompts)
     except MetricError as error:
         log.warning("no quality figures for %s: %s", label, error)
         return Scores(), None
-
-
-def _images(folder: Path, kept: pd.DataFrame) -> Tensor:
-    """[n, 3, H, W] uint8, read back from the PNG files: a resumed run sees the same bytes."""
-    return torch.stack([read_png(folder / path) for path in kept.image])
 
 
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:

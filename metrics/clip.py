@@ -1,4 +1,4 @@
-"""CLIP score and attribute preference with the tiny CLIP: does the image show its caption?
+"""CLIP score and attribute preference: does the image show its caption?
 
 CLIP score of an image: 100 cos(image, caption) (Hessel et al. 2104.08718 without the weight 2.5).
 Attribute preference: the share of images for which CLIP prefers the right caption of two that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,8 +17,24 @@ from torch import Tensor
 
 from metrics.errors import MetricError
 from metrics.images import Images, image_batches
-from metrics.scenes_clip import ScenesClip
 from metrics.stats import Interval, bootstrap_mean
+
+
+class ImageText(Protocol):
+    """An image tower and a text tower that end on one sphere: the tiny CLIP or an official one."""
+
+    @property
+    def image_size(self) -> int | None:
+        """Side of the images it takes; None: any square."""
+        ...
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """uint8 [n, 3, S, S] -> unit features [n, E] float32."""
+        ...
+
+    def text_features(self, captions: Sequence[str]) -> Tensor:
+        """n captions -> unit features [n, E] float32. Raises MetricError for an empty one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,9 +55,9 @@ class Preference:
 
 
 def clip_score(
-    clip: ScenesClip, images: Images, captions: Sequence[str], *, batch: int = 64, seed: int = 0
+    clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64, seed: int = 0
 ) -> ClipScore:
-    """CLIP score of n images [n, 3, S, S] (or a folder of PNGs in name order) and n captions.
+    """CLIP score of n images (tensor, folder of PNGs in name order, or set) and n captions.
 
     Raises MetricError when the counts differ, for fewer than 2 images, NaN or unknown words.
     """
@@ -52,7 +69,7 @@ def clip_score(
 
 
 def attribute_preference(
-    clip: ScenesClip,
+    clip: ImageText,
     images: Images,
     pairs: Sequence[tuple[str, str, str]],
     *,
@@ -76,9 +93,7 @@ def attribute_preference(
     return Preference(correct, bootstrap_mean(correct.astype(float), seed=seed), by_attribute)
 
 
-def retrieval_at_1(
-    clip: ScenesClip, images: Images, captions: Sequence[str]
-) -> tuple[float, float]:
+def retrieval_at_1(clip: ImageText, images: Images, captions: Sequence[str]) -> tuple[float, float]:
     """(image to text, text to image) shares of n pairs whose own partner is the nearest one."""
     features = image_embeddings(clip, images)
     _same_count(features, captions, "captions")
@@ -88,17 +103,17 @@ def retrieval_at_1(
     return to_text, float((cosines.argmax(0) == own).double().mean())
 
 
-def image_embeddings(clip: ScenesClip, images: Images, *, batch: int = 64) -> Tensor:
+def image_embeddings(clip: ImageText, images: Images, *, batch: int = 64) -> Tensor:
     """Unit image features [n, E] float32 on the CPU, streamed in batches."""
     with torch.no_grad():
         parts = [
             clip.image_features(part).cpu()
-            for part in image_batches(images, clip.config.image_size, batch)
+            for part in image_batches(images, clip.image_size, batch)
         ]
     return torch.cat(parts)
 
 
-def text_embeddings(clip: ScenesClip, captions: Sequence[str], *, batch: int = 256) -> Tensor:
+def text_embeddings(clip: ImageText, captions: Sequence[str], *, batch: int = 256) -> Tensor:
     """Unit text features [n, E] float32 on the CPU."""
     with torch.no_grad():
         parts = [

@@ -2,17 +2,18 @@
 
 Why: FID, KID, precision and recall are torch-fidelity's; registering the tiny CLIP's image tower
 makes `torch_fidelity.calculate_metrics(feature_extractor="scenes-clip", ...)` work like any other,
-and later extractors (Inception, VGG16) work here in the same way. Features are the image embeddings
-on the sphere of radius sqrt(E): 64 numbers of order 1 an image, so that a few hundred images make a
-covariance of full rank, and KID's kernel (x.y / E + 1)^3 is (cos + 1)^3. An embedding's length is
-dropped: the contrastive loss never sees it, and it made KID a figure about its outliers.
+and Inception and VGG16 (``official``) work here in the same way. The tiny CLIP's features are the
+image embeddings on the sphere of radius sqrt(E): 64 numbers of order 1 an image, so that a few
+hundred images make a covariance of full rank, and KID's kernel (x.y / E + 1)^3 is (cos + 1)^3. An
+embedding's length is dropped: the contrastive loss never sees it, and it made KID a figure about
+its outliers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch_fidelity.feature_extractor_base import FeatureExtractorBase
 from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY, register_feature_extractor
 
+from metrics.cache import write_whole
 from metrics.errors import MetricError
 from metrics.images import Images, as_bytes, image_batches
 from metrics.scenes_clip import ScenesClip, load
@@ -47,7 +49,7 @@ class ScenesClipFeatures(FeatureExtractorBase):
         super().__init__(name, list(features_list))
         folder = feature_extractor_weights_path
         self.clip = load(Path(folder) if folder else None) if clip is None else clip
-        self.image_size = self.clip.config.image_size
+        self.image_size = self.clip.image_size
         self.network = self.clip.model  # registered, so that .cuda() and .eval() reach it
 
     @staticmethod
@@ -82,15 +84,23 @@ if NAME not in FEATURE_EXTRACTORS_REGISTRY:
 def extract(
     extractor: FeatureExtractorBase, images: Images, *, layer: str = LAYER, batch: int = 64
 ) -> Tensor:
-    """Features [n, E] float32 on the CPU of n >= 2 images (tensor or folder), streamed in batches.
+    """Features [n, E] float32 on the CPU of n >= 2 images (tensor, folder or set), in batches.
 
     extractor: any torch-fidelity extractor, in evaluation mode, that provides `layer`. Raises
     MetricError for bad images (see ``images.image_batches``) and for features that are not finite.
     """
+    return torch.cat(list(feature_batches(extractor, images, layer=layer, batch=batch)))
+
+
+def feature_batches(
+    extractor: FeatureExtractorBase, images: Images, *, layer: str = LAYER, batch: int = 64
+) -> Iterator[Tensor]:
+    """The features that `extract` would join, [<= batch, E], one batch of images held at a time."""
     size = getattr(extractor, "image_size", None)
-    return _joined(
-        [_forward(extractor, part, layer) for part in image_batches(images, size, batch)]
-    )
+    done = 0
+    for part in image_batches(images, size, batch):
+        yield _finite(_forward(extractor, part, layer), done)
+        done += len(part)
 
 
 def reference_features(
@@ -125,11 +135,8 @@ def reference_features(
         scenes = scene_batch(split, range(start, min(start + batch, count)), seed)
         images = as_bytes(torch.from_numpy(scenes.images), extractor.image_size)
         parts.append(_forward(extractor, images, LAYER))
-    features = _joined(parts)
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    part_path = path.with_suffix(f".{os.getpid()}.part")
-    save_file({"features": features}, part_path)
-    part_path.replace(path)
+    features = _finite(torch.cat(parts), 0)
+    write_whole(path, lambda part: save_file({"features": features}, part))
     return features
 
 
@@ -140,14 +147,13 @@ def _forward(extractor: FeatureExtractorBase, images: Tensor, layer: str) -> Ten
     return found.float().cpu()
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Batches of features as one tensor [n, E], all finite or MetricError."""
-    features = torch.cat(parts)
+def _finite(features: Tensor, first: int) -> Tensor:
+    """Features [n, E] of the images from number `first` on, all finite or MetricError."""
     bad = ~torch.isfinite(features).all(1)
     if bad.any():
         raise MetricError(
             f"{int(bad.sum())} of {len(features)} images have features that are not finite, first "
-            f"image {int(bad.nonzero()[0])}; the extractor's weights may be damaged"
+            f"image {first + int(bad.nonzero()[0])}; the extractor's weights may be damaged"
         )
     return features
 

@@ -1,7 +1,8 @@
-"""FID, KID, precision and recall of generated images against a reference, from their features.
+"""FID and KID of generated images against a reference, from their features; all figures together.
 
-torch-fidelity's own functions give the figures (Heusel et al. 1706.08500; Binkowski et al.
-1801.01401; Kynkaanniemi et al. 1904.06991, k = 3); features are extracted once (``features``).
+FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
+1801.01401) is torch-fidelity's; precision and recall are in ``precision_recall``. Features are
+extracted once (``features``).
 
 What to know when reading them. FID falls with the number of images n even when the distributions
 agree, by about 1/n: compare decoders at equal n only; `bias` is the jackknife's estimate of that
@@ -14,17 +15,18 @@ KID by half-sized subsets, precision by a bootstrap over images.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_fidelity import metric_fid, metric_kid, metric_prc
+from torch_fidelity import metric_kid
 
-from metrics.errors import MetricError
-from metrics.stats import Interval, bootstrap_mean, jackknife
+from metrics.moments import Moments, check_features, check_widths
+from metrics.precision_recall import NEIGHBOURS, precision_recall
+from metrics.stats import Interval, jackknife
 
-NEIGHBOURS = 3  # k of precision and recall
 KID_SUBSETS = 100
 _KID_SIZE = 1000  # largest subset, as torch-fidelity's default
 _LOG = logging.getLogger(__name__)
@@ -54,22 +56,14 @@ def quality(
     """All four figures with 95 % intervals from features [n, E] and [m, E].
 
     features: name of the extractor, kept for the table. Raises MetricError for fewer than
-    NEIGHBOURS + 2 rows, NaN, or different E. Logs a warning where n <= E: the generated covariance
-    is singular and FID mostly bias.
+    NEIGHBOURS + 2 rows, NaN, or different E. Logs a warning as `fid_interval` does.
     """
-    _check(generated, reference, NEIGHBOURS + 2)
-    if len(generated) <= generated.shape[1]:
-        _LOG.warning(
-            "%d generated images for %d features: the covariance is singular and FID is mostly "
-            "bias; generate more than %d",
-            len(generated),
-            generated.shape[1],
-            2 * generated.shape[1],
-        )
-    fid_interval, bias = _fid_interval(generated, reference, groups, seed)
-    precision, recall = _precision_recall(generated, reference, groups, seed)
+    for name, rows in (("generated", generated), ("reference", reference)):
+        check_features(name, rows, NEIGHBOURS + 2)
+    distance, bias = fid_interval(generated, Moments.of(reference), groups=groups, seed=seed)
+    precision, recall = precision_recall(generated, reference, groups=groups, seed=seed)
     return Quality(
-        fid_interval,
+        distance,
         bias,
         kid(generated, reference, seed=seed),
         precision,
@@ -80,11 +74,65 @@ def quality(
     )
 
 
-def fid(generated: Tensor, reference: Tensor) -> float:
-    """Frechet distance |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2) of features [n, E] and [m, E]."""
-    _check(generated, reference, 2)
-    found = metric_fid.fid_statistics_to_metric(_moments(generated), _moments(reference), False)
-    return float(found[metric_fid.KEY_METRIC_FID])
+def fid(generated: Tensor | Moments, reference: Tensor | Moments) -> float:
+    """FID of features [n, E] and [m, E], or of their moments. Raises MetricError for fewer than 2
+    rows, NaN, or different E."""
+    return distance_to(_moments("reference", reference))(_moments("generated", generated))
+
+
+def fid_interval(
+    generated: Tensor, reference: Moments, *, groups: int = 32, seed: int = 0
+) -> tuple[Interval, float]:
+    """FID of features [n, E] with its jackknife interval (not below 0), and the jackknife's
+    estimate of its bias.
+
+    Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
+    as `fid`.
+    """
+    every = _moments("generated", generated)
+    count, width = generated.shape
+    if count <= width:
+        _LOG.warning(
+            "%d generated images for %d features: the covariance is singular and FID is mostly "
+            "bias; generate more than %d",
+            count,
+            width,
+            2 * width,
+        )
+    distance = distance_to(reference)
+    seen: list[float] = []
+
+    def of_rows(rows: np.ndarray) -> float:
+        gone = np.setdiff1d(np.arange(count), rows)
+        left_out = Moments.of(generated[torch.from_numpy(gone)]) if len(gone) else None
+        seen.append(distance(every if left_out is None else every.without(left_out)))
+        return seen[-1]
+
+    found = jackknife(count, of_rows, groups=groups, seed=seed)
+    left = seen[1:]  # the first call is the estimate itself
+    bias = (len(left) - 1) * (float(np.mean(left)) - found.value)
+    return Interval(found.value, max(found.lo, 0.0), found.hi), bias
+
+
+def distance_to(reference: Moments) -> Callable[[Moments], float]:
+    """The Frechet distance to a fixed reference, as a function of moments.
+
+    tr (S S')^1/2 is the sum of roots of the eigenvalues of R S R with R = S'^1/2, a symmetric
+    matrix; R is taken once, which makes the jackknife's 32 further distances cheap.
+    """
+    fixed = reference.covariance
+    values, vectors = np.linalg.eigh(fixed)
+    root = (vectors * np.sqrt(values.clip(0))) @ vectors.T  # [E, E]
+
+    def distance(other: Moments) -> float:
+        check_widths(len(other.mean), len(reference.mean))
+        spread = other.covariance
+        product = root @ spread @ root  # [E, E]
+        overlap = np.sqrt(np.linalg.eigvalsh((product + product.T) / 2).clip(0)).sum()
+        step = other.mean - reference.mean
+        return float(step @ step + np.trace(spread) + np.trace(fixed) - 2 * overlap)
+
+    return distance
 
 
 def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
@@ -93,7 +141,9 @@ def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
     Subsets are half the smaller set (at most 1000): the spread of half-sized subsets is that of the
     figure itself (the delete-half jackknife), which gives the interval: mean +- 1.96 of it.
     """
-    _check(generated, reference, 4)
+    for name, rows in (("generated", generated), ("reference", reference)):
+        check_features(name, rows, 4)
+    check_widths(generated.shape[1], reference.shape[1])
     found = metric_kid.kid_features_to_metric(
         generated.double().cpu(),
         reference.double().cpu(),
@@ -107,86 +157,8 @@ def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
     return Interval(mean, mean - reach, mean + reach)
 
 
-def _moments(features: Tensor) -> dict[str, np.ndarray]:
-    """Mean [E] and covariance [E, E] in float64, as torch-fidelity wants them."""
-    found: dict[str, np.ndarray] = metric_fid.fid_features_to_statistics(features.double().cpu())
-    return found
-
-
-def _fid_interval(
-    generated: Tensor, reference: Tensor, groups: int, seed: int
-) -> tuple[Interval, float]:
-    """FID with its jackknife interval (not below 0), and the jackknife's estimate of its bias."""
-    fixed = _moments(reference)
-    seen: list[float] = []
-
-    def of_rows(rows: np.ndarray) -> float:
-        moments = _moments(generated[torch.from_numpy(rows)])
-        found = metric_fid.fid_statistics_to_metric(moments, fixed, False)
-        seen.append(float(found[metric_fid.KEY_METRIC_FID]))
-        return seen[-1]
-
-    found = jackknife(len(generated), of_rows, groups=groups, seed=seed)
-    left_out = seen[1:]  # the first call is the estimate itself
-    bias = (len(left_out) - 1) * (float(np.mean(left_out)) - found.value)
-    return Interval(found.value, max(found.lo, 0.0), found.hi), bias
-
-
-def _precision_recall(
-    generated: Tensor, reference: Tensor, groups: int, seed: int
-) -> tuple[Interval, Interval]:
-    """torch-fidelity's precision and recall; intervals from one matrix of distances.
-
-    Precision is a mean over generated images of "lies in some reference ball"; recall changes with
-    the generated set as a whole (its balls), hence the jackknife.
-    """
-    fake, real = generated.double().cpu(), reference.double().cpu()
-    found = metric_prc.prc_features_to_metric(
-        fake,
-        real,
-        prc_neighborhood=NEIGHBOURS,
-        prc_batch_size=10000,
-        save_cpu_ram=False,
-        verbose=False,
-    )
-    real_radius = _radius(torch.cdist(real, real))  # [m]
-    across = torch.cdist(real, fake)  # [m, n]
-    within = torch.cdist(fake, fake)  # [n, n]
-    inside = (across <= real_radius[:, None]).any(0).double().numpy()  # [n]
-
-    def recall_of(rows: np.ndarray) -> float:
-        kept = torch.from_numpy(rows)
-        radius = _radius(within[kept][:, kept])  # [kept]
-        return float((across[:, kept] <= radius).any(1).double().mean())
-
-    precision, recall = (
-        bootstrap_mean(inside, seed=seed),
-        jackknife(len(fake), recall_of, groups=groups, seed=seed),
-    )
-    return (
-        Interval(float(found[metric_prc.KEY_METRIC_PRECISION]), precision.lo, precision.hi),
-        Interval(
-            float(found[metric_prc.KEY_METRIC_RECALL]), max(recall.lo, 0.0), min(recall.hi, 1.0)
-        ),
-    )
-
-
-def _radius(distances: Tensor) -> Tensor:
-    """Distance to the k-th neighbour, the point itself (distance 0) not counted; [n, n] -> [n]."""
-    return distances.kthvalue(NEIGHBOURS + 1, dim=1).values
-
-
-def _check(generated: Tensor, reference: Tensor, least: int) -> None:
-    for name, rows in (("generated", generated), ("reference", reference)):
-        if rows.ndim != 2:
-            raise MetricError(f"{name} features must be [n, E], found {list(rows.shape)}")
-        if len(rows) < least:
-            raise MetricError(f"{len(rows)} {name} images are too few: at least {least} are needed")
-        if not torch.isfinite(rows).all():
-            bad = int((~torch.isfinite(rows).all(1)).sum())
-            raise MetricError(f"the features of {bad} {name} images hold NaN or infinity")
-    if generated.shape[1] != reference.shape[1]:
-        raise MetricError(
-            f"generated features have {generated.shape[1]} entries, the reference "
-            f"{reference.shape[1]}: they come from different extractors"
-        )
+def _moments(name: str, found: Tensor | Moments) -> Moments:
+    if isinstance(found, Moments):
+        return found
+    check_features(name, found, 2)
+    return Moments.of(found)

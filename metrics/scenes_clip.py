@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,11 @@ class ScenesClip:
         self.device = torch.device(device)
         self.sha256 = ""  # of the weights file; empty while untrained
 
+    @property
+    def image_size(self) -> int:
+        """Side of the square image in pixels."""
+        return self.config.image_size
+
     def image_features(self, images: Tensor, normalize: bool = True) -> Tensor:
         """Images [n, 3, S, S] (uint8, or float in [0, 1]) -> features [n, E] float32.
 
@@ -174,18 +179,25 @@ def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
 
 def _build(config: ClipConfig) -> Any:
     """open_clip's CLIP; its text vocabulary is the words and three specials."""
-    from open_clip.model import CLIP
-
     vocab = int(config.text["vocab_size"])
     if vocab != len(config.words) + _SPECIALS:
         raise MetricError(
             f"text.vocab_size is {vocab}, but {len(config.words)} words and {_SPECIALS} specials "
             f"make {len(config.words) + _SPECIALS}"
         )
-    vision = dict(config.vision)
+    return build_clip(config.embed_dim, config.vision, config.text)
+
+
+def build_clip(
+    embed_dim: int, vision: Mapping[str, Any], text: Mapping[str, Any], quick_gelu: bool = False
+) -> Any:
+    """open_clip's CLIP, random weights, from its own settings; needs no hub."""
+    from open_clip.model import CLIP
+
+    vision = dict(vision)
     if isinstance(vision["layers"], list):  # JSON has no tuples; open_clip tells a ResNet by one
         vision["layers"] = tuple(vision["layers"])
-    return CLIP(embed_dim=config.embed_dim, vision_cfg=vision, text_cfg=dict(config.text))
+    return CLIP(embed_dim=embed_dim, vision_cfg=vision, text_cfg=dict(text), quick_gelu=quick_gelu)
 
 
 def _words(caption: str) -> list[str]:

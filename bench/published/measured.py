@@ -114,7 +114,7 @@ class MeasuredRun:
 
 def load(summary: Path) -> MeasuredRun:
     """The decoders of a summary.csv. Raises BenchError where it is missing or not one."""
-    table = _read(summary)
+    table = _with_weights(_read(summary), summary.with_name("quality.csv"))
     records = _records(summary.with_name("records.parquet"))
     study = _study(summary.with_name("study.json"))
     rows, failed = [], {}
@@ -199,6 +199,16 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
         figures=figures,
         seconds=seconds,
     )
+
+
+def _with_weights(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The columns of quality.csv, where a run has one: what each figure was made with, and HPS."""
+    if not path.is_file():
+        return table
+    import pandas as pd
+
+    own = pd.read_csv(path, keep_default_na=False, dtype=str)
+    return table.merge(own.drop(columns="fid_features", errors="ignore"), on="decoder", how="left")
 
 
 def _features(line: Mapping[str, Any]) -> dict[str, str]:

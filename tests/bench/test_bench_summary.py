@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from bench.finish import finish
 from bench.quality import PreferenceRow, Scores
 from bench.runner import run_study
 from bench.summary import COLUMNS, summarise
 from metrics.errors import MetricError
+from metrics.images import read_png
 
 HEADER = (
     "study,model,decoder,acceptance,tree,backend,device,dtype,temperature,cfg,n_latency,"
@@ -25,10 +27,13 @@ HEADER = (
 class CountingScorer:
     """Figures that reveal which images were scored."""
 
+    clip = ""
+
     def score(self, images, prompts):
         if len(images) < 6:
             raise MetricError("too few images")
-        return Scores(fid=float(images.float().mean()), fid_features="mean", clip=len(prompts))
+        mean = float(torch.stack([read_png(file) for file in images]).float().mean())
+        return Scores(fid=mean, fid_features="mean", clip=len(prompts), clip_features=self.clip)
 
     def preference(self, name, images, prompts):
         return PreferenceRow(name, len(images), 0.5, 0.4, 0.6, {"colour": 0.5})
@@ -93,6 +98,20 @@ def test_acceptance_and_mass_moved(done):
     assert table.loc["fake_spec", "tv_bound"] == pytest.approx(0.1)
     assert 0 <= table.loc["fake_spec", "tv_output"] < 1e-6, "the toy rule is exact"
     assert math.isnan(table.loc["fake_ar", "tv_output"])
+
+
+def test_what_figures_were_made_with_stands_beside_the_summary(done):
+    _, result = done
+    summary_of(result, scorer=CountingScorer())
+    assert not (result.path / "quality.csv").exists(), "nothing was named"
+    scorer = CountingScorer()
+    scorer.clip = "ViT-B-32"
+    summary_of(result, scorer=scorer)
+    named = pd.read_csv(result.path / "quality.csv")
+    assert set(named.clip_features) == {"ViT-B-32"}
+    from bench.published.measured import load
+
+    assert load(result.path / "summary.csv").rows[0].features["clip"] == "ViT-B-32"
 
 
 def test_the_reseed_floor_has_its_own_row(done):

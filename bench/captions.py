@@ -1,0 +1,129 @@
+"""Captions of a folder of images: read from a file, and matched to the images by name or by order.
+
+Why strict: a score of 5,000 images with shifted captions looks like a bad model. Counts and names
+must agree; whoever wants fewer images says so (`limit=`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.errors import PromptError, unknown
+from bench.prompts.file import COLUMNS, read_json, read_text
+
+IMAGE_COLUMNS = ("image", "file", "file_name")
+READERS = (".txt", ".csv", ".tsv", ".json", ".jsonl")
+
+
+def captions_of(files: Sequence[Path], path: Path) -> list[str]:
+    """The caption of every image, in the images' order.
+
+    .txt: one a line, in the order of the images (numbers in file names count as numbers). .csv,
+    .tsv, .json and .jsonl: `image` (or `file`: name, with or without its ending) and `caption` (or
+    `prompt`, `text`) by name; a .json may also be {name: caption}, or a list of texts in the
+    images' order. Raises PromptError where a count or a name does not match, or a caption is empty.
+    """
+    if not path.is_file():
+        raise PromptError(f"the captions {path} do not exist; set captions=FILE")
+    items = _items(path)
+    if all(isinstance(item, str) for item in items):
+        found = _by_order(files, [item.strip() for item in items], path)
+    else:
+        found = _by_name(files, [_pair(path, i, item) for i, item in enumerate(items, 1)], path)
+    for file, caption in zip(files, found, strict=True):
+        if not caption:
+            raise PromptError(f"{path}: the caption of {file.name} is empty")
+    return found
+
+
+def _items(path: Path) -> list[Any]:
+    """Texts, or mappings with a name and a caption."""
+    text, kind = read_text(path), path.suffix.lower()
+    if kind not in READERS:
+        raise PromptError(unknown("kind of caption file", kind or path.name, READERS))
+    if kind == ".txt":
+        return text.rstrip().splitlines()
+    if kind == ".jsonl":
+        return [_line(path, i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if kind in (".csv", ".tsv"):
+        return list(csv.DictReader(text.splitlines(), delimiter="\t" if kind == ".tsv" else ","))
+    found = read_json(path, text)
+    if isinstance(found, dict) and all(isinstance(caption, str) for caption in found.values()):
+        return [{"image": name, "caption": caption} for name, caption in found.items()]
+    if not isinstance(found, list):
+        raise PromptError(
+            f"{path} must hold a list, or a mapping of image names to captions; an official "
+            "annotation file has several captions an image: choose one for each"
+        )
+    return found
+
+
+def _line(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{path}, line {number}, is not JSON: {error}") from error
+
+
+def _pair(path: Path, number: int, item: Any) -> tuple[str, str]:
+    """(image name, caption) of a row; numbers are 1-based."""
+    if not isinstance(item, Mapping):
+        raise PromptError(
+            f"{path}: item {number} must be a mapping like the others, found {item!r}"
+        )
+    lower = {str(k).lower(): v for k, v in item.items()}
+    values = []
+    for names in (IMAGE_COLUMNS, COLUMNS):
+        column = next((name for name in names if name in lower), None)
+        if column is None:
+            raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(lower)}")
+        if not isinstance(lower[column], str):
+            raise PromptError(
+                f"{path}: `{column}` of item {number} is {lower[column]!r}, not a text"
+            )
+        values.append(lower[column].strip())
+    return values[0], values[1]
+
+
+def _by_order(files: Sequence[Path], texts: list[str], path: Path) -> list[str]:
+    if len(texts) != len(files):
+        raise PromptError(
+            f"{path} has {len(texts)} captions for {len(files)} images; captions without names "
+            f"must be one an image, in the order {files[0].name}, {files[1].name}, ..."
+        )
+    return texts
+
+
+def _by_name(files: Sequence[Path], pairs: list[tuple[str, str]], path: Path) -> list[str]:
+    """Every name must be an image's, every image must be named once."""
+    known = {file.name: place for place, file in enumerate(files)}
+    stems: dict[str, int] = {}
+    for place, file in enumerate(files):
+        stems[file.stem] = -1 if file.stem in stems else place  # -1: of two images, a.png and a.jpg
+    found: list[str | None] = [None] * len(files)
+    strange = []
+    for name, caption in pairs:
+        place = known.get(name, stems.get(name, -1))
+        if place < 0:
+            strange.append(name)
+        elif found[place] is not None:
+            raise PromptError(f"{path} names {files[place].name} twice; keep one caption an image")
+        else:
+            found[place] = caption
+    left = [file.name for file, caption in zip(files, found, strict=True) if caption is None]
+    if strange or left:
+        raise PromptError(
+            f"{path} and {files[0].parent} do not match: "
+            f"{_some(left, 'images without a caption')}, "
+            f"{_some(strange, 'captions without an image')}"
+        )
+    return [caption for caption in found if caption is not None]
+
+
+def _some(names: list[str], what: str) -> str:
+    shown = f" ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else ""
+    return f"{len(names)} {what}{shown}"

@@ -1,0 +1,165 @@
+"""Weight files of the official networks: which are needed, where they are, and reading them safely.
+
+Why no download: evaluation often runs where there is no network. A missing file is one error that
+lists every file, its public name and where to put it. Pickles are read with torch's weights-only
+loader, which builds tensors and containers and runs nothing; a file that needs more is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from decoders.api import DecoderError
+from decoders.models.checkpoint import read_pickle
+from decoders.models.weights import load_into, read_tensors, sha256_of
+from metrics.errors import MetricError
+
+FOLDER = Path("~/.cache/lantern-bench/metrics")
+_HUB = "https://huggingface.co"
+_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A public weight file. path: its place under the weights folder; other: the same weights in
+    another format. prefix: how its SHA-256 begins, where the public name says so."""
+
+    about: str
+    path: str
+    url: str
+    prefix: str = ""
+    other: str | None = None
+
+
+def _hub(about: str, repository: str, file: str, other: str | None = None) -> WeightFile:
+    return WeightFile(
+        about,
+        f"{repository}/{file}",
+        f"{_HUB}/{repository}/resolve/main/{file}",
+        other=f"{repository}/{other}" if other else None,
+    )
+
+
+FILES = {
+    "inception": WeightFile(
+        "Inception-v3 with the FID weights of 2015-12-05",
+        "weights-inception-2015-12-05-6726825d.pth",
+        "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
+        "weights-inception-2015-12-05-6726825d.pth",
+        "6726825d",
+    ),
+    "vgg": WeightFile(
+        "VGG16 of torchvision (IMAGENET1K_V1)",
+        "vgg16-397923af.pth",
+        "https://download.pytorch.org/models/vgg16-397923af.pth",
+        "397923af",
+    ),
+    "clip": _hub(
+        "CLIP ViT-B/32 of OpenAI, open_clip layout",
+        "timm/vit_base_patch32_clip_224.openai",
+        *_OPEN_CLIP,
+    ),
+    "clip_g": _hub(
+        "CLIP ViT-g/14, laion2b_s12b_b42k",
+        "laion/CLIP-ViT-g-14-laion2B-s12B-b42K",
+        *_OPEN_CLIP,
+    ),
+    "hps": _hub("HPSv2.1 on CLIP ViT-H/14", "xswu/HPSv2", "HPS_v2.1_compressed.pt"),
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file that is there, and its SHA-256."""
+
+    path: Path
+    sha256: str
+
+
+def locate(
+    keys: Iterable[str], given: Mapping[str, str | None], folder: Path | None = None
+) -> dict[str, Weights]:
+    """The files of these keys: as `given`, else under `folder` by their public names.
+
+    folder None: `FOLDER`. Raises MetricError for an unknown key, and one that lists all files that
+    are missing. Logs a warning for a file whose SHA-256 is not the one in its public name.
+    """
+    for key in given:
+        if key not in FILES:
+            raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
+    folder = (FOLDER if folder is None else folder).expanduser()
+    paths, missing = {}, []
+    for key in keys:
+        own, file = given.get(key), FILES[key]
+        places = [own] if own else [folder / name for name in (file.path, file.other) if name]
+        found = [path for path in (Path(place).expanduser() for place in places) if path.is_file()]
+        if found:
+            paths[key] = found[0]
+            continue
+        where = f"weights.{key}={own} does not exist" if own else f"not in {folder}"
+        missing.append(
+            f"  {key}: {file.about}; {where}.\n"
+            f"    Download {file.url}\n    to {folder / file.path}, or give weights.{key}=FILE"
+        )
+    if missing:
+        raise MetricError(
+            "weights of the metrics asked for are missing, and nothing is downloaded here (another "
+            "folder than the one named: weights.folder=DIR):\n" + "\n".join(missing)
+        )
+    return {key: _hashed(key, path) for key, path in paths.items()}
+
+
+def _hashed(key: str, path: Path) -> Weights:
+    found, prefix = sha256_of(path), FILES[key].prefix
+    if not found.startswith(prefix):
+        _LOG.warning(
+            "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with it "
+            "are not comparable with published ones",
+            path,
+            FILES[key].path,
+            found[:8],
+            prefix,
+        )
+    return Weights(path, found)
+
+
+def load_module(module: nn.Module, path: Path) -> None:
+    """Strict load of a weight file into a module. Raises MetricError as `read_state`, and with the
+    tensors that are missing, unexpected or of another shape."""
+    try:
+        load_into(module, read_state(path), str(path))
+    except DecoderError as error:
+        raise MetricError(str(error)) from error
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file or of a PyTorch file, on the CPU.
+
+    A mapping under the key `state_dict` and the prefix `module.` are unwrapped. Raises MetricError
+    for a file that is damaged, holds no tensors, or would have to run code.
+    """
+    if path.suffix != ".safetensors" and _is_program(path):
+        raise MetricError(
+            f"{path} is a TorchScript program, which runs code when it is loaded, and is refused; "
+            "give a file of plain tensors (.safetensors, .pth, .bin)"
+        )
+    try:
+        found = read_tensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+    except DecoderError as error:
+        raise MetricError(str(error)) from error
+    wrapped = all(name.startswith("module.") for name in found)
+    return {name.removeprefix("module.") if wrapped else name: t for name, t in found.items()}
+
+
+def _is_program(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())

@@ -1,0 +1,133 @@
+"""CLIP and HPSv2.1 from open_clip's architectures and a local weight file; no hub is asked.
+
+Score of an image: 100 cos(image, caption), the mean of which is reported. Published tables give
+the cosine (0.32 for 32) or 100 cos (HPS); Hessel et al. 2104.08718 would write 2.5 max(cos, 0).
+    CLIP (ViT-B/32, ViT-g/14): caption behind "A photo depicts ", image 224 px by PIL's bicubic
+        filter; captions are cut at 77 tokens. OpenAI's weights need the quick GELU.
+    HPSv2.1 (ViT-H/14, 2306.09341): caption alone, the whole image, float bicubic filter.
+Everything runs in float32 (the released scripts use 16 bit on a GPU: differences below 0.1).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from metrics.errors import MetricError
+from metrics.official.checkpoint import Weights, load_module
+from metrics.official.resize import BICUBIC, float_resize, pil_resize
+from metrics.scenes_clip import build_clip
+
+PREFIX = "A photo depicts "
+_CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
+
+
+@dataclass(frozen=True)
+class ClipKind:
+    """One official score. arch: open_clip's name. float_pixels: resize floats, not bytes."""
+
+    label: str
+    arch: str
+    prefix: str = PREFIX
+    quick_gelu: bool = False
+    float_pixels: bool = False
+
+
+KINDS = {
+    "clip": ClipKind("CLIP ViT-B/32", "ViT-B-32", quick_gelu=True),
+    "clip_g": ClipKind("CLIP ViT-g/14", "ViT-g-14"),
+    "hps": ClipKind("HPSv2.1", "ViT-H-14", prefix="", float_pixels=True),
+}
+
+
+class OpenClip:
+    """An official network with its tokenizer and pixel protocol; see ``metrics.clip.ImageText``."""
+
+    image_size = None  # any square; resized here
+
+    def __init__(
+        self, kind: ClipKind, weights: Weights, *, arch: str | None = None, device: str = "cpu"
+    ) -> None:
+        """arch: another architecture of open_clip, by name or as a JSON file of its settings.
+
+        Raises MetricError for an unknown architecture and for weights that do not fit it.
+        """
+        from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+        from open_clip.tokenizer import SimpleTokenizer
+
+        config = architecture(arch or kind.arch)
+        self.kind, self.device = kind, torch.device(device)
+        self.pixels = int(config["vision_cfg"]["image_size"])
+        self.tokenizer = SimpleTokenizer(context_length=int(config["text_cfg"]["context_length"]))
+        if config["text_cfg"]["vocab_size"] != self.tokenizer.vocab_size:
+            raise MetricError(
+                f"the architecture has {config['text_cfg']['vocab_size']} words, CLIP's tokenizer "
+                f"{self.tokenizer.vocab_size}"
+            )
+        quick = bool(config.get("quick_gelu", kind.quick_gelu))
+        model = build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick)
+        load_module(model, weights.path)
+        self.model = model.requires_grad_(False).to(self.device).eval()
+        self.mean, self.std = (
+            torch.tensor(x, device=self.device).view(3, 1, 1)
+            for x in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)
+        )
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """uint8 [n, 3, S, S] -> unit features [n, E] float32."""
+        if self.kind.float_pixels:
+            unit = float_resize(images, self.pixels)
+        else:
+            unit = pil_resize(images, self.pixels, BICUBIC).float() / 255
+        pixels = (unit.to(self.device) - self.mean) / self.std  # [n, 3, P, P]
+        return normalize(self.model.encode_image(pixels).float(), dim=-1)
+
+    def text_features(self, captions: Sequence[str]) -> Tensor:
+        """n captions, the prefix put before each -> unit features [n, E] float32.
+
+        Captions are cut at the context's length. Raises MetricError for an empty caption.
+        """
+        for row, caption in enumerate(captions):
+            if not caption.strip():
+                raise MetricError(f"caption {row} is empty; a score needs its text")
+        tokens = self.tokenizer([self.kind.prefix + caption for caption in captions])  # [n, L]
+        return normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
+
+
+def architecture(name: str) -> dict[str, Any]:
+    """open_clip's settings (embed_dim, vision_cfg, text_cfg) by name or from a .json file.
+
+    Raises MetricError for an unknown name (nearest ones shown) and for what is no plain CLIP.
+    """
+    import open_clip
+
+    if name.endswith(".json"):
+        path = Path(name)
+        if not path.is_file():
+            raise MetricError(f"the architecture {path} does not exist")
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise MetricError(f"{path} is not JSON: {error}") from error
+    else:
+        config = open_clip.get_model_config(name)
+        if config is None:
+            near = difflib.get_close_matches(name, open_clip.list_models(), n=3, cutoff=0.4)
+            raise MetricError(
+                f"open_clip has no architecture {name!r}; did you mean {' or '.join(near)}? "
+                "A .json file of open_clip's settings is taken as well"
+            )
+    if not isinstance(config, dict) or set(config) - {"quick_gelu"} != set(_CONFIG_KEYS):
+        raise MetricError(
+            f"{name} is no plain CLIP: its settings must be {', '.join(_CONFIG_KEYS)}, found "
+            f"{', '.join(map(str, config))}"
+        )
+    return config

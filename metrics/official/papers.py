@@ -1,0 +1,225 @@
+"""The papers' protocol on any set of images: FID, KID, precision/recall, CLIP score, HPSv2.1.
+
+METHODS section 5: both sides centre-cropped and Lanczos-resized to 256 px, Inception features with
+clean-fid's resizing, precision/recall on VGG16 (k = 3), CLIP ViT-B/32 behind "A photo depicts ".
+Two figures see the image as it is, as the released scripts do: HPSv2.1, and the variant
+`precision_recall_whole` (references of any shape squeezed to 224 px). `scenes` is the same path
+with the embedded CLIP, which needs no download.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+from metrics.clip import clip_score
+from metrics.errors import MetricError
+from metrics.features import extract
+from metrics.fid import fid_interval, kid
+from metrics.images import ImageSet, Source
+from metrics.official.checkpoint import Weights, locate
+from metrics.official.networks import Features, Networks
+from metrics.official.reference import Statistics, reference_statistics
+from metrics.precision_recall import precision_recall
+from metrics.stats import Interval
+
+Progress = Callable[[int, str], AbstractContextManager[Any]]
+SIZE = 256
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """parts: fid, kid, shares (precision, recall) or score; weights: key of its weight file, None
+    for the embedded ones."""
+
+    parts: tuple[str, ...]
+    weights: str | None
+
+    @property
+    def captions(self) -> bool:
+        """Whether it needs them."""
+        return "score" in self.parts
+
+    @property
+    def reference(self) -> bool:
+        """Whether it needs reference images."""
+        return self.parts != ("score",)
+
+
+METRICS = {
+    "fid": MetricKind(("fid",), "inception"),
+    "fid_tf": MetricKind(("fid",), "inception"),
+    "kid": MetricKind(("kid",), "inception"),
+    "precision_recall": MetricKind(("shares",), "vgg"),
+    "precision_recall_whole": MetricKind(("shares",), "vgg"),
+    "clip": MetricKind(("score",), "clip"),
+    "clip_g": MetricKind(("score",), "clip_g"),
+    "hps": MetricKind(("score",), "hps"),
+    "scenes": MetricKind(("fid", "kid", "shares", "score"), None),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a table. metric: of `METRICS`; key: fid, kid, precision, recall or score; name:
+    with its protocol, as tables have it; features: the part of it in brackets.
+
+    reference: how many reference images, 0 where none is used; note: what a reader must know.
+    """
+
+    metric: str
+    key: str
+    name: str
+    features: str
+    value: Interval
+    images: int
+    reference: int
+    preparation: str
+    weights: Weights
+    note: str = ""
+
+
+def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) -> None:
+    """MetricError for an unknown or repeated metric, none at all, and for one whose reference
+    folder or captions were not given."""
+    if not metrics:
+        raise MetricError(f"no metric was asked for; known: {', '.join(METRICS)}")
+    for name in metrics:
+        if name not in METRICS:
+            near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+            raise MetricError(f"unknown metric {name!r}{hint} Known: {', '.join(METRICS)}")
+        if METRICS[name].reference and not reference:
+            raise MetricError(f"{name} needs a folder of reference images: reference=DIR")
+        if METRICS[name].captions and not captions:
+            raise MetricError(f"{name} needs the images' captions: captions=FILE")
+    if len(set(metrics)) < len(metrics):
+        raise MetricError(f"a metric is named twice: {', '.join(metrics)}")
+
+
+class Evaluation:
+    """The metrics of one protocol; networks and references are loaded once and kept."""
+
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        *,
+        weights: Mapping[str, str | None] | None = None,
+        folder: Path | None = None,
+        arch: Mapping[str, str] | None = None,
+        device: str = "cpu",
+        size: int = SIZE,
+        batch: int = 64,
+        seed: int = 0,
+        cache_dir: Path = Path("results/runs/.cache"),
+        progress: Progress | None = None,
+    ) -> None:
+        """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; arch: open_clip
+        architecture by key (``open_clip_model``); progress(total, label): a bar as a context.
+
+        Raises MetricError for unknown metrics and, once for all, for missing weight files.
+        """
+        check_metrics(metrics, reference=True, captions=True)
+        if size < 1:
+            raise MetricError(f"the images' side must be at least 1 pixel, found {size}")
+        keys = dict.fromkeys(METRICS[m].weights for m in metrics)
+        files = locate([key for key in keys if key], weights or {}, folder)
+        self.networks = Networks(files, arch or {}, device, size)
+        self.metrics, self.batch, self.seed = tuple(metrics), batch, seed
+        self.cache_dir, self.progress = cache_dir, progress or _silent
+        self._references: dict[tuple[Any, ...], Statistics] = {}
+
+    def figures(
+        self, images: Source, captions: Sequence[str], reference: tuple[Path, ...]
+    ) -> list[Figure]:
+        """Every figure of n images (files in order, or uint8 [n, 3, H, W]), in the metrics' order.
+
+        captions: one an image, for the metrics that need them; reference: image files, likewise.
+        Raises MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
+        """
+        check_metrics(self.metrics, reference=bool(reference), captions=bool(captions))
+        seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
+        found: list[Figure] = []
+        for metric in self.metrics:
+            parts = METRICS[metric].parts
+            if METRICS[metric].reference:
+                found += self._compared(metric, images, reference, seen)
+            if "score" in parts:
+                found.append(self._scored(metric, images, captions))
+        return found
+
+    def _compared(
+        self,
+        metric: str,
+        images: Source,
+        reference: tuple[Path, ...],
+        seen: dict[tuple[str, str], Tensor],
+    ) -> list[Figure]:
+        """The figures of a metric that compares with the reference."""
+        use = self.networks.features(metric)
+        key = (use.extractor.name, use.prepare.name)
+        if key not in seen:
+            with self.progress(len(images), use.name) as bar:
+                chosen = ImageSet(images, use.prepare, tick=bar.update)
+                seen[key] = extract(use.extractor, chosen, layer=use.layer, batch=self.batch)
+        rows, real = seen[key], self._reference(use, metric, reference)
+        found: list[tuple[str, str, Interval, str]] = []
+        for part in METRICS[metric].parts:
+            if part == "fid":
+                value, bias = fid_interval(rows, real.moments, seed=self.seed)
+                note = f"about {bias:.3g} of it from the number of images: compare at equal n"
+                found.append(("fid", "FID", value, note))
+            elif part == "kid":
+                found.append(("kid", "KID", kid(rows, real.rows, seed=self.seed), ""))
+            elif part == "shares":
+                both = precision_recall(rows, real.rows, seed=self.seed)
+                found += [
+                    ("precision", "precision", both[0], ""),
+                    ("recall", "recall", both[1], ""),
+                ]
+        return [
+            Figure(
+                metric, key, f"{label} ({use.name})", use.name, value, len(rows), real.count,
+                use.prepare.name, use.weights, note,
+            )
+            for key, label, value, note in found
+        ]  # fmt: skip
+
+    def _reference(self, use: Features, metric: str, reference: tuple[Path, ...]) -> Statistics:
+        """Statistics of the reference, with every image's features where a metric needs them."""
+        shared = [m for m in self.metrics if METRICS[m].weights == METRICS[metric].weights]
+        every = any(set(METRICS[m].parts) & {"kid", "shares"} for m in shared)
+        key = (use.extractor.name, use.prepare.name, every, reference)
+        if key not in self._references:
+            with self.progress(len(reference), f"reference, {use.name}") as bar:
+                self._references[key] = reference_statistics(
+                    use.extractor,
+                    ImageSet(reference, use.prepare, tick=bar.update),
+                    self.cache_dir,
+                    layer=use.layer,
+                    sha256=use.weights.sha256,
+                    features=every,
+                    batch=self.batch,
+                )
+        return self._references[key]
+
+    def _scored(self, metric: str, images: Source, captions: Sequence[str]) -> Figure:
+        use = self.networks.score(metric)
+        with self.progress(len(images), use.name) as bar:
+            chosen = ImageSet(images, use.prepare, tick=bar.update)
+            found = clip_score(use.clip, chosen, captions, batch=self.batch, seed=self.seed)
+        return Figure(
+            metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
+            use.weights, use.note,
+        )  # fmt: skip
+
+
+def _silent(total: int, label: str) -> AbstractContextManager[Any]:
+    return nullcontext(SimpleNamespace(update=lambda done: None))

@@ -1,0 +1,110 @@
+"""Weight files: one list of what is missing, layouts that load, files that are refused."""
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from metrics.errors import MetricError
+from metrics.official.checkpoint import FILES, load_module, locate, read_state
+
+STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
+
+
+class Harmful:
+    """Leaves a file behind when it is unpickled by the plain loader."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+def test_everything_that_is_missing_is_listed_at_once(tmp_path):
+    here = tmp_path / "here.pth"
+    here.write_bytes(b"x")
+    given = {"inception": str(here), "hps": str(tmp_path / "gone.pt")}
+    with pytest.raises(MetricError) as caught:
+        locate(["inception", "vgg", "clip", "hps"], given, tmp_path / "weights")
+    text = str(caught.value)
+    assert "inception" not in text
+    for key in ("vgg", "clip", "hps"):
+        assert FILES[key].url in text and f"weights.{key}=FILE" in text
+        assert str(tmp_path / "weights" / FILES[key].path) in text
+    assert f"weights.hps={tmp_path / 'gone.pt'} does not exist" in text
+
+
+def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):
+    for key, name in (("clip", FILES["clip"].other), ("hps", FILES["hps"].path)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(key.encode())
+    found = locate(["clip", "hps"], {}, tmp_path)
+    assert found["clip"].path.name == "open_clip_pytorch_model.bin"
+    assert found["hps"].sha256 != found["clip"].sha256
+    with pytest.raises(MetricError, match="no weights 'hpsv2'"):
+        locate(["clip"], {"hpsv2": "x"}, tmp_path)
+
+
+def test_a_file_that_is_not_the_public_one_is_warned_about(tmp_path, caplog):
+    path = tmp_path / "mine.pth"
+    path.write_bytes(b"other weights")
+    with caplog.at_level(logging.WARNING):
+        locate(["vgg"], {"vgg": str(path)})
+    assert "not the public file vgg16-397923af.pth" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: torch.save(STATE, path),
+        lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=False),
+        lambda path: torch.save({"state_dict": STATE, "epoch": 3}, path),
+        lambda path: torch.save({f"module.{k}": v for k, v in STATE.items()}, path),
+        lambda path: save_file(STATE, path),
+    ],
+    ids=["zip", "legacy", "state_dict", "module", "safetensors"],
+)
+def test_every_layout_loads(tmp_path, write, request):
+    path = tmp_path / ("w.safetensors" if "safetensors" in request.node.name else "w.pt")
+    write(path)
+    module = torch.nn.Linear(3, 2)
+    load_module(module, path)
+    assert torch.equal(module.weight, STATE["weight"]) and torch.equal(module.bias, STATE["bias"])
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
+    path, trace = tmp_path / "w.pt", tmp_path / "trace"
+    for legacy in (False, True):
+        content = {"state_dict": STATE, "extra": Harmful(trace)}
+        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+        with pytest.raises(MetricError, match=r"holds more than tensors.*refused"):
+            read_state(path)
+    path.write_bytes(pickle.dumps(Harmful(trace), protocol=2))
+    with pytest.raises(MetricError, match=r"w\.pt"):
+        read_state(path)
+    assert not trace.exists()
+
+
+def test_programs_damaged_files_and_empty_files_are_refused(tmp_path):
+    path = tmp_path / "w.pt"
+    torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(1, 3)).save(str(path))
+    with pytest.raises(MetricError, match="TorchScript program"):
+        read_state(path)
+    torch.save(STATE, path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(MetricError, match="cannot be read"):
+        read_state(path)
+    torch.save({"epoch": 3}, path)
+    with pytest.raises(MetricError, match="no named tensors"):
+        read_state(path)
+
+
+def test_tensors_that_do_not_fit_are_named(tmp_path):
+    path = tmp_path / "w.pt"
+    torch.save({"weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, path)
+    with pytest.raises(MetricError, match=r"missing \['bias'\].*unexpected \['scale'\].*\(2, 4\)"):
+        load_module(torch.nn.Linear(3, 2), path)

@@ -1,0 +1,189 @@
+"""The protocol as a whole on stand-in networks: what is shared, cached, named and refused."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from metrics.errors import MetricError
+from metrics.features import extract
+from metrics.fid import fid
+from metrics.images import ImageSet, image_files
+from metrics.moments import Moments
+from metrics.official import inception, vgg
+from metrics.official.papers import METRICS, Evaluation
+from metrics.official.reference import cache_key, reference_statistics
+from metrics.preparations import centre_crop
+
+from .official_weights import Tiles, clip_files
+
+
+class VggTiles(Tiles):
+    @staticmethod
+    def get_provided_features_list():
+        return ("fc2",)
+
+
+def draw(folder, count, seed, size=(40, 30)):
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        small = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(small).resize(size).save(folder / f"{number}.png")
+    return image_files(folder)
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    return draw(tmp_path / "drawn", 20, 1)
+
+
+@pytest.fixture
+def real(tmp_path):
+    return draw(tmp_path / "real", 24, 2, (30, 50))
+
+
+@pytest.fixture
+def evaluation(tmp_path, monkeypatch):
+    """evaluation(*metrics, **settings) with small networks in place of the large ones."""
+    monkeypatch.setattr(inception, "InceptionFeatures", Tiles)
+    monkeypatch.setattr(vgg, "Vgg16Features", VggTiles)
+    weights, arch = clip_files(tmp_path, wrap=True)
+
+    def build(*metrics, **settings):
+        files = dict.fromkeys(("inception", "vgg", "clip", "clip_g", "hps"), str(weights))
+        given = {"weights": files, "cache_dir": tmp_path / "cache", "size": 16}
+        given["arch"] = dict.fromkeys(("clip", "clip_g", "hps"), str(arch))
+        return Evaluation(metrics, **given | settings)
+
+    return build
+
+
+def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, real):
+    figures = evaluation("fid", "kid").figures(drawn, [], real)
+    rows = [extract(Tiles(None), ImageSet(s, centre_crop(16)), layer="2048") for s in (drawn, real)]
+    assert [f.key for f in figures] == ["fid", "kid"]
+    assert figures[0].value.value == pytest.approx(fid(*rows), rel=1e-9)
+    assert figures[0].name == "FID (tiles)" and figures[0].features == "tiles"
+    assert (figures[0].images, figures[0].reference) == (20, 24)
+    assert figures[0].preparation == "centre crop, Lanczos 16"
+    assert len(figures[0].weights.sha256) == 64
+
+
+def test_nothing_depends_on_the_batch_or_on_files_being_a_tensor(evaluation, drawn, real):
+    names = ("fid", "kid", "precision_recall", "clip", "hps")
+    captions = [f"a picture of {i} cats" for i in range(20)]
+    one = evaluation(*names, batch=64).figures(drawn, captions, real)
+    other = evaluation(*names, batch=3).figures(drawn, captions, real)
+    tensor = torch.stack([torch.from_numpy(np.array(Image.open(f))) for f in drawn])
+    third = evaluation(*names).figures(tensor.permute(0, 3, 1, 2), captions, real)
+    for found in (other, third):
+        for a, b in zip(one, found, strict=True):
+            assert (a.name, a.images) == (b.name, b.images)
+            assert a.value.value == pytest.approx(b.value.value, rel=1e-4, abs=1e-4)
+
+
+def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluation, drawn, real):
+    captions = ["a cat"] * 20
+    names = ("hps", "precision_recall_whole", "clip", "fid_tf", "precision_recall")
+    figures = evaluation(*names).figures(drawn, captions, real)
+    assert [(f.metric, f.key) for f in figures] == [
+        ("hps", "score"),
+        ("precision_recall_whole", "precision"),
+        ("precision_recall_whole", "recall"),
+        ("clip", "score"),
+        ("fid_tf", "fid"),
+        ("precision_recall", "precision"),
+        ("precision_recall", "recall"),
+    ]
+    by = {(f.metric, f.key): f for f in figures}
+    assert "padded" in by["hps", "score"].preparation
+    assert "bilinear 224" in by["precision_recall_whole", "recall"].preparation
+    assert by["clip", "score"].note == "caption behind 'A photo depicts '"
+    assert by["clip", "score"].name == "clip on arch (100 cos)"  # not the official architecture
+    assert "caption alone" in by["hps", "score"].note
+
+
+def test_generated_features_are_extracted_once_for_fid_and_kid(evaluation, drawn, real):
+    found = evaluation("fid", "kid")
+    found.figures(drawn, [], real)
+    assert sum(found.networks.features("fid").extractor.seen) == 20 + 24
+    found.figures(drawn, [], real)  # the reference is kept for the next decoder
+    assert sum(found.networks.features("fid").extractor.seen) == 2 * 20 + 24
+
+
+def test_the_reference_is_read_once_until_something_changes(tmp_path, real, monkeypatch):
+    network = Tiles(None)
+
+    def of(files, size=16, sha="a", features=True):
+        images = ImageSet(files, centre_crop(size))
+        return reference_statistics(
+            network, images, tmp_path / "c", layer="2048", sha256=sha, features=features
+        )
+
+    first = of(real)
+    assert torch.equal(of(real).rows, first.rows)
+    assert sum(network.seen) == 24
+    moments = of(real, features=False)
+    assert moments.moments.mean == pytest.approx(first.moments.mean)
+    again = of(real, features=False)
+    assert np.array_equal(again.moments.scatter, moments.moments.scatter)
+    assert sum(network.seen) == 48
+    with pytest.raises(MetricError, match="only mean and covariance"):
+        again.rows  # noqa: B018
+    of(real, size=12)
+    of(real, sha="b")
+    of(real[:-1])
+    os.utime(real[3], (time.time(), time.time() + 5))
+    of(real)
+    assert sum(network.seen) == 48 + 24 + 24 + 23 + 24
+    assert len(list((tmp_path / "c").iterdir())) == 6
+
+
+def test_moments_of_a_reference_are_streamed(tmp_path, real):
+    """Batches of 5: never all the features at once, and the same statistics."""
+    network, images = Tiles(None), ImageSet(real, centre_crop(16))
+    found = reference_statistics(
+        network, images, tmp_path / "c", layer="2048", sha256="", features=False, batch=5
+    )
+    assert network.seen == [5, 5, 5, 5, 4]
+    want = Moments.of(extract(Tiles(None), images, layer="2048"))
+    assert found.features is None and found.count == 24
+    assert found.moments.covariance == pytest.approx(want.covariance, rel=1e-9)
+
+
+def test_bad_caches_and_references_are_refused(tmp_path, real):
+    images = ImageSet(real, centre_crop(16))
+    key = {"layer": "2048", "sha256": "", "features": True}
+    reference_statistics(Tiles(None), images, tmp_path / "c", **key)
+    file = next((tmp_path / "c").iterdir())
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(MetricError, match=r"cannot be read.*delete it"):
+        reference_statistics(Tiles(None), images, tmp_path / "c", **key)
+    with pytest.raises(MetricError, match="give a folder"):
+        cache_key(Tiles(None), ImageSet(torch.zeros(2, 3, 4, 4), centre_crop(4)), "2048", "")
+
+
+def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
+    for names, message in (
+        ((), "no metric"),
+        (("fdi",), "did you mean 'fid'"),
+        (("fid", "fid"), "named twice"),
+    ):
+        with pytest.raises(MetricError, match=message):
+            evaluation(*names)
+    with pytest.raises(MetricError, match="at least 1 pixel"):
+        evaluation("fid", size=0)
+    with pytest.raises(MetricError, match=r"kid needs a folder.*reference=DIR"):
+        evaluation("clip", "kid").figures(drawn, ["a cat"] * 20, ())
+    with pytest.raises(MetricError, match=r"clip needs the images' captions"):
+        evaluation("clip").figures(drawn, [], real)
+    with pytest.raises(MetricError, match="20 images but 19 captions"):
+        evaluation("clip").figures(drawn, ["a cat"] * 19, ())
+    with pytest.raises(MetricError, match="4 generated images are too few"):
+        evaluation("precision_recall").figures(drawn[:4], [], real)
+    with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):
+        Evaluation([name for name in METRICS], folder=tmp_path / "none")

@@ -1,0 +1,128 @@
+"""Crops and resizings against PIL and torchvision; image sets: order, streaming, bad files."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
+
+import metrics.images as module
+from metrics.errors import MetricError
+from metrics.images import ImageSet, image_batches, image_files
+from metrics.official.resize import BICUBIC, BILINEAR, clean_resize, float_resize, pil_resize
+from metrics.preparations import as_is, centre_crop, padded, whole
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR)
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image)
+
+
+@pytest.mark.parametrize("shape", [(61, 40), (40, 61), (33, 48), (50, 50), (16, 16)])
+def test_the_centre_crop_is_torchvisions_then_lanczos(shape):
+    image = picture(*shape)
+    side = min(shape)
+    want = F.center_crop(image, [side, side]).resize((32, 32), Image.Resampling.LANCZOS)
+    assert np.array_equal(pixels(centre_crop(32).apply(image)), pixels(want))
+
+
+def test_a_square_of_the_right_size_is_left_alone():
+    image = picture(32, 32)
+    assert np.array_equal(pixels(centre_crop(32).apply(image)), pixels(image))
+
+
+def test_a_whole_image_is_squeezed_as_torchvision_does():
+    image = picture(61, 40)
+    want = F.resize(image, [24, 24])
+    assert np.array_equal(pixels(whole(24).apply(image)), pixels(want))
+
+
+def test_padding_keeps_every_pixel():
+    image = picture(30, 20)
+    found = pixels(padded().apply(image))
+    assert found.shape == (30, 30, 3)
+    assert np.array_equal(found[5:25], pixels(image))
+    assert not found[:5].any() and not found[25:].any()
+
+
+def test_clean_resize_is_pils_bicubic_on_each_float_channel():
+    images = torch.stack([module.from_pil(picture(40, 40, seed)) for seed in range(3)])
+    images[0, :, :20] = 0  # a step from black to white overshoots: clipping must show
+    images[0, :, 20:] = 255
+    found = clean_resize(images, 57)
+    assert found.dtype == torch.float32 and found.shape == (3, 3, 57, 57)
+    for image, result in zip(images, found, strict=True):
+        for plane, got in zip(image, result, strict=True):
+            want = Image.fromarray(plane.numpy().astype(np.float32), mode="F")
+            want = np.asarray(want.resize((57, 57), Image.Resampling.BICUBIC)).clip(0, 255)
+            assert np.array_equal(got.numpy(), want)
+    assert found.min() == 0 and found.max() == 255
+    assert (found != found.round()).any()  # nothing was rounded to bytes
+
+
+def test_byte_and_float_resizing_are_pils_and_torchs():
+    image = picture(40, 40)
+    batch = module.from_pil(image)[None]
+    for kind in (BICUBIC, BILINEAR):
+        want = pixels(image.resize((24, 24), kind))
+        assert np.array_equal(pil_resize(batch, 24, kind)[0].permute(1, 2, 0).numpy(), want)
+    assert pil_resize(batch, 40, BICUBIC) is batch
+    want = F.resize(F.to_tensor(image), [24, 24], InterpolationMode.BICUBIC, antialias=True)
+    assert torch.allclose(float_resize(batch, 24)[0], want, atol=1e-6)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in (10, 2, 1, 33):
+        picture(30 + number, 30, number).save(tmp_path / f"{number}.jpg")
+    (tmp_path / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def test_files_are_in_numeric_order(folder):
+    assert [file.name for file in image_files(folder)] == ["1.jpg", "2.jpg", "10.jpg", "33.jpg"]
+
+
+def test_a_set_streams_its_files_and_batches_change_nothing(folder, monkeypatch):
+    read, ticks = [], []
+    real = module.open_rgb
+    monkeypatch.setattr(module, "open_rgb", lambda file: read.append(file) or real(file))
+    images = ImageSet(image_files(folder), centre_crop(16), tick=ticks.append)
+    stream = image_batches(images, None, 3)
+    first = next(stream)
+    assert len(read) == 3 and first.shape == (3, 3, 16, 16) and first.dtype == torch.uint8
+    both = torch.cat([first, *stream])
+    assert ticks == [3, 1]
+    assert torch.equal(both, torch.cat(list(image_batches(images, 16, 1))))
+
+
+def test_a_tensor_is_prepared_like_its_files(tmp_path):
+    images = torch.stack([module.from_pil(picture(50, 40, seed)) for seed in range(3)])
+    for row, image in enumerate(images):
+        module.to_pil(image).save(tmp_path / f"{row}.png")
+    sets = [ImageSet(source, centre_crop(16)) for source in (images, image_files(tmp_path))]
+    assert torch.equal(*(torch.cat(list(image_batches(s, 16, 2))) for s in sets))
+
+
+def test_sizes_that_differ_and_broken_files_are_named(folder):
+    with pytest.raises(MetricError, match=r"1\.jpg is \[3, 30, 31\].*expected a square"):
+        list(image_batches(ImageSet(image_files(folder), as_is()), None, 4))
+    with pytest.raises(MetricError, match=r"2\.jpg is \[3, 32, 32\].*\[3, 31, 31\]"):
+        list(image_batches(ImageSet(image_files(folder), padded()), None, 4))
+    (folder / "3.png").write_bytes(b"\x89PNG broken")
+    with pytest.raises(MetricError, match=r"3\.png is not a readable image"):
+        list(image_batches(ImageSet(image_files(folder), centre_crop(8)), 8, 8))
+
+
+def test_folders_without_images_are_refused(tmp_path):
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(MetricError, match=r"holds 0 images.*folders inside"):
+        image_files(tmp_path)
+    with pytest.raises(MetricError, match="not a folder"):
+        image_files(tmp_path / "none")
