@@ -18,8 +18,8 @@ from torch import Tensor
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.drafters.eagle import EagleNet
-from decoders.models.transformer import Transformer
 from decoders.models.small import random_model
+from decoders.models.transformer import Transformer
 from decoders.noise import OVERRUN, SLOTS, Noise
 
 CODEBOOK = 1024  # codes of the codebook that k is taken relative to, unless a model says otherwise

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +93,8 @@ class MedusaSession:
                 f"most {len(heads)}, or train more heads (drafter.heads)"
             )
         self.calls += 1
-        return code_logits(heads[depth], self.state, self.cfg, self.place + depth + 1)
+        head: Any = heads[depth]  # what code_logits reads of a target
+        return code_logits(head, self.state, self.cfg, self.place + depth + 1)
 
 
 class Medusa:

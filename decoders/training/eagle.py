@@ -1,87 +1,120 @@
-"""The EAGLE drafter's loss (2401.15077; METHODS 6): features by SmoothL1, distributions by soft CE.
+"""The EAGLE drafter in training: teacher-forced first drafts, deeper ones on its own features.
 
-The distributions are compared *after* guidance, for that is where drafts are accepted: rows come in
-pairs, conditional and unconditional, and the soft cross-entropy is between the guided target p and
-the guided draft q.
+Depth 1 runs over the whole image at once: at the place of code j it reads [embedding of code j ;
+state that predicted it] and predicts the next state. A deeper draft from root r reads the feature
+that was drafted one depth above, and attends to the true entries up to r and to its own chain
+behind it: what decoding does, and what HASS (2408.15766) trains on. The chains of several roots run
+side by side, told apart by the mask.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from decoders.api import TextFeatures
-from decoders.distribution import guided
+from decoders.api import ImageModel
 from decoders.drafters.eagle import EagleNet
-from decoders.models.transformer import Transformer, prefix_mask
+from decoders.models.transformer import Transformer, additive, prefix_mask
+from decoders.training.learner import Drafted
+from decoders.training.states import States, transformer_of
 
 
-@dataclass(frozen=True)
-class EagleLoss:
-    """Weights of the loss. feature_noise: width of the uniform noise added to the input
-    features."""
+class Entries:
+    """Keys and values of everything read so far, differentiable; stands in for the preallocated
+    cache of decoding."""
 
-    cfg: float
-    soft_weight: float = 0.1
-    feature_noise: float = 0.2
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []  # [2, R, H, T, d] each
 
+    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
+        del layer, index  # one layer; entries are kept in the order they came
+        self.parts.append(both)
 
-@dataclass(frozen=True)
-class Paired:
-    """Teacher-forced target states of B images, conditional rows then unconditional ones."""
-
-    codes: Tensor  # [B, L]
-    hidden: Tensor  # [2 B, P + L - 1, D] float32
-    text: TextFeatures  # of B captions
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        del layer
+        both = torch.cat(self.parts, -2) if len(self.parts) > 1 else self.parts[0]
+        return both[0], both[1]
 
 
-@torch.no_grad()
-def paired_states(target: Transformer, text: TextFeatures, codes: Tensor) -> Paired:
-    """The target's states with and without the caption."""
-    rows, drop = text.paired(2)
-    with torch.autocast(codes.device.type, torch.bfloat16):
-        hidden = target.hidden_states(rows, codes.repeat(2, 1), drop)
-    return Paired(codes, hidden.float(), text)
+class EagleLearner:
+    """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
+    folder or a hub id); null starts from random weights and the target's embedding."""
+
+    net: nn.Module
+
+    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
+        self.target = transformer_of(model)
+        self.net = self.eagle = fresh(model) if checkpoint is None else loaded(model, checkpoint)
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        """See `decoders.training.learner.Learner.draft`."""
+        net, entries = self.eagle, Entries()
+        start = net.cfg.prefix - 1
+        text, codes = states.text, states.codes
+        own = net.token_ids(codes)  # [R, L]
+        ids = torch.cat([net.prefix_ids(text, states.drop), own], 1)[:, :-1]  # [R, P - 2 + L]
+        read = states.hidden.float() if noise is None else states.hidden + noise
+        features = read[:, :-1]  # [R, P - 2 + L, D]
+        valid = F.pad(net.valid(text, states.drop), (0, codes.shape[1] - 1), value=True)
+        seen = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
+        out = self._run(ids, features, net.rope[: ids.shape[1]], seen, entries)[:, start:]
+        places = torch.arange(1, codes.shape[1], device=codes.device)
+        drafted = [Drafted(places, out, self.target, features=True)]
+        below = seen[:, start + roots]  # [R, m, T], what a root sees
+        same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
+        same = same.expand(len(codes), -1, -1)  # [R, m, m]
+        out = out[:, roots]  # [R, m, D]
+        for d in range(2, depth + 1):
+            place = roots + d - 1  # [m], of the code that is read
+            below = torch.cat([below, same], -1)  # [R, m, T + (d - 1) m]
+            out = self._run(own[:, place], out, net.rope[start + place], below, entries)
+            drafted.append(Drafted(place + 1, out, self.target, features=True))
+        return drafted
+
+    def _run(
+        self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
+    ) -> Tensor:
+        """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
+        bias = additive(mask, features.dtype)
+        return self.eagle.run(ids, features, rope, bias, entries, ids)
+
+    def save(self, folder: Path) -> str:
+        from decoders.drafters.eagle_checkpoint import save_eagle
+
+        return save_eagle(self.eagle, folder)
 
 
-def predict(net: EagleNet, states: Paired, noise: Tensor | None = None) -> Tensor:
-    """Drafted features [2 B, L - 1, D]: entry j is the drafter's guess of the state after code
-    j."""
-    rows, drop = states.text.paired(2)
-    ids = net.token_ids(states.codes).repeat(2, 1)  # [2 B, L]
-    ids = torch.cat([net.prefix_ids(rows, drop), ids], 1)  # [2 B, P - 1 + L]
-    valid = F.pad(net.valid(rows, drop), (0, states.codes.shape[1]), value=True)
-    features = states.hidden if noise is None else states.hidden + noise
-    out = net(ids, features, prefix_mask(valid, net.cfg))
-    return out[:, net.cfg.prefix - 1 : -1]
+def fresh(model: ImageModel) -> EagleNet:
+    """A drafter for the model's target with the target's embedding, float32."""
+    target = transformer_of(model)
+    kind: type[EagleNet] = EagleNet
+    if target.cfg.conditioning == "tokens":
+        from decoders.drafters.eagle_chameleon import ChameleonEagleNet
+
+        kind = ChameleonEagleNet
+    net = _like(target, kind(target.cfg)).to(model.device)
+    with torch.no_grad():
+        net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
+    return net
 
 
-def draft_logits(target: Transformer, features: Tensor, cfg: float) -> Tensor:
-    """Guided logits [B, T, V] of paired features [2 B, T, D]."""
-    return guided(target.logits(features.to(target.output.weight.dtype)), cfg)
+def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
+    """A drafter's weights as a trainable float32 net of its own."""
+    from decoders.drafters.eagle import net_of
+
+    given = net_of(model, checkpoint)
+    net = _like(given, type(given)(given.cfg)).to(model.device)
+    net.load_state_dict({name: value.float() for name, value in given.state_dict().items()})
+    return net
 
 
-def eagle_loss(
-    net: EagleNet, target: Transformer, states: Paired, loss: EagleLoss, generator: torch.Generator
-) -> tuple[Tensor, dict[str, float]]:
-    """Scalar loss and its parts; `overlap` is the mean of sum_x min(p, q) over places: the share of
-    single drafts that the exact rule accepts."""
-    shape = states.hidden.shape
-    noise = torch.rand(shape, generator=generator).to(states.hidden.device) - 0.5
-    with torch.autocast(states.codes.device.type, torch.bfloat16):
-        drafted = predict(net, states, noise * loss.feature_noise)  # [2 B, L - 1, D]
-        truth = states.hidden[:, net.cfg.prefix :]  # [2 B, L - 1, D]
-        q = draft_logits(target, drafted, loss.cfg).log_softmax(-1)
-        with torch.no_grad():
-            p = draft_logits(target, truth, loss.cfg).softmax(-1)
-    regression = F.smooth_l1_loss(drafted.float(), truth)
-    soft = -(p * q).sum(-1).mean()
-    overlap = torch.minimum(p, q.detach().exp()).sum(-1).mean()
-    return regression + loss.soft_weight * soft, {
-        "regression": float(regression.detach()),
-        "soft": float(soft.detach()),
-        "overlap": float(overlap),
-    }
+def _like(owner: Transformer | EagleNet, net: EagleNet) -> EagleNet:
+    """`net` with the codes' token ids of a target or drafter: they are the checkpoint's own."""
+    net.code_tokens = owner.code_tokens
+    return net

@@ -209,3 +209,17 @@ def test_another_target_is_refused(hf, model, tmp_path):
         load(write(tmp_path, file), random_model())
     with pytest.raises(DecoderError, match="is no EAGLE drafter"):
         load(write(tmp_path / "other", {"a.weight": torch.zeros(2)}), model)
+
+
+def test_training_starts_with_the_checkpoints_own_token_ids(hf, model, tmp_path):
+    from decoders.training.eagle import fresh, loaded
+
+    new = fresh(model)
+    assert isinstance(new, ChameleonEagleNet)
+    assert torch.equal(new.code_tokens, model.target.code_tokens)
+    assert torch.equal(new.embed_tokens.weight, model.target.tok_embeddings.weight)
+    save_chameleon_eagle(new, tmp_path / "d", torch.float32)
+    again = loaded(model, str(tmp_path / "d"))
+    assert torch.equal(again.code_tokens, model.target.code_tokens)
+    for (name, one), (_, two) in zip(new.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, two), name

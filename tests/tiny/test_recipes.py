@@ -16,6 +16,7 @@ from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
 from decoders.tiny.recipes import drafter, make, plan_of, target, vq
 from decoders.tiny.recipes.loop import Run, cosine, restore
+from decoders.training.shards import DataConfig
 
 
 @pytest.fixture
@@ -45,10 +46,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
     real = target.held_out
     monkeypatch.setattr(target, "held_out", lambda model, tok, count=4: real(model, tok, 4))
-    seen = drafter.held_out
-    monkeypatch.setattr(
-        drafter, "held_out", lambda net, m, tok, loss, count=4: seen(net, m, tok, loss, 24)
-    )
+    monkeypatch.setattr(drafter, "HELD_OUT", 2)
+    monkeypatch.setattr(drafter, "DATA", DataConfig(shard=4, ring=2, reuse=2))
 
 
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
@@ -57,13 +56,18 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     make(["target"], steps="3", **where)
     make(["target"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
     make(["drafter"], steps="3", **where)
+    make(["drafter"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
     assert model.target.vocab_size == 64
     assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
     assert card["target"]["figures"]["images"] == (3 + 2) * 2  # trained, then trained on
     assert card["vq"]["figures"]["valid_psnr_db"] > 0
-    assert 0 < card["eagle"]["figures"]["valid_overlap"] < 1
+    figures = card["eagle"]["figures"]
+    assert 0 < figures["valid_overlap"] < 1
+    assert figures["valid_overlap"] == figures["valid_overlap_1"]
+    assert {f"valid_{kind}_{drafter.DEPTH}" for kind in ("overlap", "agree")} <= figures.keys()
+    assert 1 < figures["valid_chain_length"] < drafter.DEPTH + 1
     assert (tmp_path / "work" / "target" / "target.csv").exists()
 
 

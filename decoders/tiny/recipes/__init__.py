@@ -35,7 +35,7 @@ class Plan:
     seed: int = 0
     steps: int | None = None  # None: the recipe's own number
     minutes: float | None = None  # stop a stage (and end its schedule) after this time
-    warm: bool = False  # the target goes on from the written weights instead of from nothing
+    warm: bool = False  # target and drafter go on from the written weights, not from nothing
 
     def settings(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
@@ -190,10 +190,8 @@ def _drafter(plan: Plan) -> None:
     from decoders.tiny.bundle import load
     from decoders.tiny.recipes import drafter
 
-    model = load(plan.device, "float32", str(plan.weights), drafters=False)
-    net, figures = drafter.train(
-        load_vq(plan.weights), model, plan.work / "drafter", **plan.settings()
-    )
+    model = load(plan.device, "bfloat16", str(plan.weights), drafters=plan.warm)
+    net, figures = drafter.train(model, plan.work / "drafter", warm=plan.warm, **plan.settings())
     digest = write_weights(net, plan.weights / "eagle.safetensors")
     enter(
         plan,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
+
+from decoders.training.optimise import rate, set_rate
 
 logger = logging.getLogger(__name__)
 
@@ -51,28 +52,7 @@ def cosine(step: int, run: Run) -> float:
     """Learning-rate factor: linear warm-up, then cosine down to ``run.floor``."""
     if step < run.warmup:
         return (step + 1) / run.warmup
-    progress = (step - run.warmup) / max(1, run.steps - run.warmup)
-    return run.floor + (1 - run.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-
-
-def optimisers(module: nn.Module, lr: float, muon_lr: float, decay: float) -> list[Any]:
-    """Muon for the matrices inside the layers, AdamW for everything else.
-
-    Muon (orthogonalised momentum) reaches the same loss in about two thirds of the images, which is
-    what makes training on two cores bearable. ``muon_lr`` 0 uses AdamW throughout.
-    """
-    hidden: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
-    for name, parameter in module.named_parameters():
-        inner = parameter.ndim == 2 and ".layers." in f".{name}"
-        (hidden if inner and muon_lr > 0 else rest).append(parameter)
-    built: list[Any] = [torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=decay)]
-    if hidden:
-        built.append(torch.optim.Muon(hidden, lr=muon_lr, momentum=0.95, weight_decay=decay))
-    for optimiser in built:
-        for group in optimiser.param_groups:
-            group["peak"] = group["lr"]
-    return built
+    return rate("cosine", (step - run.warmup) / max(1, run.steps - run.warmup), run.floor)
 
 
 def save(run: Run, step: int, seconds: float, module: nn.Module, optims: list[Any]) -> None:
@@ -133,9 +113,7 @@ def fit(
             position = min(run.steps, int(run.steps * elapsed / budget_seconds))
             if position >= run.steps:
                 break
-        for optimiser in optims:
-            for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * cosine(max(position, min(step, run.warmup)), run)
+        set_rate(optims, cosine(max(position, min(step, run.warmup)), run))
         loss, figures = loss_of(batches(step))
         if not torch.isfinite(loss):
             raise FloatingPointError(f"{run.name}: loss {loss} at step {step}; lower the rate")

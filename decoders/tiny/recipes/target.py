@@ -18,9 +18,10 @@ from decoders.api import TextFeatures
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
-from decoders.tiny.recipes.loop import Run, fit, optimisers
+from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.recipes.vq import images_of
 from decoders.tiny.scenes import scene_captions, vocabulary
+from decoders.training.optimise import optimisers
 
 CONFIG = TransformerConfig(
     vocab=1024,

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.recipes.loop import Run, fit, optimisers
+from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import scene_batch
+from decoders.training.optimise import optimisers
 
 CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16

@@ -1,0 +1,163 @@
+"""The loss of a drafter (METHODS 6): SmoothL1 on features + soft cross-entropy on distributions.
+
+Options, all off in the released recipe: compare after guidance (that is where drafts are accepted),
+distil only the target's top-k codes, add the acceptance of the exact rule itself (1 - sum min(p,
+q), the total variation of DistillSpec, 2310.08461), and unroll the drafter on its own features
+(HASS, 2408.15766), since its deeper drafts read these and no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import DecoderError, Target
+from decoders.distribution import code_logits
+from decoders.models.transformer import Transformer
+from decoders.training.learner import Drafted, Learner
+from decoders.training.states import States, true_states
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights and options of the loss.
+
+    cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
+    noise on the states that the drafter reads. top_k 0: all codes. rollout: depths trained (1: the
+    target's states only), once the share `unroll_from` of the training is done; roots: how many
+    roots an image the deeper ones start from. decay: weight of a depth over that of the depth
+    above.
+    """
+
+    guided: bool = False
+    cfg: float = 1.0
+    regression: float = 1.0
+    soft: float = 0.1
+    overlap: float = 0.0
+    noise: float = 0.2
+    top_k: int = 0
+    rollout: int = 1
+    unroll_from: float = 0.0
+    roots: int = 64
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("regression", "soft", "overlap", "noise", "top_k"):
+            if getattr(self, name) < 0:
+                raise DecoderError(f"loss.{name} must be >= 0, found {getattr(self, name)}")
+        if not (self.regression or self.soft or self.overlap):
+            raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
+        if not 0 <= self.unroll_from < 1:
+            raise DecoderError(f"loss.unroll_from must be in [0, 1), found {self.unroll_from}")
+        if self.rollout < 1 or self.roots < 1 or not 0 < self.decay <= 1:
+            raise DecoderError(
+                "expected loss.rollout >= 1, loss.roots >= 1 and 0 < loss.decay <= 1, found "
+                f"{self.rollout}, {self.roots} and {self.decay}"
+            )
+
+    def at(self, progress: float) -> LossConfig:
+        """The loss when `progress` (0..1) of the training is done."""
+        return self if progress >= self.unroll_from else replace(self, rollout=1)
+
+
+def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
+    """What is drafted at one depth, [B, m, V] float32: guided where rows are paired; [R, m, V] of
+    the rows where they are single."""
+    return head_logits(drafted.head, drafted.hidden, drafted.places, images, cfg)
+
+
+def head_logits(head: Target, hidden: Tensor, places: Tensor, images: int, cfg: float) -> Tensor:
+    """Logits of a head on hidden [R, m, D] at `places` [m], guided where R = 2 B."""
+    copies = len(hidden) // images
+    return code_logits(head, hidden, cfg if copies == 2 else 1.0, places.expand(images, -1))
+
+
+def soft_cross_entropy(p: Tensor, logits: Tensor, top_k: int = 0) -> Tensor:
+    """-sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]. With `top_k` both
+    are restricted to the target's top-k codes and renormalised."""
+    if 0 < top_k < p.shape[-1]:
+        p, kept = p.topk(top_k, -1)  # [..., k]
+        p, logits = p / p.sum(-1, keepdim=True), logits.gather(-1, kept)
+    return -(p * logits.log_softmax(-1)).sum(-1)
+
+
+def overlap(p: Tensor, q: Tensor) -> Tensor:
+    """sum_x min(p, q), [...]: the probability that the exact rule accepts a draft from q."""
+    return torch.minimum(p, q).sum(-1)
+
+
+def drafter_loss(
+    learner: Learner,
+    target: Transformer,
+    states: States,
+    config: LossConfig,
+    seed: int = 0,
+    step: int = 0,
+    first: int = 0,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Scalar loss, a mean over images, and its parts (detached): `regression`, `soft`, and the
+    overlap at each depth.
+
+    The roots follow from (seed, step), an image's noise from (seed, step, its place in the batch);
+    `first` is the place of the first one, so that a batch may be computed in parts.
+    """
+    length, images = target.length, len(states.images)
+    depth = min(config.rollout, length - 1)
+    device = states.hidden.device
+    roots = torch.randperm(length - depth, generator=seeded(seed, step))[: config.roots]
+    noise = uniform_noise(states, config.noise, seed, step, first) if config.noise else None
+    every = torch.arange(1, length, device=device)
+    hidden = true_states(target, states, every)  # [R, L - 1, D]
+    with torch.no_grad():
+        p = head_logits(target, hidden, every, images, config.cfg).softmax(-1)  # [B, L - 1, V]
+    total, parts = torch.zeros((), device=device), {}
+    drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
+    whole = sum(config.decay**d for d in range(len(drafts)))
+    for d, drafted in enumerate(drafts):
+        share = config.decay**d / whole
+        index = drafted.places - 1
+        figures = _compare(drafted, hidden[:, index], p[:, index], images, config)
+        loss, parts[f"overlap_{d + 1}"] = figures["loss"], figures["overlap"].detach()
+        for name in ("regression", "soft"):
+            parts[name] = parts.get(name, 0.0) + share * figures[name].detach()
+        total = total + share * loss
+    return total, parts
+
+
+def seeded(*numbers: int) -> torch.Generator:
+    """A generator on the CPU that is a function of the numbers, so that no run depends on its
+    device."""
+    key = hashlib.sha256(repr(numbers).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
+
+
+def uniform_noise(states: States, width: float, seed: int, step: int, first: int) -> Tensor:
+    """Noise on the states, uniform in [-width / 2, width / 2), [R, T, D]; each image its own."""
+    copies = states.copies
+    shape = (copies, *states.hidden.shape[1:])
+    each = [
+        torch.rand(shape, generator=seeded(seed, step, first + i))
+        for i in range(len(states.images))
+    ]
+    rows = torch.cat(torch.stack(each).unbind(1))  # [G B, T, D]
+    return (width * (rows - 0.5)).to(states.hidden.device)
+
+
+def _compare(
+    drafted: Drafted, hidden: Tensor, p: Tensor, images: int, config: LossConfig
+) -> dict[str, Tensor]:
+    """The loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth."""
+    logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
+    regression = logits.new_zeros(())
+    if drafted.features:
+        regression = F.smooth_l1_loss(drafted.hidden.float(), hidden.float())
+    soft = soft_cross_entropy(p, logits, config.top_k).mean()
+    accepted = overlap(p, logits.softmax(-1)).mean()
+    loss = config.regression * regression + config.soft * soft
+    if config.overlap:
+        loss = loss + config.overlap * (1 - accepted)
+    return {"loss": loss, "regression": regression, "soft": soft, "overlap": accepted}

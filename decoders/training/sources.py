@@ -1,0 +1,207 @@
+"""Where captions and codes of training come from: pictures, the target itself, embedded scenes.
+
+A source is a pure function of an index, so that a run that resumes, or shares its work among
+processes, sees what an uninterrupted one sees. Training on codes that the target sampled is what
+the papers' released data are for Lumina ("self-distilled"): a drafter will continue such codes, not
+those of photographs.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.training.states import Images, text_to
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+class Source(Protocol):
+    """Images by index: 0..train-1 to learn from, 0..valid-1 held out, without overlap. None: as
+    many as one likes."""
+
+    @property
+    def train(self) -> int | None: ...
+
+    @property
+    def valid(self) -> int | None: ...
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        """Captions and codes of `split` ("train" or "valid"), on the model's device."""
+        ...
+
+
+def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
+    """Pictures [B, 3, H, W] float32 in [0, 1] -> codes [B, L] int64, by the model's tokenizer.
+
+    Raises DecoderError where the tokenizer only decodes, or the pictures are of another size.
+    """
+    tokenizer = model.tokenizer
+    encode = getattr(tokenizer, "encode", None) or getattr(
+        getattr(tokenizer, "vq", None), "encode", None
+    )
+    if encode is None:
+        raise DecoderError(
+            f"the tokenizer of {model.name!r} cannot encode pictures "
+            f"({type(tokenizer).__name__}); train on codes that the target samples: data=sampled"
+        )
+    codes: Tensor = encode(pictures.to(model.device))
+    if codes.shape[1] != model.target.length:
+        raise DecoderError(
+            f"pictures of {pictures.shape[-1]} pixels are {codes.shape[1]} codes, the target "
+            f"draws {model.target.length}; set data.size to the model's picture size"
+        )
+    return codes
+
+
+def held_out_split(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """0..count-1 shuffled and cut: (train, valid), at least one held out."""
+    if count < 2 or not 0 < share < 1:
+        raise DecoderError(
+            f"expected at least 2 images and 0 < held_out < 1, found {count} and {share}"
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    cut = max(1, round(count * share))
+    return order[cut:], order[:cut]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A finite source: `make` turns numbers of items into images; the split is by `held_out`."""
+
+    make: Callable[[list[int]], Images]
+    parts: dict[str, list[int]]
+
+    @property
+    def train(self) -> int:
+        return len(self.parts["train"])
+
+    @property
+    def valid(self) -> int:
+        return len(self.parts["valid"])
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        part = self.parts[split]
+        return self.make([part[i] for i in indices])
+
+
+def listed(count: int, held_out: float, seed: int, make: Callable[[list[int]], Images]) -> Listed:
+    """A source of `count` items, a share of them held out."""
+    train, valid = held_out_split(count, held_out, seed)
+    return Listed(make, {"train": train, "valid": valid})
+
+
+def pictures(
+    model: ImageModel, path: str, captions: str, size: int, held_out: float = 0.05, seed: int = 0
+) -> Listed:
+    """Pictures of a folder with captions, encoded by the model's tokenizer as they are read.
+
+    captions: a .csv, .tsv or .json (a list of mappings) with `image`, a file name in the folder,
+    and `caption`. Pictures are centre-cropped to a square and resized to `size` pixels (bicubic).
+    """
+    items = read_captions(Path(path), Path(captions))
+
+    def make(numbers: list[int]) -> Images:
+        files, words = zip(*(items[n] for n in numbers), strict=True)
+        codes = encode_pictures(model, torch.stack([read_picture(f, size) for f in files]))
+        return Images(text_to(model.text.encode(list(words)), model.device), codes)
+
+    return listed(len(items), held_out, seed, make)
+
+
+def sampled(
+    model: ImageModel,
+    prompts: Sequence[str],
+    sampling: Sampling,
+    held_out: float = 0.05,
+    seed: int = 0,
+    rounds: int = 1,
+) -> Listed:
+    """Codes that the target draws, `rounds` images a prompt, each with noise of its own."""
+    from decoders.autoregressive import Autoregressive
+    from decoders.noise import Noise
+
+    decoder = Autoregressive(model, sampling)
+    count = len(prompts)
+
+    def make(numbers: list[int]) -> Images:
+        words = [prompts[n % count] for n in numbers]
+        tables = [
+            Noise.for_prompts(seed + n // count, [word], model.target.length).uniform
+            for n, word in zip(numbers, words, strict=True)
+        ]
+        text = text_to(model.text.encode(words), model.device)
+        codes = decoder.generate(text, Noise(torch.cat(tables))).codes
+        return Images(text, codes.to(model.device).clone())  # no inference tensor
+
+    return listed(count * rounds, held_out, seed, make)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """The embedded scenes, drawn and encoded on the fly: no two alike, none held out twice.
+
+    offset: the first index of the train split, past what tokenizer and target have seen.
+    """
+
+    model: ImageModel
+    offset: int = 5_000_000
+    train: None = None
+    valid: None = None
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        from decoders.tiny.scenes import scene_batch
+
+        first = self.offset if split == "train" else 0
+        batch = scene_batch(split, [first + i for i in indices])
+        made = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
+        codes = encode_pictures(self.model, made)
+        return Images(text_to(self.model.text.encode(batch.captions), self.model.device), codes)
+
+
+def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
+    """(picture, caption) of every row of the file. Raises DecoderError: no such file, no such
+    column, a picture that is not there, an empty caption."""
+    if not captions.is_file():
+        raise DecoderError(f"no captions at {captions}: set data.captions to a .csv, .tsv or .json")
+    text = captions.read_text(encoding="utf-8-sig")
+    if captions.suffix == ".json":
+        rows = json.loads(text)
+    elif captions.suffix in (".csv", ".tsv"):
+        delimiter = "\t" if captions.suffix == ".tsv" else ","
+        rows = list(csv.DictReader(text.splitlines(), delimiter=delimiter))
+    else:
+        raise DecoderError(f"captions must be .csv, .tsv or .json, found {captions.name}")
+    found = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not row.get("image") or not row.get("caption"):
+            raise DecoderError(
+                f"{captions}: row {number} needs `image` and `caption`, found {row!r}"
+            )
+        path = folder / str(row["image"])
+        if path.suffix.lower() not in PICTURES or not path.is_file():
+            raise DecoderError(f"{captions}: row {number} names {path}, which is no picture")
+        found.append((path, str(row["caption"])))
+    return found
+
+
+def read_picture(path: Path, size: int) -> Tensor:
+    """[3, size, size] float32 in [0, 1], centre-cropped to a square."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as opened:
+        picture = opened.convert("RGB")
+    side = min(picture.size)
+    left, top = ((extent - side) // 2 for extent in picture.size)
+    square = picture.crop((left, top, left + side, top + side))
+    resized = square.resize((size, size), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(resized, dtype=np.float32) / 255).permute(2, 0, 1)

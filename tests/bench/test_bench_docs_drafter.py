@@ -1,0 +1,44 @@
+"""docs/new_drafter.md says what the code says, and its commands are understood."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench.compose import compose_study
+from bench.train import compose_train
+
+ROOT = Path(__file__).parents[2]
+DOC = (ROOT / "docs" / "new_drafter.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+COMMANDS = [shlex.split(text) for kind, text in BLOCKS if not kind]
+
+
+def test_the_code_of_the_page_is_the_code_of_the_module() -> None:
+    source = (ROOT / "decoders" / "drafters" / "medusa.py").read_text()
+    blocks = [text.strip("\n") for kind, text in BLOCKS if kind == "python"]
+    assert all(block in source for block in blocks)
+    body = source[source.index("class Head") :]
+    assert re.sub(r"\n+", "\n", "\n".join(blocks)) == re.sub(r"\n+", "\n", body).strip("\n")
+
+
+def test_the_yaml_of_the_page_is_the_yaml_of_the_group() -> None:
+    (block,) = [text for kind, text in BLOCKS if kind == "yaml"]
+    assert block == (ROOT / "conf" / "drafter" / "medusa.yaml").read_text()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[3])
+def test_the_commands_of_the_page_are_understood(words: list[str]) -> None:
+    assert words[:3] == [".venv/bin/python", "-m", "bench"]
+    command, overrides = words[3], words[4:]
+    if command == "train":
+        study = compose_train(overrides)
+        assert study.learner.target == "decoders.drafters.medusa.MedusaLearner"
+    else:
+        entry = compose_study(overrides).decoders[-1]
+        assert entry.name == "medusa"
+        assert entry.spec.drafter is not None
+        assert entry.spec.drafter.target == "decoders.drafters.medusa.Medusa"

@@ -1,0 +1,154 @@
+"""`bench train`: a training from the command line leaves a drafter that loads, and its curves."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.errors import ConfigError
+from bench.train import DRAFTER, RECORD, cmd_train, compose_train
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.compose import PartSpec, build_part
+from decoders.models.small import random_model
+from decoders.models.weights import dtype_of
+from decoders.noise import Noise
+from decoders.tiny.recipes import drafter as recipe
+from tests.bench.fakes import SEARCHPATH
+
+SMALL = [
+    SEARCHPATH, "model=random24",
+    "backend.dtype=float32", "backend.threads=1",
+    "data=sampled", "prompts.limit=24", "data.held_out=0.2", "data.shard=4", "data.ring=2",
+    "train.steps=4", "train.batch=4", "train.warmup=1", "train.precision=float32",
+    "train.held_out=2", "train.evaluate_every=2", "train.log_every=1", "train.depth=3",
+]  # fmt: skip
+
+
+def load_random(device: str, dtype: str) -> ImageModel:
+    """What `model=random24` of tests/bench/conf loads."""
+    return random_model(vocab=24, grid=3, device=device, dtype=dtype_of(dtype))
+
+
+def trained(folder: Path, *words: str) -> int:
+    return cmd_train([*SMALL, f"run_dir={folder}", *words])
+
+
+@pytest.mark.parametrize(
+    ("drafter", "words"),
+    [
+        ("eagle", ["loss=unrolled", "loss.roots=3"]),
+        ("eagle", []),
+        ("medusa", ["drafter.heads=3", "loss=unrolled"]),
+    ],
+)
+def test_a_training_leaves_a_drafter_that_loads(
+    drafter: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained(tmp_path, f"drafter={drafter}", *words) == 0
+    out = capsys.readouterr().out
+    assert f"drafter.checkpoint={tmp_path / DRAFTER}" in out
+    assert "depth" in out and "accepted" in out
+    record = json.loads((tmp_path / RECORD).read_text())
+    assert record["steps"] == 4
+    assert 0 < record["overlap_3"] < 1
+    with (tmp_path / "acceptance.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["depth"] for row in rows] == ["1", "2", "3"]
+    assert float(rows[0]["overlap"]) == pytest.approx(record["overlap_1"], abs=1e-4)
+    with (tmp_path / "curve.csv").open() as file:
+        curve = list(csv.DictReader(file))
+    assert {"step", "loss", "overlap_1", "held_overlap_3", "held_agree_1"} <= curve[0].keys()
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    model = random_model(vocab=24, grid=3)
+    target = f"decoders.drafters.{drafter}.{drafter.capitalize()}"
+    part = build_part(PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER)}), model)
+    from decoders.acceptance.exact import Exact
+    from decoders.autoregressive import Autoregressive
+    from decoders.speculative import Speculative
+    from decoders.trees.chain import Chain
+
+    greedy, prompts = Sampling(temperature=0, cfg=2.0), ["a", "b"]
+    text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, 9)
+    fast = Speculative(model, greedy, part, Chain(depth=3), Exact()).generate(text, noise)
+    plain = Autoregressive(model, greedy).generate(text, noise)
+    assert torch.equal(fast.codes, plain.codes)
+
+
+def test_shards_that_were_kept_train_another_drafter(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    assert trained(tmp_path / "one", f"data.folder={kept}", "data.keep=true", "data.reuse=1") == 0
+    files = sorted(kept.glob("shard_*.safetensors"))
+    assert len(files) == 4  # all there are: 19 images to train on
+    words = [w for w in SMALL if not w.startswith(("prompts.", "data=", "data.held"))]
+    words += ["data=shards", f"data.path={kept}", "data.held_out=0.25"]
+    assert cmd_train([*words, f"run_dir={tmp_path / 'two'}"]) == 0
+    assert json.loads((tmp_path / "two" / RECORD).read_text())["steps"] == 4
+    with pytest.raises(DecoderError, match="paired: False there, True here"):
+        cmd_train([*words, "loss=unrolled", f"run_dir={tmp_path / 'three'}"])
+
+
+def test_a_ring_without_keep_stays_bounded(tmp_path: Path) -> None:
+    ring = tmp_path / "ring"
+    assert trained(tmp_path / "one", f"data.folder={ring}", "data.reuse=1") == 0
+    assert len(list(ring.glob("shard_*.safetensors"))) == 2
+
+
+def test_the_released_recipe_is_the_default_of_official_models() -> None:
+    study = compose_train(["model=llamagen_xl_256", "data=sampled", "prompts.limit=30000"])
+    assert study.name == "eagle_llamagen_xl_256"
+    assert study.run_dir == "results/train/eagle_llamagen_xl_256"
+    train, loss = study.train, study.loss
+    assert (train.lr, train.batch, train.clip_value, train.muon_lr) == (1e-4, 4, 0.5, 0)
+    assert (loss["soft"], loss["noise"], loss["guided"], loss["rollout"]) == (0.1, 0.2, False, 1)
+    assert study.data.drop == 0.1
+    assert study.source.kwargs["held_out"] == 0.05
+
+
+def test_the_embedded_recipe_is_the_default_of_the_embedded_model() -> None:
+    """`make tiny` and `bench train model=tiny loss=unrolled` are one training."""
+    study = compose_train(["model=tiny", "loss=unrolled", "loss.cfg=3"])
+    ours = recipe.settings()
+    free = ("held_out", "depth", "evaluate_every", "save_every", "log_every", "micro")
+    assert replace(study.train, **{k: getattr(ours, k) for k in free}) == ours
+    assert study.loss == asdict(recipe.LOSS)
+    assert study.data == recipe.DATA
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train.stepz=3"], "did you mean train.steps"),
+        (["loss.guidd=true"], "did you mean loss.guided"),
+        (["data=scene"], "did you mean 'scenes'"),
+        (["drafter=none"], "nothing to train"),
+        (["train.steps=many"], "train.steps must be an integer"),
+        (["data=pictures"], "data.path has no value"),
+        (["train.seed=1.5"], "train.seed must be an integer"),
+    ],
+)
+def test_bad_words_are_refused(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose_train(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train.batch=4", "train.micro=3"], "train.micro must divide"),
+        (["data.keep=true"], "data.keep=true needs data.folder"),
+        (["loss.rollout=0"], "loss.rollout >= 1"),
+    ],
+)
+def test_impossible_values_are_refused(words: list[str], says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        compose_train(words)
+
+
+def test_a_drafter_without_a_learner_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match="has no 'SessionLearner'"):
+        trained(tmp_path, "drafter._target_=decoders.drafters.medusa.Session", "drafter=medusa")

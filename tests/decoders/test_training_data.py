@@ -1,0 +1,261 @@
+"""Data of a training: where codes come from, and the bounded ring of the target's states."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from decoders.api import DecoderError, Sampling
+from decoders.autoregressive import Autoregressive
+from decoders.models.small import random_model
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.tokenizer import VQTokenizer
+from decoders.noise import Noise
+from decoders.tiny import bundle
+from decoders.training.shards import DataConfig, Ring, StateMaker, Stored
+from decoders.training.sources import Scenes, listed, pictures, sampled
+from decoders.training.states import Images, target_states, transformer_of
+
+MODEL = random_model(vocab=24, grid=3)
+TARGET = transformer_of(MODEL)
+SAMPLING = Sampling(cfg=2.0)
+MADE: list[int] = []
+
+
+def images_of(numbers: list[int]) -> Images:
+    """Image n begins with the codes of n in base 24, so that it can be told."""
+    MADE.extend(numbers)
+    codes = torch.tensor([[n // 24, n % 24] + [0] * 7 for n in numbers])
+    return Images(MODEL.text.encode([f"p{n}" for n in numbers]), codes)
+
+
+def ring(count: int = 40, paired: bool = True, batch: int = 4, **settings: object) -> Ring:
+    chosen: dict[str, object] = {"shard": 4, "ring": 2, "reuse": 2.0, "chunk": 3} | settings
+    config = DataConfig(**chosen)  # type: ignore[arg-type]
+    maker = StateMaker(TARGET, listed(count, 0.1, 0, images_of), paired, config)
+    return Ring(maker, batch)
+
+
+def drawn(made: Ring, step: int, batch: int = 4) -> list[int]:
+    """The numbers of the images of a step's batch."""
+    made.prepare(step)
+    codes = made.at(step, 0, batch).images.codes
+    return (24 * codes[:, 0] + codes[:, 1]).tolist()
+
+
+def test_sampled_codes_are_those_of_autoregressive_decoding() -> None:
+    prompts = [f"p{i}" for i in range(10)]
+    source = sampled(MODEL, prompts, SAMPLING, held_out=0.2, rounds=2)
+    assert (source.train, source.valid) == (16, 4)
+    found = source.images("train", range(16))
+    decoder = Autoregressive(MODEL, SAMPLING)
+    for row, number in enumerate(source.parts["train"]):
+        prompt = prompts[number % 10]
+        noise = Noise.for_prompts(number // 10, [prompt], 9)
+        expected = decoder.generate(MODEL.text.encode([prompt]), noise).codes
+        assert torch.equal(found.codes[row : row + 1], expected)
+    assert not set(source.parts["train"]) & set(source.parts["valid"])
+
+
+def with_vq() -> object:
+    shape = VQConfig(
+        codes=24, dim=4, channels=8, ch_mult=(1, 2), res_blocks=1, z_channels=8, grid=4
+    )
+    torch.manual_seed(0)
+    model = random_model(vocab=24, grid=4)
+    return replace(model, tokenizer=VQTokenizer(LlamaGenVQ(shape).eval().requires_grad_(False)))
+
+
+def test_pictures_of_a_folder_become_codes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = []
+    for i, size in enumerate([(8, 8), (24, 12), (9, 30)]):
+        array = random.integers(0, 255, (*size, 3), dtype=np.uint8)
+        Image.fromarray(array).save(tmp_path / f"{i}.png")
+        rows.append({"image": f"{i}.png", "caption": f"caption {i}"})
+    (tmp_path / "captions.json").write_text(json.dumps(rows))
+    with (tmp_path / "captions.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["image", "caption"])
+        writer.writeheader()
+        writer.writerows(rows)
+    model = with_vq()
+    one = pictures(model, str(tmp_path), str(tmp_path / "captions.json"), 8, 0.3)  # type: ignore
+    two = pictures(model, str(tmp_path), str(tmp_path / "captions.csv"), 8, 0.3)  # type: ignore
+    codes = one.images("train", range(2)).codes
+    assert codes.shape == (2, 16)
+    assert torch.equal(codes, two.images("train", range(2)).codes)
+    exact = next(k for k, n in enumerate(one.parts["train"] + one.parts["valid"]) if n == 0)
+    array = np.asarray(Image.open(tmp_path / "0.png"), dtype=np.float32) / 255
+    picture = torch.from_numpy(array).permute(2, 0, 1)[None]
+    expected = model.tokenizer.vq.encode(picture)  # type: ignore[attr-defined]
+    split, at = ("train", exact) if exact < 2 else ("valid", exact - 2)
+    assert torch.equal(one.images(split, [at]).codes, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[{"image": "x.png", "caption": "a"}]', r"row 1 names .*x\.png"),
+        ('[{"image": "0.png"}]', "row 1 needs `image` and `caption`"),
+    ],
+)
+def test_bad_captions_are_refused(text: str, says: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    path = tmp_path / "captions.json"
+    path.write_text(text)
+    with pytest.raises(DecoderError, match=says):
+        pictures(MODEL, str(tmp_path), str(path), 8)
+    with pytest.raises(DecoderError, match="no captions at"):
+        pictures(MODEL, str(tmp_path), str(tmp_path / "none.json"), 8)
+
+
+def test_a_tokenizer_that_only_decodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match=r"cannot encode pictures.*data=sampled"):
+        Scenes(MODEL).images("train", [0])
+
+
+def test_pictures_of_another_size_are_refused() -> None:
+    with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
+        Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]
+
+
+def test_scenes_are_a_function_of_their_index() -> None:
+    source = Scenes(bundle.load(dtype="float32", drafters=False))
+    some = source.images("train", [3, 5])
+    assert torch.equal(source.images("train", [5]).codes[0], some.codes[1])
+    assert not torch.equal(source.images("valid", [5]).codes[0], some.codes[1])
+
+
+def test_paired_states_are_those_of_decoding_with_and_without_the_caption() -> None:
+    images = images_of([1, 30])
+    states = target_states(TARGET, images)
+    assert states.copies == 2
+    cache = TARGET.new_cache(4, TARGET.prefix)
+    prefix = TARGET.prefill(images.text, 2, cache)
+    torch.testing.assert_close(states.hidden[:, : TARGET.prefix], prefix, rtol=1e-4, atol=1e-5)
+    single = target_states(TARGET, images, torch.tensor([True, False]))
+    assert single.copies == 1
+    torch.testing.assert_close(single.hidden[0], states.hidden[2])
+    torch.testing.assert_close(single.hidden[1], states.hidden[1])
+
+
+def test_a_tenth_of_single_rows_loses_its_caption_and_held_out_ones_none() -> None:
+    made = ring(count=220, paired=False, shard=180, batch=160, drop=0.1)
+    made.maker.held_paired = False
+    made.prepare(0)
+    dropped = made.at(0, 0, 160).drop
+    assert 4 <= int(dropped.sum()) <= 36
+    assert not made.held_out(0, 20).drop.any()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_batch_is_a_function_of_the_step(stored: bool, tmp_path: Path) -> None:
+    folder = str(tmp_path) if stored else None
+    through = ring(folder=folder)
+    history = [drawn(through, step) for step in range(10)]
+    assert all(len(set(numbers)) == 4 for numbers in history)
+    for step in (9, 4):  # a run that starts in the middle
+        late = ring(folder=str(tmp_path / "late") if stored else None)
+        assert drawn(late, step) == history[step]
+    states, again = through.at(9, 0, 4), ring()
+    again.prepare(9)
+    for first in (0, 2):  # in parts
+        part = again.at(9, first, 2)
+        assert torch.equal(part.images.codes, states.images.codes[first : first + 2])
+        rows = torch.tensor([first, first + 1, first + 4, first + 5])
+        assert torch.equal(part.hidden, states.hidden[rows])
+
+
+def test_images_are_used_about_reuse_times_and_computed_once() -> None:
+    made = ring(count=420, shard=4, ring=3, reuse=3.0)
+    MADE.clear()
+    counts = Counter(n for step in range(270) for n in drawn(made, step))
+    assert max(Counter(MADE).values()) == 1
+    done = [counts[n] for n in MADE[:-12]]  # the last shards are still in use
+    assert sum(done) / len(done) == pytest.approx(3.0, abs=0.3)
+    assert sum(done[:24]) / 24 == pytest.approx(3.0, abs=1.0)  # the first no more than the others
+    assert made.seen(270) == len(MADE)
+
+
+def test_the_ring_on_the_disk_is_bounded(tmp_path: Path) -> None:
+    made = ring(folder=str(tmp_path), reuse=1.0)
+    for step in range(6):
+        drawn(made, step)
+        assert len(list(tmp_path.glob("shard_*"))) <= 2
+    assert [p.stem for p in sorted(tmp_path.glob("shard_*"))] == ["shard_000005", "shard_000006"]
+
+
+def test_a_finite_source_is_gone_through_again() -> None:
+    made = ring(count=14, shard=4, reuse=1.0)  # 13 to train on: 3 shards
+    seen = {n for step in range(12) for n in drawn(made, step)}
+    assert len(seen) == 12
+    assert made.live(11) == [2, 0] and made.live(12) == [0, 1]
+
+
+def test_without_shards_every_image_comes_once_an_epoch() -> None:
+    made = ring(count=14, shard=0)
+    numbers = [n for step in range(13) for n in drawn(made, step)]
+    assert all(Counter(numbers)[n] == 4 for n in set(numbers))
+    assert len(set(numbers)) == 13
+
+
+def test_held_out_images_are_never_trained_on() -> None:
+    made = ring(reuse=1.0)
+    held = made.held_out(0, 4).images.codes
+    held_numbers = set((24 * held[:, 0] + held[:, 1]).tolist())
+    assert not held_numbers & {n for step in range(18) for n in drawn(made, step)}
+
+
+def test_kept_shards_are_read_by_a_later_run(tmp_path: Path) -> None:
+    made = ring(folder=str(tmp_path), keep=True, reuse=1.0)
+    for step in range(4):
+        drawn(made, step)
+    MADE.clear()
+    stored = Stored(TARGET, str(tmp_path), 4, True, 0.2, 0)
+    assert stored.valid == 4
+    states = stored.at(3, 0, 4)
+    direct = target_states(TARGET, states.images)
+    torch.testing.assert_close(states.hidden, direct.hidden, rtol=1e-4, atol=1e-5)
+    held = {tuple(row) for row in stored.held_out(0, 4).images.codes.tolist()}
+    seen = {tuple(row) for s in range(40) for row in stored.at(s, 0, 4).images.codes.tolist()}
+    assert len(seen) == 16 and not seen & held
+    assert not [n for n in MADE if n]  # the source was not asked
+
+
+def test_shards_of_other_settings_are_refused(tmp_path: Path) -> None:
+    ring(folder=str(tmp_path))
+    with pytest.raises(DecoderError, match="paired: True there, False here"):
+        ring(folder=str(tmp_path), paired=False)
+    with pytest.raises(DecoderError, match="holds 0 shards"):
+        Stored(TARGET, str(tmp_path / "none"), 4, True, 0.2, 0)
+
+
+def test_a_damaged_shard_says_which(tmp_path: Path) -> None:
+    made = ring(folder=str(tmp_path))
+    made.prepare(0)
+    path = tmp_path / "shard_000000.safetensors"
+    path.write_bytes(path.read_bytes()[:64])
+    with pytest.raises(DecoderError, match=r"shard_000000\.safetensors cannot be read"):
+        made.at(0, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"keep": True}, "data.keep=true needs data.folder"),
+        ({"ring": 0}, "data.ring >= 1"),
+        ({"drop": 1.0}, "data.drop must be in"),
+        ({"shard": 100}, "data.shard=100 images, but the source has 36"),
+    ],
+)
+def test_impossible_rings_are_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        ring(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""The training loop: killed and resumed, in parts, in several processes, it ends at one result."""
+
+from __future__ import annotations
+
+import csv
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, NumericalError, Sampling
+from decoders.models.small import random_model
+from decoders.training.eagle import EagleLearner
+from decoders.training.losses import LossConfig
+from decoders.training.processes import World, joined
+from decoders.training.shards import DataConfig, Ring, StateMaker
+from decoders.training.sources import listed
+from decoders.training.states import Images, transformer_of
+from decoders.training.trainer import TrainConfig, Trainer
+
+SAMPLING = Sampling(cfg=2.0)
+MODEL = random_model(vocab=24, grid=3)
+LOSS = LossConfig(guided=True, cfg=2.0, rollout=2, roots=4)
+CONFIG = TrainConfig(
+    steps=6, batch=4, lr=1e-2, precision="float32", evaluate_every=0, held_out=2, save_every=2,
+    log_every=1, depth=2, warmup=2,
+)  # fmt: skip
+
+
+def images_of(numbers: list[int]) -> Images:
+    codes = [torch.randint(24, (9,), generator=torch.Generator().manual_seed(n)) for n in numbers]
+    return Images(MODEL.text.encode([f"p{n}" for n in numbers]), torch.stack(codes))
+
+
+def trainer(
+    folder: Path,
+    config: TrainConfig = CONFIG,
+    data: DataConfig | None = None,
+    world: World | None = None,
+    loss: LossConfig = LOSS,
+) -> Trainer:
+    """A fresh learner with the same start every time."""
+    torch.manual_seed(0)
+    learner = EagleLearner(MODEL)
+    data = data or DataConfig(shard=6, ring=2, reuse=2, chunk=3)
+    world = world or World()
+    source = listed(20, 0.1, 0, images_of)
+    maker = StateMaker(transformer_of(MODEL), source, loss.guided, data)
+    ring = Ring(maker, config.batch, 0, world.rank, world.size)
+    target = transformer_of(MODEL)
+    return Trainer(learner, target, ring, SAMPLING, loss, config, folder, world)
+
+
+def weights(made: Trainer) -> dict[str, Tensor]:
+    return {k: v.clone() for k, v in made.learner.net.state_dict().items()}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path, stored: bool) -> None:
+    def data(name: str) -> DataConfig:
+        folder = str(tmp_path / f"{name}_shards") if stored else None
+        return DataConfig(shard=6, ring=2, reuse=2, chunk=3, folder=folder)
+
+    whole = trainer(tmp_path / "whole", data=data("whole"))
+    whole.run()
+    cut = trainer(tmp_path / "cut", data=data("cut"))
+    update = cut._step
+
+    def killed(step: int, now: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+        if step == 5:
+            raise Killed
+        return update(step, now)
+
+    cut._step = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        cut.run()
+    resumed = trainer(tmp_path / "cut", data=data("cut"))
+    done = resumed.run()
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[name]), name
+    assert [row["step"] for row in done.history] == [0, 1, 2, 3, 4, 5, 6]
+    with (tmp_path / "cut" / "curve.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["held_overlap_2"]) == pytest.approx(done.acceptance.overlap[1])
+
+
+def test_a_finished_training_is_not_repeated(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    first.run()
+    again = trainer(tmp_path)
+    done = again.run()
+    assert done.steps == CONFIG.steps
+    assert torch.equal(weights(first)["fc.weight"], weights(again)["fc.weight"])
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_accumulation_equals_the_large_batch(tmp_path: Path, micro: int) -> None:
+    large = trainer(tmp_path / "large")
+    large.run()
+    parts = trainer(tmp_path / "parts", replace(CONFIG, micro=micro))
+    parts.run()
+    for name, value in weights(large).items():
+        torch.testing.assert_close(value, weights(parts)[name], rtol=1e-3, atol=1e-5)
+    assert large.history[-2]["loss"] == pytest.approx(parts.history[-2]["loss"], rel=1e-5)
+
+
+def in_process(rank: int, port: int, folder: str) -> None:
+    import os
+
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    with joined(torch.device("cpu")) as world:
+        shared = DataConfig(shard=6, ring=2, reuse=2, chunk=3, folder=f"{folder}/shards")
+        made = trainer(Path(folder) / "two", data=shared, world=world)
+        made.run()
+        torch.save(weights(made), f"{folder}/weights_{rank}.pt")
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = trainer(tmp_path / "one")
+    alone.run()
+    torch.multiprocessing.spawn(in_process, (port, str(tmp_path)), nprocs=2)
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"weights_{rank}.pt", weights_only=True)
+        for name, value in weights(alone).items():
+            torch.testing.assert_close(value, found[name], rtol=1e-3, atol=1e-5)
+    assert not list((tmp_path / "two").glob("*.partial"))
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+    with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 now.*train\.resume=false"):
+        trainer(tmp_path, replace(CONFIG, lr=0.02)).run()
+    trainer(tmp_path, replace(CONFIG, lr=0.02, resume=False)).run()
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+    path = tmp_path / "training.ckpt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DecoderError, match=r"training\.ckpt cannot be read"):
+        trainer(tmp_path).run()
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    with torch.no_grad():
+        next(made.learner.net.parameters()).fill_(float("nan"))
+    with pytest.raises(NumericalError, match="the loss is nan at step 0"):
+        made.run()
+    assert not (tmp_path / "training.ckpt").exists()
+
+
+def test_deeper_drafts_join_when_they_are_due(tmp_path: Path) -> None:
+    """At first each step trains depth 1 alone, so its curve has no deeper overlap."""
+    config = replace(CONFIG, warmup=0)
+    made = trainer(tmp_path, config, loss=replace(LOSS, unroll_from=0.5))
+    rows = made.run().history[:6]
+    assert ["overlap_2" in row for row in rows] == [False, False, False, True, True, True]
+
+
+def test_the_budget_ends_the_schedule(tmp_path: Path) -> None:
+    made = trainer(tmp_path, replace(CONFIG, steps=100_000, budget_seconds=0.5))
+    done = made.run()
+    assert 1 <= done.steps < 100_000
+    assert made.optims[0].param_groups[0]["lr"] < 0.5 * CONFIG.lr
+    assert done.history[-1]["step"] == done.steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"micro": 3}, "train.micro must divide train.batch=4"),
+        ({"schedule": "cosin"}, "train.schedule"),
+        ({"steps": 0}, "train.steps must be at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        replace(CONFIG, **settings)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match="whole number of micro-batches of 2 for each of 3"):
+        trainer(tmp_path, replace(CONFIG, micro=2), world=World(0, 3))
