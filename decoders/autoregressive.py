@@ -20,12 +20,11 @@ from decoders.api import (
     Sampling,
     TextFeatures,
 )
+from decoders.cache import BLOCK
 from decoders.distribution import code_logits, probabilities
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
-
-BLOCK = 64  # image codes by which the cache grows
 
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 
+BLOCK = 64  # image codes by which a loop lets its cache grow
+
 
 class KVCache:
     """Keys and values of R rows, S slots each. Slots are addressed by the caller."""

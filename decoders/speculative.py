@@ -25,7 +25,7 @@ from decoders.api import (
     TextFeatures,
 )
 from decoders.autoregressive import choose, require_finite
-from decoders.cache import KVCache
+from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
@@ -48,7 +48,7 @@ POLL = 8  # steps between looks at whether all rows are done, on a device that r
 class Run:
     """The moving state of B images."""
 
-    seen: Tensor  # [R, S] bool, positions open to every query: valid prefix, and all behind it
+    seen: Tensor  # [R, most S] bool, open to every query: valid prefix, and all behind it
     noise: Noise
     cache: KVCache
     session: DraftSession
@@ -91,8 +91,7 @@ class Speculative:
         size = self.model.target.length
         for step in range(1, size):
             logits = self._step(run, logits, step)
-            due = self.model.device.type == "cpu" or step % POLL == 0
-            if due and bool((run.length >= size).all()):
+            if step % self._poll == 0 and self._finished(run):
                 break
         require_finite(run.record, "speculative decoding")
         trace = run.record.finish(
@@ -105,14 +104,32 @@ class Speculative:
         )
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
+    @property
+    def _poll(self) -> int:
+        return 1 if self.model.device.type == "cpu" else POLL
+
+    def _finished(self, run: Run) -> bool:
+        """Whether all rows are done; else there is room in the cache until the next look."""
+        shortest, longest = torch.stack(run.length.aminmax()).tolist()
+        needed = self._slots(longest)
+        if needed > run.cache.capacity:
+            run.cache = run.cache.widened(min(needed + BLOCK, run.seen.shape[1]))
+        return bool(shortest >= self.model.target.length)
+
+    def _slots(self, length: int) -> int:
+        """Cache slots that steps until the next look may use when `length` codes are committed."""
+        target, tree = self.model.target, self.tree
+        reach = min(length + self._poll * (tree.depth + 1), target.length)
+        return target.prefix + reach + tree.nodes + 1
+
     def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> tuple[Run, Tensor]:
         """Prefill of target and drafter, first code; returns the drafter's logits after it [B,
         V]."""
         target, tree, copies = self.model.target, self.tree, self.sampling.guidance_rows
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
-        capacity = target.prefix + target.length + tree.nodes + 1
-        cache = target.new_cache(batch * copies, capacity)
+        capacity = self._slots(target.length)
+        cache = target.new_cache(batch * copies, min(self._slots(1) + BLOCK, capacity))
         record = Recorder(batch, target.length, tree.depth + 1, device)
         hidden = target.prefill(text, copies, cache)  # [R, P, D]
         ones = torch.ones(batch, dtype=torch.long, device=device)
@@ -270,7 +287,8 @@ def _tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
         above = ancestry(draft.parents, len(run.record.span) - 1)
     relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
     inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    before = ((relative < 0).repeat(copies, 1) & run.seen)[:, None]  # [R, 1, S]
+    seen = run.seen[:, : run.cache.capacity]  # [R, S]
+    before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
     index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
     return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from decoders import autoregressive, speculative
 from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
+from decoders.cache import KVCache
 from decoders.drafters.eagle import Eagle
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -161,3 +163,25 @@ def test_text_of_another_model_is_refused() -> None:
     wrong = type(text)(7, 8, text.device, text.dtype).encode(["x"])  # type: ignore
     with pytest.raises(DecoderError, match="text features must be"):
         Autoregressive(MODEL, Sampling()).generate(wrong, Noise.for_prompts(0, ["x"], LENGTH))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("tree", TREES)
+def test_a_growing_cache_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tree: str, temperature: float
+) -> None:
+    prompts, grown = ["a", "b", "c"], []
+    widened = KVCache.widened
+    monkeypatch.setattr(KVCache, "widened", lambda self, n: (grown.append(n), widened(self, n))[1])
+    text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, LENGTH)
+    ar = Autoregressive(MODEL, Sampling(temperature=temperature, cfg=2.0))
+    found = {}
+    for block in (1, 64):
+        monkeypatch.setattr(speculative, "BLOCK", block)
+        monkeypatch.setattr(autoregressive, "BLOCK", block)
+        drafted = run(tree, "lantern", temperature, prompts).codes
+        found[block] = drafted, ar.generate(text, noise).codes
+        assert bool(grown) is (block == 1)
+        grown.clear()
+    assert torch.equal(found[1][0], found[64][0])
+    assert torch.equal(found[1][1], found[64][1])
