@@ -125,6 +125,7 @@ def in_process(rank: int, port: int, folder: str) -> None:
         torch.save(weights(made), f"{folder}/weights_{rank}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

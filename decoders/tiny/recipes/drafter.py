@@ -32,7 +32,7 @@ CFG = 3.0  # between fidelity to the caption and variety; also what the drafter 
 LOSS = LossConfig(
     guided=True, cfg=CFG, overlap=1.0, noise=0.0, rollout=4, unroll_from=0.35, roots=32, decay=0.7
 )
-DATA = DataConfig(shard=48, ring=32, reuse=4.0, chunk=6)
+DATA = DataConfig(shard=48, ring=16, reuse=4.0, chunk=6)
 MUON_LR, ADAM_LR, DECAY = 0.02, 2e-3, 0.01
 HELD_OUT, DEPTH = 96, 8
 
