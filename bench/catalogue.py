@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+FILES = ("config.yaml", "entry.yaml", "train_config.yaml")  # every setting, with comments
+
 
 def groups() -> dict[str, dict[str, str]]:
     """group -> option -> the first line of its comment ("" where it has none)."""
@@ -21,7 +23,7 @@ def groups() -> dict[str, dict[str, str]]:
 def settings() -> str:
     """The settings of a study and of a decoder, as their YAML files explain them."""
     root = files("conf")
-    return "\n".join((root / name).read_text() for name in ("config.yaml", "entry.yaml"))
+    return "\n".join((root / name).read_text() for name in FILES)
 
 
 def _about(text: str) -> str:
