@@ -94,10 +94,18 @@ def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
 
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
-    card[name] = entry | {"settings": plan.settings()}
+    if plan.warm and name in card:
+        entry = entry | {"figures": _added(card[name]["figures"], entry["figures"])}
+    card[name] = entry | {"settings": plan.settings() | {"warm": plan.warm}}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
+
+
+def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of a training that went on from another: what was spent counts together."""
+    spent = {key: before.get(key, 0) + figures[key] for key in ("images", "steps", "seconds")}
+    return figures | spent
 
 
 def trained_on() -> str:

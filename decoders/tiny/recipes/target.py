@@ -111,7 +111,7 @@ def train(
     start: Start | None = None,
 ) -> tuple[TextToCodes, dict[str, Any]]:
     """Trains target and text encoder, from `start` or from nothing; returns them with the figures
-    of the model card (`images` counts those of the start)."""
+    of the model card."""
     torch.manual_seed(seed)
     seen = 0 if start is None else start.images
     model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
@@ -135,7 +135,7 @@ def train(
     )
     done = int(run.history[-1]["step"]) + 1
     return model, {
-        "images": seen + done * BATCH,
+        "images": done * BATCH,
         "steps": done,
         "seconds": seconds,
         **held_out(model.eval(), vq, 480),
