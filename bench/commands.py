@@ -26,6 +26,8 @@ def cmd_run(words: Sequence[str]) -> int:
     summary = finish(config, result, scorer)
     if config.report:
         _report(result.path)
+    else:
+        say(f"records: {result.path / 'records.parquet'}")
     failed = summary[summary.status != "ok"]
     for name, status in zip(failed.decoder, failed.status, strict=True):
         complain(f"{name}: {status}")

@@ -132,6 +132,9 @@ def _entries(
             log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
     if unused:
         names = ", ".join(map(repr, sorted(unused)))
+        part = sorted(unused)[0].lstrip("+~").split("=")[0].split(".")[0]
+        if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
+            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
         close = nearest(sorted(unused)[0].split("=")[0].lstrip("+~"), known)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")

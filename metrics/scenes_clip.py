@@ -79,10 +79,10 @@ class WordTokenizer:
 
     def _word(self, word: str, caption: str) -> int:
         if word not in self._ids:
-            near = difflib.get_close_matches(word, self._ids, n=3, cutoff=0.0)
+            near = difflib.get_close_matches(word, self._ids, n=3, cutoff=0.5)
             raise MetricError(
                 f"the scenes CLIP does not know the word {word!r} of {caption!r}; nearest known: "
-                f"{', '.join(near)}"
+                f"{', '.join(near) or 'none'}. It reads captions of the embedded scenes only"
             )
         return self._ids[word]
 

@@ -26,7 +26,9 @@ KEYS = (*SOURCES, "published", "tolerance", "out")
 
 def cmd_compare(words: Sequence[str]) -> int:
     """Compares a run with the published numbers; writes compare.md, .csv, .svg and .png to out
-    (default: the run's folder, compare/). Raises ConfigError, PublishedError, BenchError."""
+    (default: compare/ in the run's folder, for a summary=FILE in the current one).
+
+    Raises ConfigError, PublishedError, BenchError."""
     given = _settings(words)
     summary = _summary(given)
     tolerance = _tolerance(given.get("tolerance", "0.1"))
@@ -36,7 +38,8 @@ def cmd_compare(words: Sequence[str]) -> int:
 
     rows = table.load(Path(given["published"]) if "published" in given else table.DEFAULT)
     result = build(rows, measured.load(summary), names.load(), tolerance)
-    folder = Path(given["out"]) if "out" in given else summary.parent / "compare"
+    beside = Path("compare") if "summary" in given else summary.parent / "compare"
+    folder = Path(given["out"]) if "out" in given else beside
     say(terminal(result))
     for path in save(result, folder):
         say(f"wrote {path}")

@@ -63,7 +63,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     if int(config.get("num_hidden_layers", 1)) != 1:
         raise DecoderError(
             f"{opened.path}: an EAGLE drafter has one layer, config.json says "
-            f"{config['num_hidden_layers']}"
+            f"{config['num_hidden_layers']}; is this the target's folder?"
         )
     wrong = [
         f"{key}: drafter {config[key]}, target {expected}"

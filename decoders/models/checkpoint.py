@@ -116,18 +116,20 @@ def locate(source: str, files: Sequence[str], what: str) -> Path:
 
 
 def _fetch(hub_id: str, files: Sequence[str], what: str) -> Path:
-    import huggingface_hub as hub
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    """The snapshot's folder. Where a repository has both formats, safetensors alone are fetched."""
+    wanted = [*files] if files else ["*.safetensors"]
+    folder = _snapshot(hub_id, wanted, what)
+    if not files and not any(folder.glob("*.safetensors")):
+        folder = _snapshot(hub_id, ["*.bin"], what)
+    return folder
 
-    wanted = [*files] if files else ["*.safetensors", "*.bin"]
+
+def _snapshot(hub_id: str, wanted: Sequence[str], what: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
     try:
-        try:
-            safe = any(n.endswith(".safetensors") for n in hub.list_repo_files(hub_id))
-        except (OfflineModeIsEnabled, OSError):
-            safe = False  # what was fetched earlier is found below
-        if not files and safe:
-            wanted = ["*.safetensors"]  # both formats hold the same weights
-        folder = hub.snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"])
+        return Path(snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"]))
     except (HfHubHTTPError, OSError) as error:  # not found, no access, offline, disk full
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DecoderError(
@@ -135,7 +137,6 @@ def _fetch(hub_id: str, files: Sequence[str], what: str) -> Path:
             f"machine with access download {', '.join(wanted)} and *.json of {hub_id} into a "
             "folder, copy it here and name the folder instead of the hub id"
         ) from error
-    return Path(folder)
 
 
 def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
@@ -194,8 +195,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise DecoderError(
             f"{path} holds more than tensors and would have to run code to be read, which is "
-            f"refused ({str(error).splitlines()[0]}). Convert it to safetensors on a machine where "
-            "you trust it"
+            f"refused{_culprit(error)}. Convert it to safetensors on a machine where you trust it"
         ) from error
     except (RuntimeError, EOFError, OSError) as error:
         raise DecoderError(
@@ -211,6 +211,12 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise DecoderError(f"{path} holds no named tensors; found {type(content).__name__}")
     return tensors
+
+
+def _culprit(error: pickle.UnpicklingError) -> str:
+    """Which object a pickle wanted, as torch's message names it."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f" (it wants {found[1]})" if found else ""
 
 
 def _zipped(path: Path) -> bool:

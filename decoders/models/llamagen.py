@@ -84,7 +84,7 @@ def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> Tr
         "width": width,
         "layers": 1
         + max(int(n.split("layers.")[1].split(".")[0]) for n in names if "layers." in n),
-        "heads": heads or int(given.get("num_attention_heads", width // HEAD_DIM.get(width, 64))),
+        "heads": heads or int(given.get("num_attention_heads", 0)) or _heads(checkpoint, width),
         "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight")[0],
         "grid": _grid(checkpoint, grid),
         "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
@@ -108,6 +108,17 @@ def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
         f"{checkpoint.path}: expected {at}uncond_embedding (captions) or "
         f"{at}embedding_table.weight (classes); neither is there"
     )
+
+
+def _heads(checkpoint: Checkpoint, width: int) -> int:
+    """Heads of a released size, where nothing says how many there are."""
+    size = HEAD_DIM.get(width, 64)
+    if width % size:
+        raise DecoderError(
+            f"{checkpoint.path}: the number of heads of width {width} is not known, no released "
+            "model has it; set model.heads"
+        )
+    return width // size
 
 
 def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
@@ -139,7 +150,7 @@ def _agree(checkpoint: Checkpoint, found: dict[str, Any]) -> None:
         if said is not None and int(said) != found[own]:
             raise DecoderError(
                 f"{checkpoint.path}: config.json says {theirs} {said}, the tensors {found[own]}; "
-                "the two files do not belong together"
+                "the two files do not belong together: copy both from one release"
             )
 
 

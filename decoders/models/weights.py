@@ -113,7 +113,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise DecoderError(f"{path} is not valid JSON ({error}); restore it from git") from error
+        raise DecoderError(
+            f"{path} is not valid JSON ({error}); download it again, or restore it from git"
+        ) from error
     if not isinstance(content, dict):
         raise DecoderError(f"{path} must hold an object, found {type(content).__name__}")
     return content

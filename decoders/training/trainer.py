@@ -66,6 +66,9 @@ class TrainConfig:
         for name in ("steps", "batch", "log_every", "save_every", "held_out", "depth"):
             if getattr(self, name) < 1:
                 raise DecoderError(f"train.{name} must be at least 1, found {getattr(self, name)}")
+        for name in ("lr", "muon_lr", "decay", "clip_value", "clip_norm", "warmup", "floor"):
+            if getattr(self, name) < 0:
+                raise DecoderError(f"train.{name} must be at least 0, found {getattr(self, name)}")
         if self.micro < 0 or (self.micro and self.batch % self.micro):
             raise DecoderError(
                 f"train.micro must divide train.batch={self.batch}, found {self.micro}"

@@ -104,6 +104,9 @@ def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) ->
         raise MetricError(f"a metric is named twice: {', '.join(metrics)}")
 
 
+LEAST = {"fid": 4, "kid": 2, "shares": 5}  # images that a figure needs, to refuse fewer at once
+
+
 class Evaluation:
     """The metrics of one protocol; networks and references are loaded once and kept."""
 
@@ -145,6 +148,14 @@ class Evaluation:
         Raises MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
         """
         check_metrics(self.metrics, reference=bool(reference), captions=bool(captions))
+        asked = {part for metric in self.metrics for part in METRICS[metric].parts}
+        least = max(LEAST.get(part, 1) for part in asked)
+        for name, found_here in (("images", len(images)), ("reference images", len(reference))):
+            if found_here < least and (name == "images" or reference):
+                raise MetricError(
+                    f"{found_here} {name} are too few for {', '.join(self.metrics)}: at least "
+                    f"{least} are needed"
+                )
         seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
         found: list[Figure] = []
         for metric in self.metrics:

@@ -54,6 +54,7 @@ def test_study_main_composes_the_published_decoders():
         (["prompts=coco"], "prompts.path"),
         (["latency.prompts=0", "quality.images=0"], "nothing to run"),
         (["quality.floor_seed=0"], "floor_seed must differ"),
+        (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
     ],
 )

@@ -216,17 +216,44 @@ def test_a_source_that_cannot_be_had_says_what_to_do(case, monkeypatch):
 def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
     import huggingface_hub
 
-    folder, asked = R.write_hub(tmp_path / "m", pickled=not both), []
-    files = ["config.json", "pytorch_model.bin", *["model.safetensors"] * both]
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: files)
+    hub = R.write_hub(tmp_path / "hub", pickled=True)
+    if both:
+        R.write_hub(tmp_path / "hub")
+    here, asked = tmp_path / "here", []
+    here.mkdir()
 
     def snapshot(hub_id, allow_patterns):
         asked.extend(allow_patterns)
-        return str(folder)
+        for pattern in allow_patterns:
+            for file in hub.glob(pattern):
+                (here / file.name).write_bytes(file.read_bytes())
+        return str(here)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert load(checkpoint="somebody/model", dtype="float32").target.width == R.WIDTH
-    assert ("*.bin" in asked) is not both and "*.safetensors" in asked
+    assert ("*.bin" in asked) is not both
+
+
+def test_a_hub_that_cannot_be_reached_is_one_error(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def unreachable(hub_id, allow_patterns):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    from decoders.drafters.eagle import net_of
+
+    message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
+    with pytest.raises(DecoderError, match=message):
+        net_of(model, "some/drafter")
+
+
+def test_an_unknown_number_of_heads_is_asked_for(tmp_path):
+    path = tmp_path / "t2i.pt"
+    torch.save(R.original_llamagen(), path)
+    with pytest.raises(DecoderError, match=r"width 32.*set model\.heads"):
+        load(checkpoint=str(path), grid=R.GRID)
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):
@@ -240,7 +267,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         load(checkpoint=str(cut.parent))
     evil = tmp_path / "evil.pt"
     torch.save({"model": R.original_llamagen(), "args": argparse.Namespace(x=1)}, evil)
-    with pytest.raises(DecoderError, match=r"more than tensors.*Convert it to safetensors"):
+    with pytest.raises(
+        DecoderError, match=r"it wants argparse\.Namespace.*Convert it to safetensors"
+    ):
         load(checkpoint=str(evil), grid=4, heads=2)
     other = tmp_path / "other.safetensors"
     save_file({"a": torch.zeros(2)}, other)

@@ -97,10 +97,9 @@ def test_a_tree_deeper_than_the_heads_is_refused() -> None:
         decoder.generate(MODEL.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
 
 
-@pytest.mark.parametrize("heads", [0, 9])
-def test_impossible_numbers_of_heads_are_refused(heads: int) -> None:
-    with pytest.raises(DecoderError, match=r"drafter.heads must be in 1\.\.8"):
-        Medusa(MODEL, heads=heads)
+def test_a_drafter_without_heads_is_refused() -> None:
+    with pytest.raises(DecoderError, match=r"drafter.heads must be at least 1, found 0"):
+        Medusa(MODEL, heads=0)
 
 
 def test_a_folder_without_a_drafter_is_refused(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
         evaluation("clip").figures(drawn, [], real)
     with pytest.raises(MetricError, match="20 images but 19 captions"):
         evaluation("clip").figures(drawn, ["a cat"] * 19, ())
-    with pytest.raises(MetricError, match="4 generated images are too few"):
+    with pytest.raises(MetricError, match="4 images are too few for precision_recall: at least 5"):
         evaluation("precision_recall").figures(drawn[:4], [], real)
     with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):
         Evaluation([name for name in METRICS], folder=tmp_path / "none")

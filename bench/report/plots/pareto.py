@@ -37,7 +37,7 @@ def draw(run: Run) -> Plot:
     caption = (
         "Up and to the left is better. Bars: 95 % intervals. Dashed line: Pareto front. Grey band: "
         "AR's FID plus or minus what a change of seed alone does to it (reseed floor); hollow "
-        "circle: AR with the second seed."
+        "circle: AR with other seeds."
     )
     with matplotlib.rc_context(RC):
         styles = looks(run)
