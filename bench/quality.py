@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,9 @@ from bench.errors import ConfigError
 from bench.prompts import Prompt
 
 if TYPE_CHECKING:
+    from metrics.features import ScenesClipFeatures
     from metrics.images import Images
+    from metrics.scenes_clip import ScenesClip
 
 log = logging.getLogger(__name__)
 NAN = math.nan
@@ -88,13 +91,30 @@ class ScenesScorer:
 
     def __init__(self, device: str, reference: int, cache_dir: str) -> None:
         """reference: how many real scenes; cache_dir: where their features are kept."""
-        from metrics.features import NAME, ScenesClipFeatures, reference_features
-        from metrics.scenes_clip import load
+        from metrics.features import NAME
 
         self.name = NAME
-        self.clip = load(device=device)
-        self.extractor = ScenesClipFeatures(clip=self.clip).eval()
-        self.reference = reference_features(self.extractor, reference, Path(cache_dir))
+        self.device, self.count, self.cache_dir = device, reference, Path(cache_dir)
+
+    # Made with the first images: a scorer is built before the run, whose memory is measured.
+
+    @cached_property
+    def clip(self) -> ScenesClip:
+        from metrics.scenes_clip import load
+
+        return load(device=self.device)
+
+    @cached_property
+    def extractor(self) -> ScenesClipFeatures:
+        from metrics.features import ScenesClipFeatures
+
+        return ScenesClipFeatures(clip=self.clip).eval()
+
+    @cached_property
+    def reference(self) -> Tensor:
+        from metrics.features import reference_features
+
+        return reference_features(self.extractor, self.count, self.cache_dir)
 
     def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
         from metrics.clip import clip_score

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.floor import floor_name
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
@@ -79,11 +80,6 @@ def summarise(
     if preferences:
         _write_csv(folder / "preference.csv", _preference_table(preferences))
     return table
-
-
-def floor_name(baseline: str, number: int) -> str:
-    """How summary.csv calls the baseline under its n-th other seed, n from 1."""
-    return f"{baseline} (reseed floor{'' if number == 1 else f' {number}'})"
 
 
 def _line(

@@ -7,6 +7,7 @@ would create ties that change which codes top-k keeps; everything here is float3
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Sampling, Target
@@ -38,7 +39,8 @@ def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> T
         return logits
     must = forced[places.clamp_max(len(forced) - 1)][..., None]  # [B, T, 1]
     code = torch.arange(logits.shape[-1], device=logits.device)
-    structural = torch.isin(code, forced)  # [V]
+    structural = torch.zeros_like(code, dtype=torch.bool)  # [V]
+    structural = F.pad(structural, (1, 0)).index_fill(0, forced + 1, True)[1:]  # -1 falls off
     return logits.masked_fill(torch.where(must < 0, structural, code != must), IMPOSSIBLE)
 
 

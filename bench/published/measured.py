@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
+from bench.floor import floor_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAN = math.nan
-FLOOR = re.compile(r".* \(reseed floor( \d+)?\)")  # the baseline under another seed
 TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
 NUMBERS = ("temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal")
 RECORDS = (
@@ -120,7 +120,7 @@ def load(summary: Path) -> MeasuredRun:
     rows, failed = [], {}
     for line in table.to_dict("records"):
         name = str(line["decoder"])
-        if FLOOR.fullmatch(name):
+        if floor_of(name):
             continue
         if str(line["status"]).startswith("failed"):
             failed[name] = str(line["status"])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from bench.floor import floor_of
 from bench.records import SCHEMA_VERSION
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
-FLOOR = re.compile(r"(.*) \(reseed floor(?: (\d+))?\)")  # a decoder's name in summary.csv
 NO_PART = {"", "none", "null", "-", "nan"}
 
 SUMMARY_TEXT = (
@@ -139,12 +138,12 @@ def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataF
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     name = as_text(row["decoder"])
-    floor = FLOOR.fullmatch(name)
-    mask = records["decoder"] == (floor[1] if floor else name)
+    floor = floor_of(name)
+    mask = records["decoder"] == (floor[0] if floor else name)
     mask &= (records["protocol"] == "floor") == (floor is not None)
     if floor:
         seeds = sorted(records[mask]["seed"].unique())
-        mask &= records["seed"].isin(seeds[int(floor[2] or 1) - 1 :][:1])
+        mask &= records["seed"].isin(seeds[floor[1] - 1 : floor[1]])
     for key in SECTION_KEYS:
         if not missing(row[key]):
             mask &= records[key].isna() | (records[key] == row[key])

@@ -17,22 +17,20 @@ What the released decoding code does (its `cnets` modules), and how it differs f
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.drafters.eagle import EagleNet
+from decoders.drafters.eagle_checkpoint import require_one_layer, write_drafter
 from decoders.models.chameleon_layout import layer_sources, released_layer
-from decoders.models.checkpoint import Checkpoint, Source, fill
+from decoders.models.checkpoint import Checkpoint, Source, assign, fill
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer, Transformer, cast, empty
-from decoders.models.weights import write_tensors
 
 LAYER = "layers.0."
 EMBEDDING, BIAS = "embed_tokens.weight", "fc.bias"
@@ -65,9 +63,9 @@ def load_chameleon_eagle(opened: Checkpoint, model: ImageModel) -> EagleNet:
     wanted |= layer_sources(LAYER, LAYER, cfg.heads, cfg.head_dim, input_norm, cfg.qk_norm)
     weight = target.tok_embeddings.weight
     if EMBEDDING in absent:
-        net.embed_tokens.weight = nn.Parameter(weight, requires_grad=False)
+        assign(net, EMBEDDING, weight)
     if BIAS in absent:
-        net.fc.bias = nn.Parameter(weight.new_zeros(cfg.width), requires_grad=False)
+        assign(net, BIAS, weight.new_zeros(cfg.width))
     fill(net, wanted, opened, model.dtype, model.device, harmless, given_elsewhere=absent)
     return cast(net, model.device, model.dtype)
 
@@ -79,11 +77,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
         raise DecoderError(
             f"{opened.path} is no EAGLE drafter: expected {gate}, found {sorted(opened.index)[:4]}"
         )
-    if int(given.get("num_hidden_layers", 1)) != 1:
-        raise DecoderError(
-            f"{opened.path}: an EAGLE drafter has one layer, config.json says "
-            f"{given['num_hidden_layers']}"
-        )
+    require_one_layer(opened)
     found = {"width": opened.shape(gate)[1]}
     expected = {"width": target.width}
     if EMBEDDING in opened.index:
@@ -106,7 +100,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
 def save_chameleon_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a drafter in the published layout, which `load_chameleon_eagle` reads; returns the
     file's SHA-256."""
-    cfg, layer = net.cfg, net.layers[0]
+    layer = net.layers[0]
     if not isinstance(layer, Layer):
         raise DecoderError(f"an EAGLE drafter has one transformer layer, found {type(layer)}")
     named: dict[str, Tensor] = {
@@ -114,19 +108,9 @@ def save_chameleon_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch
         "fc.weight": net.fc.weight,
         BIAS: net.fc.bias,
     }
-    config: dict[str, Any] = {
+    own = {
         "architectures": ["ChameleonForConditionalGeneration"],
         "model_type": "chameleon",
-        "hidden_act": "silu",
-        "hidden_size": cfg.width,
-        "intermediate_size": cfg.ffn,
-        "num_attention_heads": cfg.heads,
-        "num_key_value_heads": cfg.heads,
-        "num_hidden_layers": 1,
-        "rms_norm_eps": cfg.norm_eps,
-        "rope_theta": cfg.rope_base,
-        "vocab_size": cfg.tokens,
+        "rope_theta": net.cfg.rope_base,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    return write_tensors(named | released_layer(layer, LAYER), folder / "model.safetensors", dtype)
+    return write_drafter(net, named | released_layer(layer, LAYER), folder, dtype, own)

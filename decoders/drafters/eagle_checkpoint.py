@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.drafters.eagle import EagleNet
-from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
+from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint
 from decoders.models.layouts import harmless, layer_sources
 from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
 from decoders.models.weights import write_tensors
@@ -47,7 +47,7 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     given = opened.keys()
     absent = [name for name in MISSING_OK if name not in given]
     for name in absent:
-        _set(net, name, _filler(name, target, cfg))
+        assign(net, name, _filler(name, target, cfg))
     sources = {name: Source((name,)) for name in ("embed_tokens.weight", "fc.weight", "fc.bias")}
     sources |= layer_sources("layers.0.", "layers.0.", llama=True, input_norm=False)
     wanted = {name: s for name, s in sources.items() if name not in absent}
@@ -60,11 +60,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     config = opened.config
     if not config:
         raise DecoderError(f"no config.json beside {opened.path}: expected it with the drafter")
-    if int(config.get("num_hidden_layers", 1)) != 1:
-        raise DecoderError(
-            f"{opened.path}: an EAGLE drafter has one layer, config.json says "
-            f"{config['num_hidden_layers']}; is this the target's folder?"
-        )
+    require_one_layer(opened)
     wrong = [
         f"{key}: drafter {config[key]}, target {expected}"
         for key, expected in (("hidden_size", target.width), ("vocab_size", _rows(target)))
@@ -100,11 +96,6 @@ def _filler(name: str, target: Transformer, cfg: TransformerConfig) -> Tensor:
     return weight if name == "embed_tokens.weight" else weight.new_zeros(cfg.width)
 
 
-def _set(net: EagleNet, name: str, value: Tensor) -> None:
-    parent, _, leaf = name.rpartition(".")
-    setattr(net.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))
-
-
 def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a drafter in the published layout, which `load_eagle` reads; returns the file's
     SHA-256."""
@@ -112,8 +103,6 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         from decoders.drafters.eagle_chameleon import save_chameleon_eagle
 
         return save_chameleon_eagle(net, folder, dtype)
-    cfg = net.cfg
-    folder.mkdir(parents=True, exist_ok=True)
     layer: Any = net.layers[0]
     attention, feed = layer.attention, layer.feed_forward
     q, k, v = attention.wqkv.weight.chunk(3)
@@ -131,9 +120,18 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         "layers.0.mlp.down_proj.weight": feed.w2.weight,
         "layers.0.post_attention_layernorm.weight": layer.ffn_norm.weight,
     }
-    config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    own = {OWN: {key: getattr(net.cfg, key) for key in CHOICES}}
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    return write_drafter(net, named, folder, dtype, kind | own)
+
+
+def write_drafter(
+    net: EagleNet, named: dict[str, Tensor], folder: Path, dtype: torch.dtype, own: dict[str, Any]
+) -> str:
+    """Writes tensors under their published names beside a config.json, to which `own` adds what one
+    family of drafters says; returns the weights' SHA-256."""
+    cfg = net.cfg
+    config = {
         "hidden_act": "silu",
         "hidden_size": cfg.width,
         "intermediate_size": cfg.ffn,
@@ -142,7 +140,17 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         "num_hidden_layers": 1,
         "rms_norm_eps": cfg.norm_eps,
         "vocab_size": _rows(cfg),
-        OWN: {key: getattr(cfg, key) for key in CHOICES},
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config | own, indent=2) + "\n")
     return write_tensors(named, folder / "model.safetensors", dtype)
+
+
+def require_one_layer(opened: Checkpoint) -> None:
+    """DecoderError where config.json speaks of more layers than an EAGLE drafter has."""
+    layers = int(opened.config.get("num_hidden_layers", 1))
+    if layers != 1:
+        raise DecoderError(
+            f"{opened.path}: an EAGLE drafter has one layer, config.json says {layers}; is this "
+            "the target's folder?"
+        )

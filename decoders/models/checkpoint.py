@@ -38,6 +38,14 @@ class Checkpoint:
     pickled: dict[str, Tensor] = field(default_factory=dict, repr=False)
     digests: dict[str, Future[str]] = field(default_factory=dict, repr=False)
 
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def beside(self, files: Sequence[str]) -> Path | None:
+        """The first of these files that is in the checkpoint's folder."""
+        return next((p for p in map(self.folder.joinpath, files) if p.exists()), None)
+
     def keys(self) -> set[str]:
         return set(self.index)
 
@@ -282,9 +290,10 @@ def fill(
         for piece in pieces:
             value[first : first + len(piece)].copy_(piece)
             first += len(piece)
-        _assign(module, name, value)
+        assign(module, name, value)
 
 
-def _assign(module: nn.Module, name: str, value: Tensor) -> None:
+def assign(module: nn.Module, name: str, value: Tensor) -> None:
+    """Makes `value` the parameter of that dotted name, frozen."""
     parent, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))

@@ -219,18 +219,17 @@ def load_tokenizer(
     target: Checkpoint, source: str | None, grid: int, device: torch.device
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
     """The VQ tokenizer in float32 and the SHA-256 of its file."""
-    folder = target.path if target.path.is_dir() else target.path.parent
     if source is None:
-        beside = [folder / file for file in VQ_FILES if (folder / file).exists()]
-        if not beside:
+        beside = target.beside(VQ_FILES)
+        if beside is None:
             logger.warning(
                 "no VQ tokenizer beside %s: codes will be recorded, no pictures made; set "
                 "model.tokenizer to %s of the LlamaGen release",
                 target.path,
                 VQ_FILES[0],
             )
-            return NoTokenizer(str(folder), VQ_FILES), {}
-        source = str(beside[0])
+            return NoTokenizer(str(target.folder), VQ_FILES), {}
+        source = str(beside)
     opened = open_checkpoint(source, VQ_FILES, "LlamaGen VQ tokenizer")
     return VQTokenizer(read_vq(opened, grid).to(device)), opened.sha256()
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_fidelity.feature_extractor_base import FeatureExtractorBase
 from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
 from metrics.errors import MetricError
 from metrics.official.checkpoint import Weights, read_state
+from metrics.official.extractor import OfficialFeatures
 from metrics.official.resize import clean_resize
 
 LAYER = "2048"
@@ -26,8 +26,10 @@ SIZE = 299
 RESIZINGS = ("clean", "tf")
 
 
-class InceptionFeatures(FeatureExtractorBase):
+class InceptionFeatures(OfficialFeatures):
     """uint8 images [n, 3, H, W], square -> (features [n, 2048] float32,)."""
+
+    layers, size = (LAYER,), SIZE
 
     def __init__(self, weights: Weights, resize: str = "clean", network: Any = None) -> None:
         """weights: torch-fidelity's file. network: that of another `InceptionFeatures`, shared.
@@ -39,22 +41,6 @@ class InceptionFeatures(FeatureExtractorBase):
             raise MetricError(f"resize must be one of {', '.join(RESIZINGS)}, found {resize!r}")
         self.resize = resize
         self.network = _network(weights) if network is None else network
-
-    @staticmethod
-    def get_provided_features_list() -> tuple[str, ...]:
-        return (LAYER,)
-
-    @staticmethod
-    def get_default_feature_layer_for_metric(metric: str) -> str:
-        return LAYER
-
-    @staticmethod
-    def can_be_compiled() -> bool:
-        return False
-
-    @staticmethod
-    def get_dummy_input_for_compile() -> Tensor:
-        return torch.zeros(2, 3, SIZE, SIZE, dtype=torch.uint8)
 
     def forward(self, input: Tensor) -> tuple[Tensor, ...]:
         device = next(self.network.parameters()).device

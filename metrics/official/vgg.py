@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch_fidelity.feature_extractor_base import FeatureExtractorBase
 
 from metrics.official.checkpoint import Weights, load_module
+from metrics.official.extractor import OfficialFeatures
 from metrics.official.resize import BILINEAR, pil_resize
 
 LAYER = "fc2"
@@ -19,8 +19,10 @@ SIZE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Vgg16Features(FeatureExtractorBase):
+class Vgg16Features(OfficialFeatures):
     """uint8 images [n, 3, H, W], square -> (features [n, 4096] float32,)."""
+
+    layers, size = ("fc2", "fc2_relu"), SIZE
 
     def __init__(self, weights: Weights, layer: str = LAYER) -> None:
         """weights: torchvision's file. Raises MetricError where it does not fit."""
@@ -36,22 +38,6 @@ class Vgg16Features(FeatureExtractorBase):
         self.network = network.requires_grad_(False).eval()
         self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(_STD).view(3, 1, 1), persistent=False)
-
-    @staticmethod
-    def get_provided_features_list() -> tuple[str, ...]:
-        return ("fc2", "fc2_relu")
-
-    @staticmethod
-    def get_default_feature_layer_for_metric(metric: str) -> str:
-        return LAYER
-
-    @staticmethod
-    def can_be_compiled() -> bool:
-        return False
-
-    @staticmethod
-    def get_dummy_input_for_compile() -> Tensor:
-        return torch.zeros(2, 3, SIZE, SIZE, dtype=torch.uint8)
 
     def forward(self, input: Tensor) -> tuple[Tensor, ...]:
         pixels = pil_resize(input, SIZE, BILINEAR).to(self.mean.device).float() / 255

@@ -191,11 +191,10 @@ def load_tokenizer(
     source: folder, file or hub id; None: the target's own decoder, else a file beside it, else its
     codebook alone (no pictures), else nothing.
     """
-    folder = target.path if target.path.is_dir() else target.path.parent
     own, opened = root_of(target), target
     if source is None and f"{HUB}decoder.conv_in.weight" not in target.index:
-        beside = [folder / file for file in VQ_FILES if (folder / file).exists()]
-        if not beside:
+        beside = target.beside(VQ_FILES)
+        if beside is None:
             logger.warning(
                 "no VQGAN decoder in %s: codes will be recorded, no pictures made; set "
                 "model.tokenizer to %s of the Chameleon release",
@@ -203,10 +202,10 @@ def load_tokenizer(
                 VQ_FILES[0],
             )
             if own is None:
-                return NoTokenizer(str(folder), VQ_FILES), {}
+                return NoTokenizer(str(target.folder), VQ_FILES), {}
             codebook = target.read(f"{own}{CODEBOOK}").float().to(device)
             return CodebookOnly(codebook, row_end, target.path), {}
-        source = str(beside[0])
+        source = str(beside)
     if source is not None:
         opened = open_checkpoint(source, _files_of(source), "Chameleon VQGAN")
     tokenizer = ChameleonTokenizer(read_chameleon_vq(opened, grid).to(device), row_end)
