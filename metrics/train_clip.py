@@ -187,7 +187,7 @@ def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], 
             specs.append(member)
             captions.append(describe(member, np.random.default_rng([seed, index, 1])))
             pixels.append(np.random.default_rng([seed, index, 2]))
-    return torch.from_numpy(render(specs, pixels)), captions, labels_of(specs)
+    return torch.from_numpy(render(specs, pixels)[0]), captions, labels_of(specs)
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:

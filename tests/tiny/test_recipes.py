@@ -126,3 +126,16 @@ def test_bad_settings_are_refused(settings: dict[str, str], says: str) -> None:
 def test_an_unknown_stage_is_refused() -> None:
     with pytest.raises(DecoderError, match="unknown stage 'vqq'"):
         make(["vqq"])
+
+
+def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None) -> None:
+    shows = torch.zeros(2, 256, dtype=torch.bool)
+    shows[:, :32] = True
+    batch = target.Batch(["a", "b"], torch.zeros(2, 256, dtype=torch.long), shows)
+    heavy = batch.weights(4.0)
+    assert torch.allclose(heavy.mean(), torch.tensor(1.0))
+    assert torch.allclose(heavy[shows][0] / heavy[~shows][0], torch.tensor(4.0))
+    assert bool((batch.weights(1.0) == 1).all())
+    made = target.batch_of(vq.LlamaGenVQ(vq.CONFIG), "valid", 0, 8)
+    assert made.shows.shape == made.codes.shape == (8, 256)
+    assert 0.05 < made.shows.float().mean() < 0.5

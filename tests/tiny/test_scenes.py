@@ -40,6 +40,18 @@ def test_a_scene_does_not_depend_on_its_batch():
     assert scene_captions("train", range(70)) == list(zip(whole.captions, whole.specs, strict=True))
 
 
+def test_cover_marks_the_objects_and_nothing_else():
+    batch = scene_batch("valid", range(60))
+    assert batch.cover.shape == (60, 64, 64) and batch.cover.dtype == np.float32
+    assert batch.cover.min() == 0 and batch.cover.max() == 1
+    share = batch.cover.mean((1, 2))  # one or two objects of radius 7 to 17 pixels of 64
+    assert share.min() > 0.01 and share.max() < 0.4
+    pixels, solid = batch.images.transpose(0, 2, 3, 1), batch.cover == 1
+    for image, inside, spec in zip(pixels, solid, batch.specs, strict=True):
+        if len(spec.objects) == 1 and spec.objects[0].texture == "smooth":
+            assert image[inside].std(0).mean() < image.std((0, 1)).mean()
+
+
 def test_splits_and_seeds_differ():
     images = [scene_batch(split, range(4)).images for split in SPLITS]
     images.append(scene_batch("train", range(4), seed=1).images)

@@ -36,6 +36,7 @@ class Plan:
     steps: int | None = None  # None: the recipe's own number
     minutes: float | None = None  # stop a stage (and end its schedule) after this time
     warm: bool = False  # target and drafter go on from the written weights, not from nothing
+    rate: float = 1.0  # factor of the target's learning rates
 
     def settings(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
@@ -48,7 +49,7 @@ class Plan:
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
-    minutes=, warm=."""
+    minutes=, warm=, rate=."""
     plan = plan_of(settings)
     from decoders.tiny.recipes.card import write_card
 
@@ -74,6 +75,7 @@ def plan_of(settings: dict[str, str]) -> Plan:
         "seed": int,
         "steps": int,
         "minutes": float,
+        "rate": float,
         "resume": lambda v: {"true": True, "false": False}[v.lower()],
         "warm": lambda v: {"true": True, "false": False}[v.lower()],
     }
@@ -96,7 +98,7 @@ def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
     card = json.loads(path.read_text()) if path.exists() else {}
     if plan.warm and name in card:
         entry = entry | {"figures": _added(card[name]["figures"], entry["figures"])}
-    card[name] = entry | {"settings": plan.settings() | {"warm": plan.warm}}
+    card[name] = entry | {"settings": plan.settings() | {"warm": plan.warm, "rate": plan.rate}}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -171,6 +173,7 @@ def _target(plan: Plan) -> None:
         plan.work / "target",
         device=plan.device,
         start=start,
+        rate=plan.rate,
         **plan.settings(),
     )
     shared = {

@@ -38,6 +38,7 @@ class Run:
     grad_clip: float = 1.0
     resume: bool = True
     history: list[dict[str, float]] = field(default_factory=list)
+    progress: float = 0.0  # 0 to 1, of the schedule; set by `fit`
 
     @property
     def checkpoint(self) -> Path:
@@ -113,6 +114,7 @@ def fit(
             position = min(run.steps, int(run.steps * elapsed / budget_seconds))
             if position >= run.steps:
                 break
+        run.progress = position / run.steps
         set_rate(optims, cosine(max(position, min(step, run.warmup)), run))
         loss, figures = loss_of(batches(step))
         if not torch.isfinite(loss):

@@ -2,10 +2,15 @@
 
 The text encoder is trained with it. Codes are made on the fly by the frozen tokenizer, so every
 image is seen once: the data set is unlimited, there is nothing to overfit.
+
+Most codes of a scene are background texture, whose noise no caption predicts; what the caption says
+is about the few codes that show objects. Those count for more in the loss at first, and like all
+others at the end, so that the trained distribution is the data's.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +24,7 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.tiny.recipes.loop import Run, fit
-from decoders.tiny.recipes.vq import images_of
-from decoders.tiny.scenes import scene_captions, vocabulary
+from decoders.tiny.scenes import scene_batch, vocabulary
 from decoders.training.optimise import optimisers
 
 CONFIG = TransformerConfig(
@@ -39,6 +43,8 @@ STEPS = 4500
 DROP = 0.1  # share of captions dropped
 OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
+OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
+SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
 
 class TextToCodes(nn.Module):
@@ -57,30 +63,57 @@ class TextToCodes(nn.Module):
         return self.text(ids.to(device), mask.to(device))
 
 
-def captions_of(split: str, first: int, count: int) -> list[str]:
-    return [caption for caption, _ in scene_captions(split, range(first, first + count))]
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
+    object."""
+
+    captions: list[str]
+    codes: Tensor
+    shows: Tensor
+
+    def weights(self, objects: float) -> Tensor:
+        """[B, L] float32 of mean 1, where a code that shows an object weighs `objects` times."""
+        weights = torch.where(self.shows, objects, 1.0)
+        return weights / weights.mean()
 
 
-def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> tuple[list[str], Tensor]:
-    """(captions, codes [count, L]) of consecutive scenes."""
+def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
     device = next(vq.parameters()).device
+    scenes = scene_batch(split, range(first, first + count))
+    images = torch.from_numpy(scenes.images).to(device)
     with torch.autocast(device.type, torch.bfloat16):
-        codes = vq.encode(images_of(split, first, count).to(device))
-    return captions_of(split, first, count), codes
+        codes = vq.encode(images)  # [B, L]
+    cover = torch.from_numpy(scenes.cover).to(device)
+    side = math.isqrt(codes.shape[1])
+    most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
+    return Batch(scenes.captions, codes, most > SHOWS)
 
 
-def next_code_loss(model: TextToCodes, captions: list[str], codes: Tensor, drop: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per code, float32."""
+def next_code_loss(
+    model: TextToCodes,
+    captions: list[str],
+    codes: Tensor,
+    drop: Tensor,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Mean cross-entropy in nats per code, float32; codes [B, L], drop [B] bool, weights [B, L] of
+    mean 1."""
     with torch.autocast(codes.device.type, torch.bfloat16):
         hidden = model.target(model.features(captions), codes, drop)  # [B, L, D]
         logits = model.target.logits(hidden)  # [B, L, V]
-    return F.cross_entropy(logits.float().flatten(0, 1), codes.flatten())
+    logits = logits.float().flatten(0, 1)  # [B L, V]
+    if weights is None:
+        return F.cross_entropy(logits, codes.flatten())
+    each = F.cross_entropy(logits, codes.flatten(), reduction="none")  # [B L]
+    return (each * weights.flatten()).mean()
 
 
 @torch.no_grad()
 def held_out(model: TextToCodes, vq: LlamaGenVQ, count: int = 192) -> dict[str, float]:
     """Cross-entropy (nats) on the ``valid`` split with its captions, and with none."""
-    captions, codes = batch_of(vq, "valid", 0, count)
+    batch = batch_of(vq, "valid", 0, count)
+    captions, codes = batch.captions, batch.codes
     losses: dict[bool, list[float]] = {False: [], True: []}
     for dropped, values in losses.items():
         for i in range(0, count, 48):
@@ -109,25 +142,28 @@ def train(
     device: str = "cpu",
     budget_seconds: float | None = None,
     start: Start | None = None,
+    rate: float = 1.0,
 ) -> tuple[TextToCodes, dict[str, Any]]:
     """Trains target and text encoder, from `start` or from nothing; returns them with the figures
-    of the model card."""
+    of the model card. `rate`: factor of the learning rates (below 1 to go on for a short time)."""
     torch.manual_seed(seed)
     seen = 0 if start is None else start.images
     model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
     vq = vq.eval().to(device)
     run = Run("target", out_dir, steps=steps, seed=seed, resume=resume, warmup=60)
 
-    def step_loss(batch: tuple[int, tuple[list[str], Tensor]]) -> tuple[Tensor, dict[str, float]]:
-        step, (captions, codes) = batch
+    def step_loss(work: tuple[int, Batch]) -> tuple[Tensor, dict[str, float]]:
+        step, batch = work
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        drop = (torch.rand(len(codes), generator=generator) < DROP).to(codes.device)
-        return next_code_loss(model, captions, codes, drop), {}
+        drop = torch.rand(len(batch.codes), generator=generator) < DROP
+        weights = batch.weights(OBJECTS + (1 - OBJECTS) * run.progress)
+        drop = drop.to(batch.codes.device)
+        return next_code_loss(model, batch.captions, batch.codes, drop, weights), {}
 
     seconds = fit(
         run,
         model,
-        optimisers(model.float(), ADAM_LR, MUON_LR, DECAY),
+        optimisers(model.float(), rate * ADAM_LR, rate * MUON_LR, DECAY),
         lambda step: (step, batch_of(vq, "train", OFFSET + seen + step * BATCH, BATCH)),
         step_loss,
         evaluate=lambda: held_out(model, vq),

@@ -22,9 +22,11 @@ _SPEC, _CAPTION, _PIXELS, _ALTER = range(4)  # independent random streams of one
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """images: float32 [n, 3, size, size] in [0, 1]; captions, specs: n of each."""
+    """images: float32 [n, 3, size, size] in [0, 1]; cover: float32 [n, size, size], how much of a
+    pixel is an object's; captions, specs: n of each."""
 
     images: np.ndarray
+    cover: np.ndarray
     captions: list[str]
     specs: list[at.SceneSpec]
 
@@ -40,8 +42,8 @@ def scene_batch(split: str, indices: Sequence[int], seed: int = 0, size: int = 6
     pairs = scene_captions(split, indices, seed)
     key = _key(split, seed)
     specs = [spec for _, spec in pairs]
-    images = render(specs, [_rng(key, _PIXELS, int(i)) for i in indices], size)
-    return SceneBatch(images, [caption for caption, _ in pairs], specs)
+    images, cover = render(specs, [_rng(key, _PIXELS, int(i)) for i in indices], size)
+    return SceneBatch(images, cover, [caption for caption, _ in pairs], specs)
 
 
 def scene_captions(

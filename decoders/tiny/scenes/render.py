@@ -21,19 +21,21 @@ _GRAIN = 0.012  # standard deviation of the sensor's noise
 
 def render(
     specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int = 64
-) -> Array:
-    """Images of the scenes, float32 [n, 3, size, size] in [0, 1]; image i uses rngs[i] only."""
+) -> tuple[Array, Array]:
+    """Images of the scenes, float32 [n, 3, size, size] in [0, 1], and how much of every pixel their
+    objects cover, float32 [n, size, size] in [0, 1]; image i uses rngs[i] only."""
     images = np.empty((len(specs), 3, size, size), np.float32)
+    cover = np.empty((len(specs), size, size), np.float32)
     for start in range(0, len(specs), _CHUNK):
         part = slice(start, start + _CHUNK)
-        images[part] = _render_chunk(specs[part], rngs[part], size)
-    return images
+        images[part], cover[part] = _render_chunk(specs[part], rngs[part], size)
+    return images, cover
 
 
 def _render_chunk(
     specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int
-) -> Array:
-    """`render` for one chunk, [n, 3, size, size]."""
+) -> tuple[Array, Array]:
+    """`render` for one chunk."""
     n = len(specs)
     geometry = np.empty((n, _GEOMETRY))
     uniforms = np.empty((n, _SURFACES, tx.FIELD_UNIFORMS), np.float32)
@@ -52,11 +54,12 @@ def _render_chunk(
     light = np.array([at.LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
     image = _background(specs, x, y, normals[:, 0], uniforms[:, 0], tint[:, 0], light)
     places = np.array([_place(s, g) for s, g in zip(specs, geometry, strict=True)], np.float32)
+    cover = np.zeros((n, size, size), np.float32)
     for k in (1, 0):  # the first object is drawn last, on top
         rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
         if rows.size:
             things = [specs[i].objects[k] for i in rows]
-            image[rows] = _draw(
+            image[rows], more = _draw(
                 image[rows],
                 things,
                 x[rows],
@@ -67,7 +70,8 @@ def _render_chunk(
                 tint[rows, k + 1],
                 light[rows],
             )
-    return np.clip(image + _GRAIN * grain[:, None], 0, 1)
+            cover[rows] = np.maximum(cover[rows], more)
+    return np.clip(image + _GRAIN * grain[:, None], 0, 1), cover
 
 
 def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, float]]:
@@ -136,8 +140,9 @@ def _draw(
     uniforms: Array,
     tint: Array,
     light: Array,
-) -> Array:
-    """The images [n, 3, S, S] with one more object each; place [n, 4], see `_place`."""
+) -> tuple[Array, Array]:
+    """The images [n, 3, S, S] with one more object each, and its cover [n, S, S]; place [n, 4], see
+    `_place`."""
     scale = x.shape[-1] / 64
     cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
     lx, ly = light[:, 0, None, None], light[:, 1, None, None]
@@ -161,7 +166,7 @@ def _draw(
     away = ((px - 0.6 * r * lx) ** 2 + (py - 0.6 * r * ly) ** 2) / (0.30 * r) ** 2
     shine = (0.45 * smooth * np.exp(-np.minimum(away, 30)))[:, None]
     surface = np.clip(surface + (1 - surface) * shine, 0, 1)
-    return image * (1 - 0.5 * dark) * (1 - cover) + surface * cover
+    return image * (1 - 0.5 * dark) * (1 - cover) + surface * cover, cover[:, 0]
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
