@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from bench.config import (
     BackendConfig,
     DecoderEntry,
+    FairnessConfig,
     LatencyProtocol,
     LoaderConfig,
     QualityProtocol,
@@ -206,6 +207,7 @@ def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConf
         "backend": build(BackendConfig, root.pop("backend"), "backend"),
         "latency": build(LatencyProtocol, root.pop("latency"), "latency"),
         "quality": build(QualityProtocol, root.pop("quality"), "quality"),
+        "fairness": build(FairnessConfig, root.pop("fairness"), "fairness"),
         "model": _loader(root.pop("model"), "model"),
         "prompts": _loader(root.pop("prompts"), "prompts"),
         "metric": None,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 VERDICTS = ("exact", "bounded", "violates")
 DTYPES = ("float32", "bfloat16", "float16")
+EXECUTIONS = ("eager", "compile", "graph")
 T = TypeVar("T")
 
 
@@ -38,14 +39,23 @@ class LoaderConfig:
 
 @dataclass(frozen=True)
 class BackendConfig:
-    """Where and how a step runs. dtype is that of weights and activations, not of probabilities."""
+    """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
+    execution is a name of `EXECUTIONS`, see decoders.backends."""
 
     name: str
     device: str
     dtype: str
     threads: int
+    execution: str = "eager"
 
     def __post_init__(self) -> None:
+        if self.execution not in EXECUTIONS:
+            raise ConfigError(unknown("backend.execution", self.execution, EXECUTIONS))
+        if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
+            raise ConfigError(
+                "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
+                f"found {self.device}; use backend=cuda_graph, or backend=cpu_compile on a CPU"
+            )
         if self.dtype not in DTYPES:
             raise ConfigError(unknown("backend.dtype", self.dtype, DTYPES))
         _at_least("backend.threads", self.threads, 1)
@@ -108,6 +118,20 @@ class QualityProtocol:
 
 
 @dataclass(frozen=True)
+class FairnessConfig:
+    """When a baseline is too slow to compare with. factor: floors that its step may take."""
+
+    factor: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not 1 < self.factor < math.inf:
+            raise ConfigError(
+                f"fairness.factor must be a number above 1, found {self.factor}: a step cannot be "
+                "faster than its floor"
+            )
+
+
+@dataclass(frozen=True)
 class DecoderEntry:
     """A decoder of a study. `baseline`: speed-ups are measured against it; `expect`: the verdict
     that the exactness gate should come to (None: anything but `violates`)."""
@@ -137,6 +161,7 @@ class StudyConfig:
     latency: LatencyProtocol
     quality: QualityProtocol
     metric: LoaderConfig | None
+    fairness: FairnessConfig = FairnessConfig()
     gate: bool = True
     report: bool = True
     keep_images: bool = True
@@ -162,6 +187,11 @@ class StudyConfig:
             )
 
     @property
+    def baselines(self) -> list[str]:
+        """Names of the entries that speed-ups may refer to, in the study's order."""
+        return [entry.name for entry in self.decoders if entry.baseline]
+
+    @property
     def floor_seeds(self) -> range:
         """The other seeds of the baseline: the reseed floor."""
         first = self.seed + 1 if self.quality.floor_seed is None else self.quality.floor_seed
@@ -169,9 +199,9 @@ class StudyConfig:
 
     def measured(self) -> dict[str, Any]:
         """The settings that decide what the rows hold: all but where they go and what is made of
-        them afterwards (report, gate, quality metrics)."""
+        them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in ("run_dir", "retry_failed", "report", "gate", "metric"):
+        for key in ("run_dir", "retry_failed", "report", "gate", "metric", "fairness"):
             del plain[key]
         for entry in plain["decoders"]:
             del entry["expect"]

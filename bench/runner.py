@@ -35,6 +35,7 @@ from bench.rows import Context, measured, now
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
+from decoders.backends.execution import execution
 from decoders.compose import build_decoder
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ def load_model(
     """The image model of a study on its device. Features that the prompts bring along (a feature
     cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    model = dataclasses.replace(loaded, name=config.model.name)
+    how = execution(config.backend.execution)
+    model = dataclasses.replace(loaded, name=config.model.name, execution=how)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model

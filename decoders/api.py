@@ -190,6 +190,7 @@ class ImageModel:
     dtype: torch.dtype
     weights_sha256: dict[str, str]  # file name -> hash of what was loaded
     drafters: dict[str, Any] = field(default_factory=dict)  # name -> path or state of its weights
+    execution: Any = None  # a `decoders.backends.execution.Execution`; None is eager
 
     @property
     def codebook(self) -> Tensor:

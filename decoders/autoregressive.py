@@ -5,6 +5,8 @@ Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +22,8 @@ from decoders.api import (
     Sampling,
     TextFeatures,
 )
-from decoders.cache import BLOCK
+from decoders.backends.execution import Execution, Piece, execution
+from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
@@ -41,6 +44,25 @@ def require_finite(recorder: Recorder, where: str) -> None:
             f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
             "checkpoint and its dtype (float16 overflows where bfloat16 does not)"
         )
+
+
+@dataclass
+class Run:
+    """The moving state of B images."""
+
+    seen: Tensor  # [R, 1, P + L] bool, cache slots that the next query may look at
+    noise: Noise
+    cache: KVCache
+    record: Recorder
+    watch: Stopwatch
+    codes: Tensor  # [B] int64, the code just chosen
+    place: Tensor  # [1] int64, place of the code to choose next
+    pairs: None = None  # nothing is verified
+
+    @property
+    def shape(self) -> int:
+        """What decides the shapes of a step: B."""
+        return len(self.codes)
 
 
 class Autoregressive:
@@ -65,42 +87,68 @@ class Autoregressive:
                 + " ".join(f"{n}=none" for n in extra)
             )
         self.model, self.sampling = model, sampling
+        self.execution: Execution = model.execution or execution("eager")
+        self.prepared: dict[Any, Any] = {}
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("verify", self._next)]
 
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
         del pairs  # nothing is verified
-        target, sampling = self.model.target, self.sampling
-        watch = Stopwatch(self.model.device)
-        noise = noise.to(self.model.device)
-        batch, length, copies = text.batch, target.length, sampling.guidance_rows
-        rows = batch * copies
-        cache = target.new_cache(rows, target.prefix + min(BLOCK, length))
-        record = Recorder(batch, length, 1, self.model.device)
-        hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
-        seen = F.pad(text.row_mask(copies), (0, length))[:, None]  # [R, 1, P + L]
-        places = torch.arange(length, device=seen.device).expand(rows, -1)  # [R, L]
-        watch.lap("prefill")
-        codes = torch.empty(0)  # [B], the code just chosen
-        for j in range(length):
-            if j:
-                slot = target.prefix + j - 1
-                if slot == cache.capacity:
-                    cache = cache.widened(min(slot + BLOCK, target.prefix + length))
-                seen[:, :, slot] = True
-                grid = places[:, j - 1 : j]
-                mask = seen[..., : cache.capacity]  # [R, 1, S]
-                hidden = target.forward_codes(
-                    codes.repeat(copies)[:, None], grid, grid + target.prefix, mask, cache
-                )
-            logits = code_logits(target, hidden, sampling.cfg, places[:batch, j : j + 1])[:, 0]
-            codes, p = choose(logits, sampling, noise.uniform[:, j, TARGET_SLOT])
-            record.check(p)
-            record.codes[:, j] = codes
-        watch.lap("verify")
+        target = self.model.target
+        run = self.execution.begin(self, self._begin(text, noise.to(self.model.device)))
+        for place in range(1, target.length):
+            slot = target.prefix + place - 1
+            if slot == run.cache.capacity:
+                run.cache = run.cache.widened(min(slot + BLOCK, target.prefix + target.length))
+            self.execution.step(self, run)
+        record = run.record
         require_finite(record, "autoregressive decoding")
-        calls = torch.full((batch,), length - 1)
-        record.step[:, :length] = torch.arange(length, device=record.step.device)
+        calls = torch.full((text.batch,), target.length - 1)
+        record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
-        record.accepted = [torch.zeros(batch, dtype=torch.int16)] * (length - 1)
-        trace = record.finish(watch.seconds(), calls, torch.zeros(batch), 0, 0, None)
-        return Generation(record.codes[:, :length].cpu(), trace)
+        trace = record.finish(run.watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
+        return Generation(record.codes[:, : target.length].cpu(), trace)
+
+    def _begin(self, text: TextFeatures, noise: Noise) -> Run:
+        """Prefill and the first code."""
+        target, sampling, device = self.model.target, self.sampling, self.model.device
+        watch = Stopwatch(device)
+        length, copies = target.length, sampling.guidance_rows
+        most = min(BLOCK, length) if self.execution.grows else length
+        cache = target.new_cache(text.batch * copies, target.prefix + most)
+        record = Recorder(text.batch, length, 1, device)
+        hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
+        seen = F.pad(text.row_mask(copies), (0, length))[:, None].contiguous()  # [R, 1, P + L]
+        places = torch.zeros(text.batch, 1, dtype=torch.long, device=device)
+        logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
+        codes, p = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
+        record.check(p)
+        record.first(codes)
+        watch.lap("prefill")
+        return Run(seen, noise, cache, record, watch, codes, places[0] + 1)
+
+    def _next(self, run: Run) -> tuple[()]:
+        """The target on the last code, and the next code."""
+        target, sampling = self.model.target, self.sampling
+        copies, place = sampling.guidance_rows, run.place
+        grid = (place - 1).expand(len(run.seen), 1)  # [R, 1]
+        slots = grid + target.prefix
+        run.seen.index_fill_(2, slots[0], True)
+        hidden = target.forward_codes(
+            run.codes.repeat(copies)[:, None],
+            grid,
+            slots,
+            run.seen[..., : run.cache.capacity],  # [R, 1, S]
+            run.cache,
+        )
+        places = place.expand(len(run.codes), 1)  # [B, 1]
+        logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
+        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
+        codes, p = choose(logits, sampling, u)
+        run.record.check(p)
+        run.record.codes.index_copy_(1, place, codes[:, None])
+        run.record.end_step(torch.zeros_like(codes))
+        run.codes, run.place = codes, place + 1
+        return ()

@@ -20,7 +20,8 @@ class Recorder:
         self.depth = torch.zeros(size, dtype=torch.uint8, device=device)
         self.moved = torch.zeros(size, device=device)
         self.bound = torch.zeros(size, device=device)
-        self.accepted: list[Tensor] = []
+        self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
+        self.steps = torch.zeros(1, dtype=torch.long, device=device)  # taken so far
         self.span = torch.arange(width, device=device)
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
@@ -35,6 +36,11 @@ class Recorder:
         for name, value in fields.items():
             buffer: Tensor = getattr(self, name)
             buffer.scatter_(1, index, value.to(buffer.dtype))
+
+    def end_step(self, accepted: Tensor) -> None:
+        """accepted [B]: drafts accepted in this step, -1 for a row that was finished."""
+        self.accepted.index_copy_(1, self.steps, accepted.to(torch.int16)[:, None])
+        self.steps += 1
 
     def check(self, p: Tensor) -> None:
         """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
@@ -51,15 +57,13 @@ class Recorder:
         pairs: VerifiedPairs | None,
     ) -> Trace:
         cut = slice(0, self.length)
-        batch = len(self.codes)
-        steps = torch.stack(self.accepted, 1) if self.accepted else torch.zeros(batch, 0)
         return Trace(
             kind=self.kind[:, cut].cpu(),
             step=self.step[:, cut].cpu(),
             depth=self.depth[:, cut].cpu(),
             moved=self.moved[:, cut].cpu(),
             bound=self.bound[:, cut].cpu(),
-            accepted=steps.to(torch.int16).cpu(),
+            accepted=self.accepted[:, : int(self.steps)].cpu(),
             target_calls=target_calls.int().cpu(),
             drafter_calls=drafter_calls.int().cpu(),
             seconds=seconds,

@@ -9,7 +9,9 @@ device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,7 @@ from decoders.api import (
     TextFeatures,
 )
 from decoders.autoregressive import choose, require_finite
+from decoders.backends.execution import Execution, Piece, execution
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
@@ -45,6 +48,17 @@ POLL = 8  # steps between looks at whether all rows are done, on a device that r
 
 
 @dataclass
+class Told:
+    """What was committed last, for the drafter to read: up to D + 1 codes a row, ending in the
+    root."""
+
+    hidden: Tensor  # [R, D + 1, D], hidden[:, i] is the target state that predicted codes[:, i]
+    codes: Tensor  # [B, D + 1] int64
+    count: Tensor  # [B] int64, how many of them are real
+    start: Tensor  # [B] int64, place of the first
+
+
+@dataclass
 class Run:
     """The moving state of B images."""
 
@@ -58,6 +72,12 @@ class Run:
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
+    told: Told
+
+    @property
+    def shape(self) -> int:
+        """What decides the shapes of a step: B."""
+        return len(self.length)
 
 
 class Speculative:
@@ -84,13 +104,22 @@ class Speculative:
             )
         self.model, self.sampling = model, sampling
         self.drafter, self.tree, self.rule = drafter, tree, acceptance
+        self.execution: Execution = model.execution or execution("eager")
+        self.prepared: dict[Any, Any] = {}
+        self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
 
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
-        run, logits = self._begin(text, noise.to(self.model.device), pairs)
+        run = self._begin(text, noise.to(self.model.device), pairs)
+        run = self.execution.begin(self, run)
         size = self.model.target.length
         for step in range(1, size):
-            logits = self._step(run, logits, step)
+            visited = self.execution.step(self, run)
+            if run.pairs.count:
+                run.pairs.offer(*_visited(*visited))
             if step % self._poll == 0 and self._finished(run):
                 break
         require_finite(run.record, "speculative decoding")
@@ -112,7 +141,7 @@ class Speculative:
         """Whether all rows are done; else there is room in the cache until the next look."""
         shortest, longest = torch.stack(run.length.aminmax()).tolist()
         needed = self._slots(longest)
-        if needed > run.cache.capacity:
+        if self.execution.grows and needed > run.cache.capacity:
             run.cache = run.cache.widened(min(needed + BLOCK, run.seen.shape[1]))
         return bool(shortest >= self.model.target.length)
 
@@ -122,14 +151,14 @@ class Speculative:
         reach = min(length + self._poll * (tree.depth + 1), target.length)
         return target.prefix + reach + tree.nodes + 1
 
-    def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> tuple[Run, Tensor]:
-        """Prefill of target and drafter, first code; returns the drafter's logits after it [B,
-        V]."""
+    def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
+        """Prefill of target and drafter, and the first code."""
         target, tree, copies = self.model.target, self.tree, self.sampling.guidance_rows
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
         capacity = self._slots(target.length)
-        cache = target.new_cache(batch * copies, min(self._slots(1) + BLOCK, capacity))
+        most = min(self._slots(1) + BLOCK, capacity) if self.execution.grows else capacity
+        cache = target.new_cache(batch * copies, most)
         record = Recorder(batch, target.length, tree.depth + 1, device)
         hidden = target.prefill(text, copies, cache)  # [R, P, D]
         ones = torch.ones(batch, dtype=torch.long, device=device)
@@ -141,9 +170,17 @@ class Speculative:
         session = self.drafter.begin(
             text, hidden, self.sampling, tree.depth + 1, tree.session_nodes
         )
-        root_logits = session.advance(hidden[:, -1:], first[:, None], ones, ones - 1)
+        told = Told(
+            F.pad(hidden[:, -1:], (0, 0, 0, tree.depth)),  # [R, D + 1, D]
+            F.pad(first[:, None], (0, tree.depth)),  # [B, D + 1]
+            ones.clone(),
+            ones - 1,
+        )
         watch.lap("draft")
-        run = Run(
+        if self.draft_calls is None:
+            self.draft_calls = self._count_calls(text, hidden, told, noise)
+            watch.restart()
+        return Run(
             F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
             noise,
             cache,
@@ -154,16 +191,33 @@ class Speculative:
             ones,
             torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
+            told,
         )
-        return run, root_logits
 
-    def _step(self, run: Run, root_logits: Tensor, step: int) -> Tensor:
-        """One draft-verify-commit; returns the drafter's logits after the new root."""
-        calls = run.session.calls
-        draft = self.tree.grow(run.session, root_logits, self.sampling, run.noise, run.length)
-        run.watch.lap("draft")
+    def _count_calls(self, text: TextFeatures, hidden: Tensor, told: Told, noise: Noise) -> int:
+        """Forwards of the drafter in one step, the same in all: counted once, on a session of its
+        own, as a recorded step counts nothing."""
+        session = self.drafter.begin(
+            text, hidden, self.sampling, self.tree.depth + 1, self.tree.session_nodes
+        )
+        before = session.calls
+        logits = session.advance(told.hidden, told.codes, told.count, told.start)
+        self.tree.grow(session, logits, self.sampling, noise, told.count)
+        return session.calls - before
+
+    def _draft(self, run: Run) -> tuple[Draft]:
+        """The drafter reads what was committed and grows a tree under the root."""
+        told = run.told
+        logits = run.session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
+        return (self.tree.grow(run.session, logits, self.sampling, run.noise, run.length),)
+
+    def _verify(self, run: Run, draft: Draft) -> tuple[Draft, Tensor, Tensor]:
         hidden, logits = self._forward(run, draft)
-        run.watch.lap("verify")
+        return draft, hidden, logits
+
+    def _settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        """Accepts, records and commits; returns what `_visited` needs."""
+        size = self.model.target.length
         p = probabilities(logits, self.sampling)  # [B, N + 1, V]
         run.record.check(p)
         codes, valid = children_of(draft)
@@ -173,20 +227,13 @@ class Speculative:
         span = torch.arange(self.tree.depth + 1, device=new.device)
         committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
         leaf = ~_at(valid, path.last).any(-1)  # [B]
-        self._record(run, path, committed, taken_moved, leaf, step)
-        if run.pairs.count:
-            run.pairs.offer(*_visited(run, draft, path, p, codes, valid))
-        hidden = self._commit(run, path, hidden)
-        run.watch.lap("accept")
-        start = run.length
-        active = run.length < self.model.target.length
-        run.length = (run.length + path.count + 1).clamp_max(self.model.target.length)
-        # A finished row keeps drafting past its end, where nothing is kept.
-        root_logits = run.session.advance(hidden, committed, path.count + 1, start)
+        self._record(run, path, committed, taken_moved, leaf)
+        start, active = run.length, run.length < size
+        run.told = Told(self._commit(run, path, hidden), committed, path.count + 1, start)
+        run.length = (start + path.count + 1).clamp_max(size)
         run.target_calls = run.target_calls + active
-        run.drafter_calls = run.drafter_calls + active * (run.session.calls - calls)
-        run.watch.lap("draft")
-        return root_logits
+        run.drafter_calls = run.drafter_calls + active * (self.draft_calls or 0)
+        return start, size, draft, path, p, codes, valid
 
     def _forward(self, run: Run, draft: Draft) -> tuple[Tensor, Tensor]:
         """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]."""
@@ -241,7 +288,6 @@ class Speculative:
         committed: Tensor,
         along: tuple[Tensor, Tensor, Tensor],
         leaf: Tensor,
-        step: int,
     ) -> None:
         size, depth = self.model.target.length, self.tree.depth
         moved, bound, relaxed = along
@@ -254,11 +300,11 @@ class Speculative:
             kind=kinds(path.count, relaxed, leaf),
             moved=moved,
             bound=bound,
-            step=torch.full_like(committed, step),
+            step=(run.record.steps + 1).expand_as(committed),
             depth=torch.where(span < path.count[:, None], span + 1, 0),
         )
         kept = torch.minimum(path.count, size - run.length)
-        run.record.accepted.append(torch.where(active, kept, -1))
+        run.record.end_step(torch.where(active, kept, -1))
 
     def _commit(self, run: Run, path: Path, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
@@ -309,12 +355,12 @@ def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _visited(
-    run: Run, draft: Draft, path: Path, p: Tensor, codes: Tensor, valid: Tensor
+    start: Tensor, size: int, draft: Draft, path: Path, p: Tensor, codes: Tensor, valid: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
-    past the path's or the image's end has no valid child."""
+    past the path's or the image's end has no valid child. start [B]: place of the root's child."""
     span = torch.arange(path.nodes.shape[1], device=p.device)
-    inside = run.length[:, None] + span < run.record.length  # [B, D + 1], places of the next codes
+    inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
     live = (span <= path.count[:, None]) & inside
     rows = torch.arange(len(p), device=p.device)[:, None]
     q = None if draft.q is None else draft.q[rows, path.nodes].flatten(0, 1)

@@ -24,6 +24,10 @@ class Stopwatch:
             return event
         return time.perf_counter()
 
+    def restart(self) -> None:
+        """The time since the last lap is charged to nothing."""
+        self._last = self._now()
+
     def lap(self, phase: str) -> None:
         """Charges the time since the last lap to `phase`."""
         now = self._now()

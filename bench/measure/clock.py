@@ -25,8 +25,8 @@ class Clock:
 
     def synchronise(self) -> None:
         """Waits for the device's queued work; a CPU has none."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:

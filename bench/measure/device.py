@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,21 +39,7 @@ def prepare(backend: BackendConfig) -> torch.device:
 
     Raises ConfigError where the device is unknown or missing.
     """
-    try:
-        device = torch.device(backend.device)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"backend.device={backend.device!r} is no device; use cpu, cuda or cuda:<number>"
-        ) from error
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise ConfigError(
-                f"backend.device={backend.device} is not there: this torch ({torch.__version__}) "
-                f"sees {count} CUDA devices. Use backend=cpu, or install a driver and a CUDA build"
-            )
-    elif device.type != "cpu":
-        raise ConfigError(f"backend.device={backend.device} is not supported; use cpu or cuda")
+    device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
         raise ConfigError(
@@ -62,6 +49,56 @@ def prepare(backend: BackendConfig) -> torch.device:
         )
     torch.set_num_threads(backend.threads)
     return device
+
+
+def present(name: str) -> torch.device:
+    """The device of a name: cpu, cuda, rocm, mps or xpu, with or without `:<number>`.
+
+    ROCm builds of torch call their devices cuda. Raises ConfigError where the name is unknown, or
+    the device is not there.
+    """
+    kind, _, number = name.partition(":")
+    if kind not in KINDS or not (number.isdigit() or number == ""):
+        raise ConfigError(
+            f"backend.device={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
+            "number, as cuda:1"
+        )
+    count, wanted = KINDS[kind]()
+    if int(number or 0) >= count:
+        raise ConfigError(
+            f"backend.device={name} is not there: this torch ({torch.__version__}) sees {count} "
+            f"{kind} devices. Use backend=cpu, or install {wanted}"
+        )
+    own = "cuda" if kind == "rocm" else kind
+    return torch.device(f"{own}:{number}" if number else own)
+
+
+def _cuda() -> tuple[int, str]:
+    """How many devices there are, and what there must be to have one."""
+    hip = torch.version.hip is not None
+    return 0 if hip else torch.cuda.device_count(), "a driver and a CUDA build of torch"
+
+
+def _rocm() -> tuple[int, str]:
+    hip = torch.version.hip is not None
+    return torch.cuda.device_count() if hip else 0, "a ROCm driver and a ROCm build of torch"
+
+
+def _mps() -> tuple[int, str]:
+    return int(torch.backends.mps.is_available()), "torch on a Mac with Apple silicon"
+
+
+def _xpu() -> tuple[int, str]:
+    return torch.xpu.device_count(), "an Intel driver and an XPU build of torch"
+
+
+KINDS: dict[str, Callable[[], tuple[int, str]]] = {
+    "cpu": lambda: (1, "a CPU"),
+    "cuda": _cuda,
+    "rocm": _rocm,
+    "mps": _mps,
+    "xpu": _xpu,
+}
 
 
 def available_cores() -> int:
@@ -74,7 +111,7 @@ def available_cores() -> int:
 def provenance(device: torch.device) -> Provenance:
     """The state of code and machine now."""
     commit, dirty = _git()
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    gpu = _gpu(device)
     return Provenance(
         git_commit=commit,
         git_dirty=dirty,
@@ -83,6 +120,13 @@ def provenance(device: torch.device) -> Provenance:
         gpu=gpu,
         threads=torch.get_num_threads(),
     )
+
+
+def _gpu(device: torch.device) -> str:
+    """The accelerator's name; "" on the CPU."""
+    if device.type in ("cuda", "xpu"):
+        return str(getattr(torch, device.type).get_device_name(device))
+    return "Apple GPU" if device.type == "mps" else ""
 
 
 def _versions() -> dict[str, str]:

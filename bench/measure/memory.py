@@ -1,4 +1,5 @@
-"""Peak memory of one image (or batch): device memory on CUDA, resident memory on a CPU.
+"""Peak memory of one image (or batch): device memory on CUDA and XPU, else resident
+memory of the process.
 
 The kernel keeps the high-water mark of a process's resident memory and resets it on request
 (proc(5), /proc/self/clear_refs). Where it cannot be reset (no Linux), the mark is that of the whole
@@ -10,6 +11,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,19 +24,21 @@ class MemoryMeter:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.exact = device.type == "cuda" or _can_reset()
+        self.own: Any = torch.xpu if device.type == "xpu" else torch.cuda
+        self.on_device = device.type in ("cuda", "xpu")
+        self.exact = self.on_device or (device.type == "cpu" and _can_reset())
 
     def reset(self) -> None:
         """Starts a new high-water mark."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        if self.on_device:
+            self.own.reset_peak_memory_stats(self.device)
         elif self.exact:
             _CLEAR.write_text("5")
 
     def peak_mb(self) -> float:
         """Megabytes (1e6 bytes): allocated on the device, or resident in this process."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / MB
+        if self.on_device:
+            return float(self.own.max_memory_allocated(self.device)) / MB
         if self.exact:
             line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM"))
             return int(line.split()[1]) * 1024 / MB

@@ -68,6 +68,19 @@ def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(-1) @ v
 
 
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Rotary embedding: x [2, R, H, T, d], neighbouring entries as complex numbers, times rope
+    complex64 [..., T, d / 2]; in float32 inside, the dtype of x outside."""
+    pairs = x.float().unflatten(-1, (-1, 2))  # [2, R, H, T, d / 2, 2]
+    if not torch.compiler.is_compiling():
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
+        return turned.flatten(-2).to(x.dtype)
+    cos, sin = torch.view_as_real(rope).unbind(-1)  # Inductor writes no complex kernels
+    re, im = pairs.unbind(-1)
+    turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
+    return turned.flatten(-2).to(x.dtype)
+
+
 class Attention(nn.Module):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -89,8 +102,7 @@ class Attention(nn.Module):
         qkv = self.wqkv(x).view(rows, length, 3, self.heads, self.head_dim)
         qkv = qkv.permute(2, 0, 3, 1, 4)  # [3, R, H, T, d]
         queries_keys = qkv[:2] if self.qk_norm is None else self.qk_norm(qkv[:2])
-        pairs = torch.view_as_complex(queries_keys.float().unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * rope).flatten(-2).to(qkv.dtype)  # [2, R, H, T, d]
+        turned = rotate(queries_keys, rope)  # [2, R, H, T, d]
         query, k, v = turned[0], turned[1], qkv[2]  # [R, H, T, d] each
         if cache is not None and index is not None:
             cache.write(layer, index, torch.stack([k, v]))

@@ -61,10 +61,25 @@ def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
 def test_a_missing_device_is_refused_with_what_to_do():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    with pytest.raises(ConfigError, match=r"sees 0 CUDA devices\. Use backend=cpu"):
+    with pytest.raises(ConfigError, match=r"sees 0 cuda devices\. Use backend=cpu"):
         prepare(BackendConfig("eager", "cuda", "float32", 1))
     with pytest.raises(ConfigError, match="is no device"):
         prepare(BackendConfig("eager", "gpuu", "float32", 1))
+
+
+@pytest.mark.parametrize("name", ["rocm", "mps", "xpu"])
+def test_other_accelerators_are_refused_where_they_are_missing(name: str):
+    if torch.version.hip or torch.backends.mps.is_available() or torch.xpu.is_available():
+        pytest.skip("there is such a device")
+    with pytest.raises(ConfigError, match=rf"sees 0 {name} devices\. Use backend=cpu, or install"):
+        prepare(BackendConfig(name, name, "float32", 1))
+
+
+def test_graphs_need_a_cuda_device():
+    with pytest.raises(ConfigError, match=r"needs backend\.device=cuda, found cpu"):
+        BackendConfig("mine", "cpu", "float32", 1, "graph")
+    with pytest.raises(ConfigError, match="'compile'"):
+        BackendConfig("mine", "cpu", "float32", 1, "compiled")
 
 
 def test_more_threads_than_cores_are_refused():

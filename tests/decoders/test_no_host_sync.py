@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders import autoregressive
 from decoders.api import Sampling
+from decoders.backends.execution import Eager
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.speculative import Speculative
 
 WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::unique_dim", "aten::_unique2",
            "aten::equal", "aten::masked_select"}  # fmt: skip
@@ -76,14 +76,14 @@ def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
         RULES[rule],
     )
     waits, steps = Waits(), []
-    step = Speculative._step
+    step = Eager.step
 
     def counted(self, *args):
         with waits:
             steps.append(1)
             return step(self, *args)
 
-    monkeypatch.setattr(Speculative, "_step", counted)
+    monkeypatch.setattr(Eager, "step", counted)
     text = model.text.encode(["a b", "c d"])
     build_decoder(model, spec, sampling).generate(text, Noise.for_prompts(0, ["a", "b"], 9))
     assert steps and waits.found == []

@@ -111,24 +111,24 @@ class HalfAcceptance(Exact):
 class HalfTarget(Speculative):
     """(6) The loop hands over the target's distribution rounded to bf16, then normalised."""
 
-    def _step(self, *args):
+    def _settle(self, *args):
         def half(logits, sampling):
             p = probabilities(logits, sampling).bfloat16().float()
             return p / p.sum(-1, keepdim=True)
 
         with swapped("probabilities", half):
-            return super()._step(*args)
+            return super()._settle(*args)
 
 
 class UnfilteredTarget(Speculative):
     """(7) top-k and top-p for the drafter only."""
 
-    def _step(self, *args):
+    def _settle(self, *args):
         def plain(logits, sampling):
             return probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
 
         with swapped("probabilities", plain):
-            return super()._step(*args)
+            return super()._settle(*args)
 
 
 class SharedAcceptNoise(Noise):

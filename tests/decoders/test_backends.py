@@ -1,0 +1,133 @@
+"""A backend executes the same step: compiled and recorded steps give the codes of eager ones."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.backends.compiled import Compiled
+from decoders.backends.execution import Execution, execution
+from decoders.backends.graphs import Graphed
+from decoders.backends.state import fill, rebind, snapshot, tensors
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.models.small import random_model
+from decoders.noise import Noise
+
+EAGLE = PartSpec("decoders.drafters.eagle.Eagle")
+LOOP = PartSpec("decoders.speculative.Speculative")
+EXACT = PartSpec("decoders.acceptance.exact.Exact")
+LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
+DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
+STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
+SPECS = {
+    "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
+    "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
+    "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
+}
+PROMPTS = [["a b"], ["c d e"], ["f"]]
+
+
+class Replayed(Graphed):
+    """A graph on the CPU: a replay runs the recorded step again on the recorded state."""
+
+    def _capture(
+        self, step: Callable[[], tuple[Any, ...]], device: torch.device
+    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
+        carry = step()
+        return lambda: void(step()), carry
+
+
+def void(value: object) -> None:
+    del value
+
+
+def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], ImageModel]:
+    model = dataclasses.replace(random_model(vocab=16, grid=4), execution=how)
+    decoder = build_decoder(model, SPECS[name], Sampling(temperature=temperature, cfg=2.0))
+    made = []
+    for prompts in PROMPTS:
+        noise = Noise.for_prompts(3, prompts, model.target.length)
+        text = model.text.encode(prompts)
+        made.append(copy.deepcopy(decoder.generate(text, noise)))  # a later image reuses the buffers
+    return made, model
+
+
+def assert_same(made: list[Any], wanted: list[Any]) -> None:
+    for mine, other in zip(made, wanted, strict=True):
+        assert torch.equal(mine.codes, other.codes)
+        assert torch.equal(mine.trace.kind, other.trace.kind)
+        assert torch.equal(mine.trace.accepted, other.trace.accepted)
+        assert torch.equal(mine.trace.drafter_calls, other.trace.drafter_calls)
+        assert torch.allclose(mine.trace.moved, other.trace.moved, atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", SPECS)
+def test_a_recorded_step_goes_on_from_its_own_state(name: str, temperature: float) -> None:
+    """Every image after the first is decoded in the state of the first, without a new recording."""
+    how = Replayed()
+    made, _ = codes_of(how, name, temperature)
+    wanted, _ = codes_of(execution("eager"), name, temperature)
+    assert_same(made, wanted)
+    steps = sum(int(g.trace.target_calls.max()) for g in made)
+    assert how.replays == steps
+    assert set(made[1].trace.seconds) <= {"prefill", "draft", "step"}
+
+
+@pytest.mark.parametrize("name", ["ar", "lantern_pp"])
+def test_a_compiled_step_gives_the_codes_of_an_eager_one(name: str) -> None:
+    how = Compiled(autotune=False)
+    made, _ = codes_of(how, name, 1.0)
+    wanted, _ = codes_of(execution("eager"), name, 1.0)
+    assert_same(made, wanted)
+    assert how.seconds > 0
+
+
+def test_compiled_pieces_of_two_decoders_are_two() -> None:
+    """Compiled pieces have no guards: another temperature must not meet the first one's code."""
+    how = Compiled(autotune=False)
+    for temperature in (0.0, 1.0):
+        made, _ = codes_of(how, "ar", temperature)
+        wanted, _ = codes_of(execution("eager"), "ar", temperature)
+        assert_same(made, wanted)
+
+
+def test_unknown_execution_and_graphs_on_a_cpu_are_refused() -> None:
+    with pytest.raises(DecoderError, match="'eager', 'compile' or 'graph', found 'fast'"):
+        execution("fast")
+    with pytest.raises(DecoderError, match="CUDA graph was asked for on cpu"):
+        codes_of(execution("graph"), "ar", 1.0)
+
+
+@dataclasses.dataclass
+class State:
+    kept: torch.Tensor
+    rows: list[torch.Tensor]
+
+
+def test_rebinding_puts_new_values_where_the_old_tensors_stand() -> None:
+    state = State(torch.zeros(2), [torch.zeros(3)])
+    before = tensors(state)
+    old, row = state.kept, state.rows[0]
+    state.kept, state.rows[0] = old + 1, row + 2
+    rebind(state, before)
+    assert state.kept is old and old.tolist() == [1, 1]
+    assert state.rows[0] is row and row.tolist() == [2, 2, 2]
+    kept = snapshot(state)
+    old.zero_()
+    fill(state, kept)
+    assert old.tolist() == [1, 1]
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    state = State(torch.zeros(2), [])
+    with pytest.raises(DecoderError, match="shapes of a step must be static"):
+        fill(state, {".kept": torch.zeros(3)})
+    with pytest.raises(DecoderError, match="expects the state that it was recorded on"):
+        fill(state, {".other": torch.zeros(2)})
