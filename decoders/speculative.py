@@ -205,14 +205,18 @@ class Speculative:
         self.tree.grow(session, logits, self.sampling, noise, told.count)
         return session.calls - before
 
-    def _draft(self, run: Run) -> tuple[Draft]:
-        """The drafter reads what was committed and grows a tree under the root."""
+    def _draft(self, run: Run) -> tuple[Draft, Tensor]:
+        """The drafter reads what was committed and grows a tree under the root; with the tree comes
+        its mask (made here, so that a compiled forward reads it instead of making it in every
+        layer)."""
         told = run.told
         logits = run.session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
-        return (self.tree.grow(run.session, logits, self.sampling, run.noise, run.length),)
+        draft = self.tree.grow(run.session, logits, self.sampling, run.noise, run.length)
+        base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
+        return draft, _tree_mask(run, draft, base, self.sampling.guidance_rows)
 
-    def _verify(self, run: Run, draft: Draft) -> tuple[Draft, Tensor, Tensor]:
-        hidden, logits = self._forward(run, draft)
+    def _verify(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
+        hidden, logits = self._forward(run, draft, mask)
         return draft, hidden, logits
 
     def _settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
@@ -235,8 +239,9 @@ class Speculative:
         run.drafter_calls = run.drafter_calls + active * (self.draft_calls or 0)
         return start, size, draft, path, p, codes, valid
 
-    def _forward(self, run: Run, draft: Draft) -> tuple[Tensor, Tensor]:
-        """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]."""
+    def _forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
+        [R, N + 1, S] bool."""
         target, copies = self.model.target, self.sampling.guidance_rows
         root_place = (run.length - 1)[:, None]  # [B, 1]
         base = target.prefix + root_place
@@ -247,7 +252,7 @@ class Speculative:
             draft.codes.repeat(copies, 1),
             places.repeat(copies, 1),
             slots.repeat(copies, 1),
-            _tree_mask(run, draft, base, copies),
+            mask,
             run.cache,
         )
         return hidden, code_logits(target, hidden, self.sampling.cfg, places + 1)

@@ -77,8 +77,8 @@ class Unnormalised(Exact):
 class ShiftedGrid(Speculative):
     """(4) The root and its tree one cell too far in the image."""
 
-    def _forward(self, run, draft):
-        return super()._forward(run, replace(draft, depth=draft.depth + 1))
+    def _forward(self, run, draft, mask):
+        return super()._forward(run, replace(draft, depth=draft.depth + 1), mask)
 
 
 class BonusAtParent(Speculative):
