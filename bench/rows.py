@@ -89,7 +89,10 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     """
     trace = outcome.generation.trace
     nan = math.nan
-    stages = {key: trace.seconds.get(key, 0.0) for key in ("prefill", "draft", "verify", "accept")}
+    # A recorded step is one launch: its phases are not known, only `step`.
+    unknown = nan if "step" in trace.seconds else 0.0
+    stages = {key: trace.seconds.get(key, unknown) for key in ("draft", "verify", "accept")}
+    stages = {"prefill": trace.seconds.get("prefill", 0.0), **stages}
     times = {f"seconds_{key}": value if latency else nan for key, value in stages.items()}
     times["seconds_text"] = outcome.seconds_text if latency else nan
     times["seconds_vq"] = outcome.seconds_vq if latency else nan

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ import torch
 from PIL import Image
 
 from bench import study
-from bench.config import StudyConfig
+from bench.config import BackendConfig, StudyConfig
 from bench.console import progress
+from bench.errors import ConfigError
 from bench.folder import RunFolder, check_space, open_folder
 from bench.measure.clock import Clock
 from bench.measure.device import Provenance, prepare, provenance
@@ -37,6 +39,7 @@ from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.backends.execution import execution
 from decoders.compose import build_decoder
+from decoders.kernels.selected import Kernels
 
 log = logging.getLogger(__name__)
 ENCODE = 64  # prompts read at once when they are checked
@@ -71,7 +74,7 @@ def run_study(config: StudyConfig) -> RunResult:
         every = study.cells(config, model.sampling)
         run = Run(config, folder, model, every, made, prompts)
         latency = study.latency_batches(config, every)
-        quality = study.quality_batches(config, every)
+        quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
         keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
         check_space(path, len(keys))
         folder.load(keys, config.retry_failed)
@@ -79,6 +82,9 @@ def run_study(config: StudyConfig) -> RunResult:
             run.protocol("latency", latency)
             run.protocol("quality", quality)
         folder.tables = {key: folder.tables[key] for key in keys}
+        kernels = getattr(model.target, "kernels", None)
+        if kernels is not None:
+            (path / "attention.json").write_text(json.dumps(kernels.record(), indent=1) + "\n")
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
@@ -90,6 +96,7 @@ def load_model(
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     how = execution(config.backend.execution)
     model = dataclasses.replace(loaded, name=config.model.name, execution=how)
+    set_attention(model, config.backend)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model
@@ -103,6 +110,23 @@ def load_model(
             )
         model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
     return model
+
+
+def set_attention(model: ImageModel, backend: BackendConfig) -> None:
+    """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
+    plain = model.device.type == "cpu" or backend.execution == "compile"
+    if backend.attention == "auto" and (plain or not hasattr(model.target, "kernels")):
+        return
+    if not hasattr(model.target, "kernels"):
+        raise ConfigError(
+            f"backend.attention={backend.attention}: the target {type(model.target).__name__} has "
+            "an attention of its own; leave backend.attention=auto"
+        )
+    if backend.execution == "compile":
+        raise ConfigError(
+            "backend.attention is the compiler's choice under execution=compile; leave it at auto"
+        )
+    model.target.kernels = Kernels(backend.attention)
 
 
 def with_text_hashes(model: ImageModel) -> ImageModel:
@@ -181,7 +205,22 @@ class Run:
             raise DecoderError(f"the decoder {name} cannot be built: {error}") from error
         if isinstance(built, Failure):
             log.warning("%s cannot be built: %s", name, built.error)
+        elif study.is_replayed(built) and study.REPLAYED not in name:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, which its name must say wherever it appears; "
+                f"call it {name}_{study.REPLAYED} (`name:` of its entry)"
+            )
+        elif study.is_replayed(built) and not self.config.latency.prompts:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, so its times are all that it is run for; set "
+                "latency.prompts"
+            )
         return built
+
+    def replays(self, cell: Cell) -> bool:
+        """Whether a cell's acceptance is replayed: it has times, and neither pictures nor quality
+        figures."""
+        return study.is_replayed(self.decoders[cell.key])
 
     def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
         built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
@@ -256,7 +295,8 @@ class Run:
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
             picture = None
-            if outcome.images is not None and self.config.keep_images:
+            wanted = self.config.keep_images and not self.replays(batch.cell)
+            if outcome.images is not None and wanted:
                 picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
             out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
         return out

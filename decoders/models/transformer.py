@@ -13,6 +13,7 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache
+from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
 from decoders.models.shape import TransformerConfig, tables
 
@@ -81,6 +83,15 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
+@dataclass(frozen=True)
+class KernelStep:
+    """What the layers of one forward share when a kernel attends."""
+
+    kernel: Any  # a decoders.kernels.candidates.Implementation
+    prepared: Any  # what its `prepare` made of mask and slots
+    cache: KVCache
+
+
 class Attention(nn.Module):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -88,6 +99,17 @@ class Attention(nn.Module):
         self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
         self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
         self.qk_norm = HeadNorm(cfg.heads, cfg.head_dim) if cfg.qk_norm else None
+
+    def kernel(self, x: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
+        """As `forward`, through a kernel that rotates, appends and attends."""
+        rows, length, width = x.shape
+        qkv = self.wqkv(x).view(rows, length, 3, self.heads, self.head_dim)
+        if self.qk_norm is not None:
+            pair = self.qk_norm(qkv[:, :, :2].permute(2, 0, 3, 1, 4))  # [2, R, H, T, d]
+            qkv = torch.cat([pair.permute(1, 3, 0, 2, 4), qkv[:, :, 2:]], 2)
+        keys, values = step.cache.read(layer)
+        out = step.kernel.attend(qkv, rope, step.prepared, keys, values)  # [R, T, H, d]
+        return self.wo(out.reshape(rows, length, width))
 
     def forward(
         self,
@@ -161,6 +183,11 @@ class Layer(nn.Module):
         x = x + self.attention(self.attention_norm(x), rope, mask, layer, cache, index)
         return x + self.feed_forward(self.ffn_norm(x))
 
+    def kernel(self, x: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
+        """As `forward` in a decoding step; see `Attention.kernel`."""
+        x = x + self.attention.kernel(self.attention_norm(x), rope, step, layer)
+        return x + self.feed_forward(self.ffn_norm(x))
+
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """[R, T, S] bool -> [R, 1, T, S] of 0 and -inf, made once a forward for all layers."""
@@ -192,6 +219,7 @@ class Transformer(nn.Module):
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     forced: Tensor | None  # see `forced_codes`
+    kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -236,6 +264,18 @@ class Transformer(nn.Module):
             x = layer(x, rope, bias, i, cache, index)
         return self.norm(x)
 
+    def _run_kernels(
+        self, x: Tensor, rope: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+    ) -> Tensor:
+        shape = AttentionShape(
+            *x.shape[:2], self.cfg.heads, cache.capacity, self.cfg.head_dim, x.dtype, x.device
+        )
+        kernel = self.kernels.of(shape)
+        step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
+        for i, layer in enumerate(self.layers):
+            x = layer.kernel(x, rope, step, i)
+        return self.norm(x)
+
     def embed(self, codes: Tensor) -> Tensor:
         """[R, T] int64 -> [R, T, D]."""
         return self.tok_embeddings(codes if self.code_tokens is None else self.code_tokens[codes])
@@ -265,6 +305,8 @@ class Transformer(nn.Module):
         """See `decoders.api.Target.forward_codes`."""
         x = self.embed(codes)  # [R, T, D]
         rope = self.rope[(self.prefix + grid_index).clamp_max(len(self.rope) - 1)]  # [R, T, d / 2]
+        if self.kernels is not None:
+            return self._run_kernels(x, rope, slots, mask, cache)
         return self._run(x, rope[:, None], mask, cache, cache.flat_index(slots))
 
     def logits(self, hidden: Tensor) -> Tensor:

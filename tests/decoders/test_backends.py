@@ -16,6 +16,7 @@ from decoders.backends.execution import Execution, execution
 from decoders.backends.graphs import Graphed
 from decoders.backends.state import fill, rebind, snapshot, tensors
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
 from decoders.noise import Noise
 
@@ -54,7 +55,8 @@ def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], 
     for prompts in PROMPTS:
         noise = Noise.for_prompts(3, prompts, model.target.length)
         text = model.text.encode(prompts)
-        made.append(copy.deepcopy(decoder.generate(text, noise)))  # a later image reuses the buffers
+        # A copy, as a later image may reuse the buffers.
+        made.append(copy.deepcopy(decoder.generate(text, noise)))
     return made, model
 
 
@@ -131,3 +133,25 @@ def test_a_state_of_another_shape_is_refused() -> None:
         fill(state, {".kept": torch.zeros(3)})
     with pytest.raises(DecoderError, match="expects the state that it was recorded on"):
         fill(state, {".other": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("attention", ["products", "sdpa", "auto"])
+@pytest.mark.parametrize("name", SPECS)
+def test_codes_do_not_depend_on_the_attention(name: str, attention: str) -> None:
+    made = []
+    for kernels in (None, Kernels(attention)):
+        model = random_model(vocab=16, grid=4)
+        model.target.kernels = kernels  # type: ignore[attr-defined]
+        decoder = build_decoder(model, SPECS[name], Sampling(cfg=2.0))
+        noise = Noise.for_prompts(3, ["a", "b c"], model.target.length)
+        made.append(decoder.generate(model.text.encode(["a", "b c"]), noise))
+    assert torch.equal(made[0].codes, made[1].codes)
+    if attention == "auto":
+        assert kernels is not None and kernels.record()
+        assert {"products", "sdpa"} <= set(kernels.record()[0]["milliseconds"])
+        assert "flex" in kernels.record()[0]["refused"]
+
+
+def test_an_unknown_attention_is_refused() -> None:
+    with pytest.raises(DecoderError, match="attention is one of products, sdpa, flex, triton"):
+        Kernels("fast")

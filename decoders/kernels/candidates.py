@@ -1,0 +1,234 @@
+"""The ways to compute a tree's attention, under one contract: once a forward `prepare`, then
+`attend` for every layer.
+
+All of them rotate queries and keys, append keys and values to the cache, and attend over its slots;
+`decoders.kernels.reference` says what must come out. `decoders.kernels.choose` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.kernels.reference import rotate_and_append
+from decoders.kernels.runtime import missing
+from decoders.kernels.tree_attention import (
+    MOST_QUERIES,
+    MOST_SPLITS,
+    Plan,
+    Workspace,
+    extent_of,
+    plan,
+    tree_attention,
+    workspace,
+)
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """R rows, T queries a row, H heads of width d, S cache slots, on a device."""
+
+    rows: int
+    queries: int
+    heads: int
+    slots: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Implementation(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def reason(self, shape: AttentionShape) -> str | None:
+        """Why it cannot run this shape; None where it can."""
+        ...
+
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Any:
+        """What all layers of a forward share: mask [R, T, S] bool, slots [R, T] int64."""
+        ...
+
+    def attend(
+        self, qkv: Tensor, rope: Tensor, prepared: Any, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """qkv [R, T, 3, H, d], rope [R, T, d / 2] complex64, keys, values [R, H, S, d] (written) ->
+        [R, T, H, d] in the dtype of qkv."""
+        ...
+
+
+@dataclass(frozen=True)
+class Biased:
+    """bias [R, 1, T, S] of 0 and -inf in the model's dtype; slots [R, T]."""
+
+    bias: Tensor
+    slots: Tensor
+
+
+def biased(shape: AttentionShape, mask: Tensor, slots: Tensor) -> Biased:
+    zero = torch.zeros((), dtype=shape.dtype, device=mask.device)
+    return Biased(torch.where(mask, zero, float("-inf"))[:, None], slots)
+
+
+class Products:
+    """Plain matrix products and a softmax in the model's dtype: on CPUs the fastest at small
+    sizes."""
+
+    name = "products"
+
+    def reason(self, shape: AttentionShape) -> str | None:
+        del shape  # runs everywhere
+        return None
+
+    prepare = staticmethod(biased)
+
+    def attend(
+        self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        scale = query.shape[-1] ** -0.5
+        scores = torch.add(prepared.bias, query @ keys.transpose(-1, -2), alpha=scale)
+        return (scores.softmax(-1) @ values).transpose(1, 2)  # [R, T, H, d]
+
+
+class Sdpa:
+    """PyTorch's fused attention with an explicit mask."""
+
+    name = "sdpa"
+
+    def reason(self, shape: AttentionShape) -> str | None:
+        del shape  # runs everywhere
+        return None
+
+    prepare = staticmethod(biased)
+
+    def attend(
+        self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=prepared.bias)
+        return out.transpose(1, 2)  # [R, T, H, d]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A FlexAttention block mask; slots [R, T]."""
+
+    mask: Any
+    slots: Tensor
+
+
+class Flex:
+    """PyTorch's FlexAttention, compiled, with the mask read by its mask function; blocks of slots
+    that no query sees are skipped. compiled=False runs its plain form anywhere, for tests."""
+
+    name = "flex"
+
+    def __init__(self, compiled: bool = True) -> None:
+        self.compiled = compiled
+
+    def reason(self, shape: AttentionShape) -> str | None:
+        if find_spec("torch.nn.attention.flex_attention") is None:
+            return f"FlexAttention needs PyTorch 2.5 or newer, found {torch.__version__}"
+        if not self.compiled:
+            return None
+        if shape.device.type != "cuda":
+            return f"FlexAttention is compiled for GPUs here, found {shape.device.type}"
+        return missing(shape.device)
+
+    @cached_property
+    def _call(self) -> Callable[..., Tensor]:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        if not self.compiled:
+            return flex_attention
+        return torch.compile(flex_attention, dynamic=False)
+
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Blocks:
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        def looks(row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
+            del head  # the same for all
+            return mask[row, query, slot]
+
+        blocks = create_block_mask(
+            looks, shape.rows, None, shape.queries, shape.slots, device=mask.device
+        )
+        return Blocks(blocks, slots)
+
+    def attend(
+        self, qkv: Tensor, rope: Tensor, prepared: Blocks, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        return self._call(query, keys, values, block_mask=prepared.mask).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the Triton kernel shares between layers."""
+
+    mask: Tensor
+    slots: Tensor
+    extent: Tensor
+    plan: Plan
+    space: Workspace
+
+
+class Triton:
+    """The fused kernel; `splits` overrides how the slots are cut (`tree_attention.plan`)."""
+
+    def __init__(self, splits: int | None = None) -> None:
+        if splits is not None and not 1 <= splits <= MOST_SPLITS:
+            raise DecoderError(f"triton splits must be in 1..{MOST_SPLITS}, found {splits}")
+        self.splits = splits
+        self.name = "triton" if splits is None else f"triton_{splits}"
+
+    def reason(self, shape: AttentionShape) -> str | None:
+        if shape.queries > MOST_QUERIES:
+            return f"the kernel takes up to {MOST_QUERIES} queries a row, found {shape.queries}"
+        return missing(shape.device)
+
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Launch:
+        size = (shape.rows, shape.queries, shape.heads)
+        how = plan(*size, shape.slots, shape.head_dim, shape.dtype, shape.device, self.splits)
+        space = workspace(*size, shape.head_dim, how, shape.device)
+        return Launch(mask, slots, extent_of(mask, slots), how, space)
+
+    def attend(
+        self, qkv: Tensor, rope: Tensor, prepared: Launch, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        return tree_attention(
+            qkv,
+            rope,
+            prepared.mask,
+            prepared.slots,
+            keys,
+            values,
+            extent=prepared.extent,
+            chosen=prepared.plan,
+            space=prepared.space,
+        )
+
+
+def implementations() -> tuple[Implementation, ...]:
+    """All of them, the kernel also with fixed numbers of splits."""
+    return (Products(), Sdpa(), Flex(), Triton(), *(Triton(splits) for splits in (1, 2, 4, 8)))
+
+
+def implementation(name: str) -> Implementation:
+    """The one called `name`.
+
+    Raises DecoderError for an unknown name.
+    """
+    known = {each.name: each for each in implementations()}
+    if name not in known:
+        raise DecoderError(f"attention is one of {', '.join(known)}, found {name!r}")
+    return known[name]

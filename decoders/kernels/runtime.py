@@ -1,0 +1,48 @@
+"""Whether Triton kernels can run on a device, and the reason where they cannot.
+
+Triton compiles for CUDA and ROCm. On the CPU the kernels run only in Triton's interpreter
+(TRITON_INTERPRET=1, read when Triton is imported), which is slow and meant for tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+
+from decoders.api import DecoderError
+
+
+def missing(device: torch.device) -> str | None:
+    """Why Triton kernels cannot run on `device`; None where they can."""
+    try:
+        programs = importlib.import_module("decoders.kernels.tree_attention_programs")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("triton"):
+            raise
+        return "the package triton is not installed (pip install triton)"
+    if programs.INTERPRETED or device.type == "cuda":
+        return None
+    return (
+        f"Triton kernels need a CUDA or ROCm device, found {device.type}; for a slow trial on the "
+        "CPU set TRITON_INTERPRET=1 before Python starts"
+    )
+
+
+def programs(name: str, device: torch.device) -> ModuleType:
+    """The module of device programs `decoders.kernels.<name>`.
+
+    Raises DecoderError with the reason where they cannot run on `device`.
+    """
+    reason = missing(device)
+    if reason is not None:
+        raise DecoderError(f"kernels.{name}: {reason}, or choose another implementation")
+    return importlib.import_module(f"decoders.kernels.{name}")
+
+
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors (compute units) of a GPU; 4 in the interpreter."""
+    if device.type != "cuda":
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

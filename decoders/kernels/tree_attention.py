@@ -1,0 +1,202 @@
+"""Attention of a draft tree against the cache as one kernel: rotation, append and softmax fused.
+
+In plain tensor code a layer's attention is a dozen launches, of which most only move the T new
+vectors. Here one program per (row, head) and split of the slots rotates the queries, appends the
+new keys and values among its slots, and runs the softmax block by block in float32 (online, as in
+FlashAttention 2205.14135); with few rows and heads the slots are split over programs so that batch
+1 fills a GPU (flash-decoding). The preallocated cache may be much longer than what is used: slots
+outside the row's extent are never read.
+
+Nothing waits for the device and no allocation depends on data, so a call can be captured in a CUDA
+graph after one call outside (which compiles). `decoders.kernels.reference` is the same in plain
+tensor code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.kernels.runtime import processors, programs
+
+MOST_QUERIES = 64
+MOST_SPLITS = 16
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a shape is cut: slots a block, splits of the slots, warps a program, loads in flight."""
+
+    block: int
+    splits: int
+    warps: int
+    stages: int
+
+
+def padded(count: int) -> int:
+    """The power of two that holds `count`, at least 16: what a tensor core takes."""
+    return max(16, 1 << (count - 1).bit_length())
+
+
+def plan(
+    rows: int,
+    queries: int,
+    heads: int,
+    slots: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    splits: int | None = None,
+) -> Plan:
+    """From the shape alone, so that it is the same inside and outside a captured graph.
+
+    Two programs a processor where few queries make a program short, one where each split's partial
+    result is large; `splits` overrides this.
+    """
+    block = 64 if padded(head_dim) * dtype.itemsize <= 256 else 32
+    most = max(1, min(MOST_SPLITS, -(-slots // block)))
+    if splits is None:
+        programs_wanted = processors(device) * (2 if queries <= 16 else 1)
+        splits = -(-programs_wanted // (rows * heads))
+    elif not 1 <= splits <= MOST_SPLITS:
+        raise DecoderError(f"splits must be in 1..{MOST_SPLITS}, found {splits}")
+    large = padded(queries) * padded(head_dim) > 64 * 64
+    return Plan(block, min(splits, most), 8 if large else 4, 2)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Partial sums of the splits and how many have arrived; every layer may use the same one.
+
+    sums [R, H, splits, T, d + 2] float32; arrived [R * H] int32, zero between calls.
+    """
+
+    sums: Tensor
+    arrived: Tensor
+
+
+def workspace(
+    rows: int, queries: int, heads: int, head_dim: int, chosen: Plan, device: torch.device
+) -> Workspace:
+    """For calls of this shape, one stream at a time."""
+    shape = (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, head_dim + 2)
+    sums = torch.empty(shape, dtype=torch.float32, device=device)
+    return Workspace(sums, torch.zeros(rows * heads, dtype=torch.int32, device=device))
+
+
+def extent_of(mask: Tensor, slots: Tensor) -> Tensor:
+    """The slots that matter to a row: mask [R, T, S] bool, slots [R, T] int64 -> [R, 2] int32, the
+    first and one past the last that a query may look at or that is written.
+
+    The same for all layers of a forward: make it once.
+    """
+    size = mask.shape[-1]
+    place = torch.arange(size, device=mask.device)
+    used = mask.any(1)  # [R, S]
+    first = torch.where(used, place, size).amin(-1)  # [R]
+    last = torch.where(used, place, -1).amax(-1)
+    written = slots.aminmax(dim=-1)
+    return torch.stack([first.minimum(written.min), last.maximum(written.max) + 1], -1).int()
+
+
+def tree_attention(
+    qkv: Tensor,
+    rope: Tensor,
+    mask: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    extent: Tensor | None = None,
+    chosen: Plan | None = None,
+    space: Workspace | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """T <= 64 queries a row against the cache -> [R, T, H, d] in the dtype of qkv.
+
+    qkv [R, T, 3, H, d] float32, bfloat16 or float16; rope [R, T, d / 2] complex64, the table's rows
+    at the queries' places; mask [R, T, S] bool, True where a query may look (its own slot
+    included); slots [R, T] int64, different within a row; keys, values [R, H, S, d], one layout,
+    written at `slots`. extent: see `extent_of`. space, out: what would else be allocated. A query
+    that may look nowhere gives zeros.
+
+    Raises DecoderError where Triton cannot run and for shapes that do not fit.
+    """
+    device = programs("tree_attention_programs", qkv.device)
+    _check(qkv, rope, mask, slots, keys, values)
+    rows, queries, _, heads, size = qkv.shape
+    if chosen is None:
+        chosen = plan(rows, queries, heads, keys.shape[2], size, qkv.dtype, qkv.device)
+    if space is None:
+        space = workspace(rows, queries, heads, size, chosen, qkv.device)
+    elif space.sums.shape != (needed := _sums_shape(qkv, chosen)):
+        raise DecoderError(
+            f"workspace for sums {tuple(space.sums.shape)}, expected {needed}: make it with "
+            "`workspace` for this shape and plan"
+        )
+    if extent is None:
+        extent = extent_of(mask, slots)
+    if out is None:
+        out = qkv.new_empty(rows, queries, heads, size)
+    turns = torch.view_as_real(rope)  # [R, T, d / 2, 2]
+    grid = (rows * heads, chosen.splits)
+    device.attend_tree[grid](
+        qkv, turns, mask, slots, keys, values, extent, out, space.sums, space.arrived,
+        queries, heads, size, keys.shape[2], size**-0.5 * math.log2(math.e),
+        *qkv.stride()[:4], *turns.stride()[:2], *mask.stride(), *slots.stride(),
+        *keys.stride()[:3], *out.stride()[:3],
+        TP=padded(queries), DP=padded(size), BLOCK=chosen.block, SPLITS=chosen.splits,
+        WIDE=1 << (chosen.splits - 1).bit_length(),
+        PRECISION=device.PRECISION,
+        UNIT=device.unit(qkv.dtype),
+        num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    return out
+
+
+def _sums_shape(qkv: Tensor, chosen: Plan) -> tuple[int, ...]:
+    rows, queries, _, heads, size = qkv.shape
+    return (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, size + 2)
+
+
+def _check(
+    qkv: Tensor, rope: Tensor, mask: Tensor, slots: Tensor, keys: Tensor, values: Tensor
+) -> None:
+    if qkv.ndim != 5 or qkv.shape[2] != 3 or keys.ndim != 4:
+        raise DecoderError(
+            f"tree attention takes qkv [R, T, 3, H, d] and keys [R, H, S, d], found "
+            f"{tuple(qkv.shape)} and {tuple(keys.shape)}"
+        )
+    rows, queries, _, heads, size = qkv.shape
+    slots_all = keys.shape[2]
+    expected = {
+        "rope": (rope, (rows, queries, size // 2), torch.complex64),
+        "mask": (mask, (rows, queries, slots_all), torch.bool),
+        "slots": (slots, (rows, queries), torch.int64),
+        "keys": (keys, (rows, heads, slots_all, size), qkv.dtype),
+        "values": (values, (rows, heads, slots_all, size), qkv.dtype),
+    }
+    for name, (tensor, shape, dtype) in expected.items():
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise DecoderError(
+                f"tree attention: {name} must be {shape} {dtype}, found {tuple(tensor.shape)} "
+                f"{tensor.dtype}"
+            )
+    if not 1 <= queries <= MOST_QUERIES or size % 2 or size > 256:
+        raise DecoderError(
+            f"tree attention takes 1..{MOST_QUERIES} queries and an even head size up to 256, "
+            f"found {queries} and {size}; use another implementation"
+        )
+    if qkv.dtype not in DTYPES:
+        raise DecoderError(f"tree attention is for {DTYPES}, found {qkv.dtype}")
+    if keys.stride() != values.stride() or {t.stride(-1) for t in (qkv, keys)} != {1}:
+        raise DecoderError(
+            "tree attention: keys and values must have one layout, and the last dimension of qkv "
+            f"and keys must be dense; found strides {keys.stride()}, {values.stride()}, "
+            f"{qkv.stride()}"
+        )

@@ -1,0 +1,213 @@
+"""What the tree attention kernel must do, on whatever device it runs: natively on a GPU
+(tests/gpu), in Triton's interpreter on the CPU (test_kernels.py runs this file with the variable
+set)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.cache import KVCache
+from decoders.kernels import candidates, reference
+from decoders.kernels.choose import choose
+from decoders.kernels.runtime import missing
+from decoders.kernels.tree_attention import extent_of, plan, tree_attention, workspace
+from decoders.models.transformer import Attention, TransformerConfig, additive
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+if DEVICE.type == "cuda":  # products of three tf32 parts
+    TOLERANCE[torch.float32] = 2e-5
+
+
+@dataclass
+class Given:
+    qkv: Tensor
+    rope: Tensor
+    mask: Tensor
+    slots: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def arguments(self) -> list[Tensor]:
+        """With a cache of its own."""
+        own = [self.keys.clone(), self.values.clone()]
+        return [self.qkv, self.rope, self.mask, self.slots, *own]
+
+
+def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0) -> Given:
+    """Random trees behind prefixes of different lengths; padded at the left as captions are."""
+    random = torch.Generator().manual_seed(seed)
+    angle = torch.randn(rows, queries, size // 2, generator=random)
+    base = torch.randint(5, slots - queries + 1, (rows, 1), generator=random)  # [R, 1]
+    pad = torch.randint(0, 4, (rows, 1, 1), generator=random)
+    place = torch.arange(slots)
+    mask = ((place < base[..., None]) & (place >= pad)).repeat(1, queries, 1)  # [R, T, S]
+    above = torch.rand(rows, queries, queries, generator=random) < 0.4
+    above = above.tril(-1) | torch.eye(queries, dtype=torch.bool)
+    for row, start in enumerate(base[:, 0].tolist()):
+        mask[row, :, start : start + queries] = above[row]
+    both = torch.randn(2, rows, heads, slots, size, generator=random).to(DEVICE, dtype)
+    return Given(
+        torch.randn(rows, queries, 3, heads, size, generator=random).to(DEVICE, dtype),
+        torch.polar(torch.ones_like(angle), angle).to(DEVICE),
+        mask.to(DEVICE),
+        (base + torch.arange(queries)).to(DEVICE),
+        both[0],
+        both[1],
+    )
+
+
+def planned(x: Given, splits: int | None):
+    rows, queries, _, heads, size = x.qkv.shape
+    return plan(
+        rows, queries, heads, x.keys.shape[2], size, x.qkv.dtype, x.qkv.device, splits=splits
+    )
+
+
+def close(found: Tensor, right: Tensor) -> None:
+    allowed = TOLERANCE[right.dtype]
+    torch.testing.assert_close(found, right, atol=allowed, rtol=allowed)
+
+
+SHAPES = [  # R, T, H, S, d, splits
+    (2, 1, 3, 90, 24, None),
+    (1, 1, 2, 200, 64, 4),
+    (2, 7, 3, 200, 12, 3),
+    (1, 26, 2, 193, 20, 2),
+    (2, 58, 1, 150, 16, 1),
+    (1, 64, 2, 320, 100, 5),
+]
+
+
+def test_the_kernel_runs_here():
+    assert missing(DEVICE) is None
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_output_and_cache_equal_the_reference(shape):
+    *sizes, splits = shape
+    x = given(*sizes)
+    ours, theirs = x.arguments(), x.arguments()
+    found = tree_attention(*ours, chosen=planned(x, splits))
+    close(found, reference.tree_attention(*theirs))
+    close(ours[4], theirs[4])
+    assert torch.equal(ours[5], theirs[5])
+    assert not torch.equal(ours[4], x.keys)  # the new keys really were appended
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries", [1, 26])
+def test_half_precision(dtype, queries):
+    x = given(2, queries, 2, 130, 32, dtype)
+    ours, theirs = x.arguments(), x.arguments()
+    found = tree_attention(*ours, chosen=planned(x, 2))
+    assert found.dtype == dtype
+    close(found, reference.tree_attention(*theirs))
+    close(ours[4], theirs[4])
+
+
+def test_the_way_the_slots_are_split_does_not_matter():
+    x = given(1, 9, 2, 300, 16)
+    whole = tree_attention(*x.arguments(), chosen=planned(x, 1))
+    for splits in (2, 3, 5):
+        close(tree_attention(*x.arguments(), chosen=planned(x, splits)), whole)
+
+
+def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
+    """40 nodes at slots 44..83 of blocks of 64: the second split appends what the first did not."""
+    x = given(1, 40, 1, 128, 16)
+    x.slots[:] = torch.arange(44, 84)
+    x.mask[:] = False
+    x.mask[..., 44:84] = True
+    ours, theirs = x.arguments(), x.arguments()
+    chosen = planned(x, 2)
+    assert chosen.splits == 2 and chosen.block == 64
+    close(tree_attention(*ours, chosen=chosen), reference.tree_attention(*theirs))
+    close(ours[4], theirs[4])
+
+
+def test_slots_outside_the_used_ones_are_never_read():
+    x = given(2, 5, 2, 400, 16)
+    first, last = extent_of(x.mask, x.slots).unbind(-1)
+    assert (first > 0).any() and (last < 400).all()
+    right = reference.tree_attention(*x.arguments())
+    for row, end in enumerate(last.tolist()):
+        x.keys[row, :, end:] = float("nan")
+        x.values[row, :, end:] = float("nan")
+    close(tree_attention(*x.arguments(), chosen=planned(x, 3)), right)
+
+
+def test_layers_share_a_workspace_and_results_may_be_written_in_place():
+    x = given(2, 6, 2, 150, 16)
+    chosen = planned(x, 3)
+    space = workspace(2, 6, 2, 16, chosen, DEVICE)
+    space.sums.fill_(float("nan"))
+    out = torch.full((2, 6, 2, 16), float("nan"), device=DEVICE)
+    for seed in (1, 2):
+        layer = given(2, 6, 2, 150, 16, seed=seed)
+        found = tree_attention(*layer.arguments(), chosen=chosen, space=space, out=out)
+        assert found is out
+        close(found, reference.tree_attention(*layer.arguments()))
+        assert not space.arrived.any()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_it_stands_in_for_the_transformer_s_attention(splits):
+    """The module's own rotation, cache and products on a cache whose layers are views."""
+    config = TransformerConfig(
+        vocab=8, width=24, layers=2, heads=2, ffn=48, grid=3, prefix=4, text_width=8
+    )
+    torch.manual_seed(0)
+    module = Attention(config).to(DEVICE)
+    torch.nn.init.eye_(module.wo.weight)
+    x = given(2, 6, 2, 150, 12)
+    states = torch.randn(2, 6, 24, device=DEVICE)
+    caches = []
+    for _ in range(2):
+        cache = KVCache(2, 2, 150, 2, 12, torch.float32, DEVICE)
+        cache.data[1, 0], cache.data[1, 1] = x.keys, x.values
+        caches.append(cache)
+    with torch.inference_mode():
+        bias = additive(x.mask, torch.float32)
+        index = caches[0].flat_index(x.slots)
+        right = module(states, x.rope[:, None], bias, 1, caches[0], index)
+        qkv = module.wqkv(states).view(2, 6, 3, 2, 12)
+        found = tree_attention(
+            qkv, x.rope, x.mask, x.slots, *caches[1].read(1), chosen=planned(x, splits)
+        )
+    torch.testing.assert_close(found.flatten(2), right, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(caches[1].data, caches[0].data, atol=1e-6, rtol=1e-6)
+
+
+def test_what_does_not_fit_is_refused():
+    x = given(1, 3, 2, 90, 16)
+    arguments = x.arguments()
+    with pytest.raises(DecoderError, match=r"mask must be \(1, 3, 90\) torch.bool"):
+        tree_attention(*arguments[:2], x.mask.float(), *arguments[3:])
+    with pytest.raises(DecoderError, match=r"keys must be \(1, 2, 90, 16\) torch.float32"):
+        tree_attention(*arguments[:4], x.keys.half(), x.values)
+    with pytest.raises(DecoderError, match=r"1\.\.64 queries.*found 70"):
+        tree_attention(*given(1, 70, 1, 90, 16).arguments())
+    with pytest.raises(DecoderError, match=r"one layout"):
+        turned = x.values.transpose(2, 3).contiguous().transpose(2, 3)
+        tree_attention(*arguments[:4], x.keys, turned)
+    with pytest.raises(DecoderError, match="workspace"):
+        small = workspace(1, 2, 2, 16, planned(x, 2), DEVICE)
+        tree_attention(*arguments, chosen=planned(x, 2), space=small)
+    with pytest.raises(DecoderError, match=r"splits must be in 1\.\.16, found 17"):
+        planned(x, 17)
+
+
+def test_the_choice_measures_the_kernel_too():
+    shape = candidates.AttentionShape(1, 3, 2, 70, 16, torch.float32, DEVICE)
+    ways = [candidates.Products(), candidates.Triton(), candidates.Triton(2)]
+    found = choose(shape, layers=2, repeats=2, mode="eager", among=ways)
+    assert set(found.milliseconds) == {"products", "triton", "triton_2"}
+    assert found.refused == {}
+    assert all(found.deviation[name] < 1e-4 for name in found.milliseconds)
+    assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)
