@@ -21,7 +21,7 @@ from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import AcceptRule, DecoderError, Test
-from decoders.kernels.runtime import programs
+from decoders.kernels.runtime import missing, programs
 from decoders.noise import BELOW_ONE
 from decoders.verification import Verdicts
 
@@ -47,14 +47,25 @@ def bound_of(rule: AcceptRule) -> Bound:
     """
     if type(rule) is Exact:
         return Bound(None, 0, "exact", 0.0)
-    if isinstance(rule, Lantern | LanternPP) and rule.residual == "paper":
-        if isinstance(rule, Lantern):
-            return Bound(rule.table, rule.k, "delta", rule.delta)
+    # A subclass may have changed the rule.
+    if type(rule) is Lantern and rule.residual == "paper":
+        return Bound(rule.table, rule.k, "delta", rule.delta)
+    if type(rule) is LanternPP and rule.residual == "paper":
         return Bound(rule.table, rule.k, "lambda", rule.lam)
     raise DecoderError(
         "the fused acceptance computes exact, lantern and lantern_pp with residual=paper, found "
         f"{rule}; use the tensor code (decoders.verification.test_children)"
     )
+
+
+def fused(rule: AcceptRule, device: torch.device) -> Bound | None:
+    """The rule as the kernel takes it, where the kernel can run it on this device; else None."""
+    if device.type != "cuda" or missing(device) is not None:
+        return None
+    try:
+        return bound_of(rule)
+    except DecoderError:
+        return None
 
 
 @dataclass(frozen=True)
