@@ -37,8 +37,12 @@ def cmd_run(words: Sequence[str]) -> int:
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there."""
     from bench.compose import compose_study
+    from bench.fairness import judge_folder
 
-    _report(Path(compose_study(words).run_dir))
+    config = compose_study(words)
+    folder = Path(config.run_dir)
+    judge_folder(folder, config.baselines, config.fairness.factor)
+    _report(folder)
     return 0
 
 
@@ -69,27 +73,35 @@ def cmd_check(words: Sequence[str]) -> int:
 
 
 def cmd_steps(words: Sequence[str]) -> int:
-    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model."""
+    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model,
+    beside their matrix products and their floors on this machine; also as steps.csv."""
     import torch
 
     from bench.compose import compose_study
-    from bench.measure.device import prepare
+    from bench.measure.device import prepare, provenance
+    from bench.measure.machine import measure_rates
+    from bench.measure.roofline import Unknown, target_net
+    from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
     from bench.measure.steps import step_costs
     from bench.plugins import call
     from bench.runner import load_model
 
     config = compose_study(words)
     prompts = call(config.prompts, count=1)
-    model = load_model(config, prepare(config.backend), prompts)
+    device = prepare(config.backend)
+    model = load_model(config, device, prompts)
+    net, made = target_net(model), provenance(device)
+    rates = None
+    if not isinstance(net, Unknown):
+        rates = measure_rates(device, model.dtype, net.weights_bytes, made.gpu or made.cpu)
     with torch.inference_mode():
         text = model.text.encode([prompts[0].text])
         costs = step_costs(model, model.sampling, text)
-    rows = [
-        [c.name, f"{c.step_ms:.2f}", f"{c.products_ms:.2f}", f"{c.factor:.2f}",
-         f"{c.step_ms / costs[0].step_ms:.2f}"]
-        for c in costs
-    ]  # fmt: skip
-    say(table(["step (batch 1)", "ms", "products alone, ms", "factor", "AR steps"], rows))
+    found = step_table(costs, rates)
+    say(table(HEADERS, cells(found)))
+    for note in notes(costs, rates):
+        say(note)
+    say(f"saved: {save_steps(found, Path(config.run_dir))}")
     return 0
 
 

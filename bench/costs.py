@@ -8,6 +8,7 @@ prefix, R = G x B rows (G = 2 with guidance), N nodes of a draft tree, all as in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
@@ -16,7 +17,7 @@ CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
 @dataclass(frozen=True)
 class Shape:
     """A decoder-only target. tokens: embedding rows where the codes are part of a larger vocabulary
-    (0: they are all of it); side: pixels of an image."""
+    (0: they are all of it); side: pixels of an image, 0 where no picture is made."""
 
     vocab: int
     width: int
@@ -29,6 +30,23 @@ class Shape:
     text_width: int = 0
     classes: int = 0
     qk_norm: bool = False
+
+    @classmethod
+    def of(cls, cfg: Any) -> Shape:
+        """The shape of a loaded target's configuration (`decoders.models.shape`, or one with the
+        same names). Raises AttributeError where it lacks one of vocab, width, layers, ffn, length
+        and prefix."""
+        return cls(
+            vocab=cfg.vocab,
+            width=cfg.width,
+            layers=cfg.layers,
+            ffn=cfg.ffn,
+            length=cfg.length,
+            prefix=cfg.prefix,
+            side=0,
+            tokens=getattr(cfg, "tokens", 0),
+            qk_norm=getattr(cfg, "qk_norm", False),
+        )
 
     @property
     def layer(self) -> int:
@@ -49,7 +67,7 @@ class Shape:
     def body(self) -> int:
         """All but the output head: n layers, embedding T D, final norm D, conditioning."""
         rows = self.tokens or self.vocab
-        return self.layers * self.layer + rows * self.width + self.width + self.conditioning
+        return self.blocks + rows * self.width + self.width + self.conditioning
 
     @property
     def stored(self) -> int:
@@ -59,7 +77,17 @@ class Shape:
     @property
     def loaded(self) -> int:
         """Parameters in memory: the head keeps the rows of the V codes only."""
-        return self.body + self.vocab * self.width
+        return self.body + self.head
+
+    @property
+    def blocks(self) -> int:
+        """The n layers: what every forward reads beside the final norm and the head."""
+        return self.layers * self.layer
+
+    @property
+    def head(self) -> int:
+        """The output head's rows of the V codes."""
+        return self.vocab * self.width
 
     @property
     def drafter(self) -> int:

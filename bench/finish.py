@@ -1,4 +1,4 @@
-"""After the rows: the exactness gate, the quality figures and summary.csv."""
+"""After the rows: the exactness gate, roofline and fairness, the quality figures, summary.csv."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import pandas as pd
 
 from bench.config import StudyConfig
 from bench.console import progress
+from bench.fairness import judge, write_fairness
 from bench.outcome import Failure, attempt
 from bench.plugins import call
 from bench.quality import Scorer
 from bench.records import write_atomically
+from bench.roofline import roofline
 from bench.runner import RunResult
-from bench.study import Cell
+from bench.study import REPLAYED, Cell, is_replayed
 from bench.summary import summarise
 from decoders.api import ImageModel
+from decoders.compose import resolve
 
 if TYPE_CHECKING:
     from bench.gate import GateReport
@@ -30,8 +33,9 @@ VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says of a decoder. verdict: exact, bounded, violates, or "not checked"; text:
-    the same for a table's cell, with the figure."""
+    """What the gate says of a decoder. verdict: exact, bounded, violates, "not checked", or
+    "replayed" for one whose acceptance is read off a recording; text: the same for a table's cell,
+    with the figure."""
 
     decoder: str
     verdict: str
@@ -43,7 +47,7 @@ class Verdict:
     @property
     def as_expected(self) -> bool:
         if self.expect is None:
-            return self.verdict in ("exact", "bounded")
+            return self.verdict in ("exact", "bounded", REPLAYED)
         return self.verdict == self.expect
 
     def cells(self) -> tuple[str, ...]:
@@ -65,6 +69,9 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
 
 def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
     """Judges, scores and summarises the rows of a run; returns the summary."""
+    floors = roofline(result.path, result.model, result.cells, result.rows)
+    fair = judge(result.rows, config.baselines, floors, config.fairness.factor)
+    write_fairness(result.path, fair)
     found = verdicts(result.model, result.cells) if config.gate else []
     if found:
         table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
@@ -75,7 +82,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         result.rows,
         result.cells,
         scorer=scorer if result.model.draws else None,
-        exactness={v.decoder: v.text for v in found},
+        exactness={c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
+        | {v.decoder: v.text for v in found},
     )
 
 
@@ -87,10 +95,25 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
     with progress(len(cells), "exactness", unit="decoder") as bar:
         for cell in cells:
             bar.set_postfix_str(cell.entry.name)
-            found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
-            out.append(_verdict(cell, found))
+            if _replayed(cell):
+                out.append(_replay(cell))
+            else:
+                found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
+                out.append(_verdict(cell, found))
             bar.update()
     return out
+
+
+def _replayed(cell: Cell) -> bool:
+    """False too where the loop cannot be imported: what is wrong with it is said elsewhere."""
+    loop = attempt(lambda: resolve(cell.entry.spec.loop.target))
+    return not isinstance(loop, Failure) and is_replayed(loop)
+
+
+def _replay(cell: Cell) -> Verdict:
+    """No gate: its codes are not meant to follow any distribution."""
+    says = "accepted lengths are read off a recording; only its times mean anything"
+    return Verdict(cell.entry.name, REPLAYED, float("nan"), says, cell.entry.expect, REPLAYED)
 
 
 def _verdict(cell: Cell, found: GateReport | Failure) -> Verdict:

@@ -4,6 +4,7 @@
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
     images/<cell>/<the same stem>.png
     records.parquet, summary.csv, report/            made from the rows at the end
+    machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
 
 Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
 averaged as if they were one experiment. Such a folder is refused and left untouched.
@@ -28,6 +29,7 @@ from bench.errors import DiskFullError, FolderError
 
 log = logging.getLogger(__name__)
 MAX_SHOWN = 6  # differences listed in an error
+BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
 
 
 @dataclass
@@ -109,7 +111,7 @@ def open_folder(
     begun = any(path.glob("rows/*/*.parquet"))
     if study.exists() and begun:
         _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)
-    elif not study.exists() and path.exists() and any(p.name != ".lock" for p in path.iterdir()):
+    elif not study.exists() and path.exists() and any(p.name not in BEFORE for p in path.iterdir()):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"

@@ -1,4 +1,4 @@
-"""What a decoding step costs, and what its matrix products alone would cost.
+"""What a decoding step costs, what its matrix products alone would cost, and what its floor is.
 
 Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + verify + rest), so a missed
 ratio is explained by these few numbers; and a baseline that is far above its own matrix products
@@ -7,6 +7,7 @@ would make every method look good. Everything is timed in turns, so that drift h
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -14,47 +15,71 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from bench.measure.clock import Clock
+from bench.measure.pieces import (
+    Draft,
+    Forward,
+    Products,
+    draft_state,
+    forward_state,
+    products_state,
+    repeated,
+)
+from bench.measure.rates import NOISY, MachineRates
+from bench.measure.roofline import Unknown, Work, drafter_net, target_net
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.distribution import code_logits, probabilities
-from decoders.noise import sample
 
 ROUNDS = 60
 WARMUP = 8
+UNASKED = Unknown("its work was not asked for")
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Median milliseconds of one step at batch 1, and of its matrix products alone."""
+    """Median milliseconds of one step at batch 1, and of its matrix products alone (NaN where the
+    model's products are not known)."""
 
     name: str
     nodes: int  # codes a row in the forward
     step_ms: float
     products_ms: float
+    spread: float = math.nan  # (90th - 10th percentile) / median of the step's repeats
+    work: Work | Unknown = UNASKED
 
     @property
     def factor(self) -> float:
         """How far the step is above its matrix products."""
         return self.step_ms / self.products_ms
 
+    @property
+    def outside(self) -> float:
+        """Share of the step outside its linear layers (attention's two products count as outside);
+        below zero where the products alone take longer, on a busy machine say."""
+        return 1 - self.products_ms / self.step_ms
 
-def products(module: nn.Module, rows: int) -> Callable[[], None]:
-    """Runs every linear layer of `module` once on `rows` rows."""
-    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    inputs = {
-        m.in_features: torch.randn(
-            rows, 1, m.in_features, dtype=m.weight.dtype, device=m.weight.device
-        )
-        for m in layers
-    }
+    @property
+    def noisy(self) -> bool:
+        """Whether the repeats lie so far apart that something else was running."""
+        return self.spread > NOISY
 
-    def run() -> None:
-        for layer in layers:
-            F.linear(inputs[layer.in_features], layer.weight, layer.bias)
+    def floor_ms(self, rates: MachineRates | None) -> float:
+        """Milliseconds that the step must take; NaN where no floor is known."""
+        if rates is None or isinstance(self.work, Unknown):
+            return math.nan
+        return 1e3 * self.work.floor_seconds(rates)
 
-    return run
+
+@dataclass(frozen=True)
+class Timed:
+    """Something to time: a step, its products (None: not known), and what it needs."""
+
+    name: str
+    nodes: int
+    step: Callable[[], Any]
+    products: Callable[[], Any] | None
+    work: Work | Unknown
 
 
 def step_costs(
@@ -66,88 +91,67 @@ def step_costs(
     """Costs of an AR step (1 node), of verifying trees of several sizes, and of a drafter call.
 
     Half-way through an image; text is one encoded prompt. A step is forward, guidance, distribution
-    and sample; the caption network is not part of it.
+    and sample, run as the model's backend runs one (eager, compiled, as a graph), and so are the
+    matrix products alone; the caption network is not part of it.
     """
     target: Any = model.target
-    copies = sampling.guidance_rows
-    half = target.length // 2
-    cache = target.new_cache(copies, target.prefix + target.length + max(nodes))
-    hidden = target.prefill(text, copies, cache)
-    runs: dict[str, tuple[int, Callable[[], Any], Callable[[], None]]] = {}
-    body = nn.ModuleList([*target.layers, target.output])
+    copies, half, net = sampling.guidance_rows, target.length // 2, target_net(model)
+    layers, head = getattr(target, "layers", None), getattr(target, "output", None)
+    runs = []
     for count in nodes:
         name = "AR step" if count == 1 else f"verify {count - 1} nodes + root"
-        runs[name] = (
-            count,
-            _forward(model, sampling, text, cache, half, count),
-            products(body, copies * count),
+        seen = target.prefix + half + count
+        work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
+        step = repeated(
+            model, Forward(model, sampling), forward_state(model, sampling, text, count)
         )
-    for name, net in model.drafters.items():
-        runs[f"draft call ({name})"] = (
-            1,
-            _draft(model, sampling, text, hidden, name),
-            products(nn.ModuleList([net, target.output]), copies),
-        )
+        alone = _products(model, [layers, head], copies * count)
+        runs.append(Timed(name, count, step, alone, work))
+    for name in list(model.drafters):
+        step = repeated(model, Draft(sampling), draft_state(model, sampling, text, name))
+        own = model.drafters[name]  # loaded by now
+        drafter = drafter_net(own, net)
+        work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
+        alone = _products(model, [own, head], copies)
+        runs.append(Timed(f"draft call ({name})", 1, step, alone, work))
+    taken = _interleaved(runs, Clock(model.device))
     return [
-        StepCost(name, count, full, alone)
-        for (name, (count, _, _)), (full, alone) in zip(
-            runs.items(), _interleaved([r[1:] for r in runs.values()]), strict=True
-        )
+        StepCost(run.name, run.nodes, *figures, work=run.work)
+        for run, figures in zip(runs, taken, strict=True)
     ]
 
 
-def _forward(
-    model: ImageModel, sampling: Sampling, text: TextFeatures, cache: Any, place: int, count: int
-) -> Callable[[], Tensor]:
-    target: Any = model.target
-    copies = sampling.guidance_rows
-    codes = torch.zeros(copies, count, dtype=torch.long, device=model.device)
-    grid = place + torch.arange(count, device=model.device).expand(copies, -1)
-    slots = target.prefix + grid
-    seen = F.pad(text.row_mask(copies), (0, place + count), value=True)  # [G, S' so far]
-    mask = F.pad(seen, (0, cache.capacity - seen.shape[1]))[:, None]  # [G, 1, S]
-    mask = mask.expand(-1, count, -1)  # [G, T, S]
-    u = torch.full((1, count), 0.5, device=model.device)
-
-    def run() -> Tensor:
-        hidden = target.forward_codes(codes, grid, slots, mask, cache)
-        logits = code_logits(target, hidden, sampling.cfg, grid[:1] + 1)
-        p = probabilities(logits, sampling)
-        return p.argmax(-1) if sampling.greedy else sample(p, u)
-
-    return run
+def _products(model: ImageModel, nets: list[Any], rows: int) -> Callable[[], Any] | None:
+    """The products of some networks on `rows` rows; None for a plug-in whose layers are not where
+    they are expected."""
+    if not all(isinstance(m, nn.Module) for m in nets):
+        return None
+    loop = Products(nn.ModuleList(nets))
+    return repeated(model, loop, products_state(loop, rows, model.device))
 
 
-def _draft(
-    model: ImageModel, sampling: Sampling, text: TextFeatures, hidden: Tensor, name: str
-) -> Callable[[], Tensor]:
-    from decoders.drafters.eagle import Eagle
-
-    session = Eagle(model, name).begin(text, hidden, sampling, 2, 1)
-    one = torch.ones(1, dtype=torch.long, device=model.device)
-    session.advance(hidden[:, -1:], one[:, None] - 1, one, one + model.target.length // 2)
-    codes, parents = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
-    codes, parents = codes.to(model.device), parents.to(model.device)
-    u = torch.full((1, 1), 0.5, device=model.device)
-
-    def run() -> Tensor:
-        q = probabilities(session.expand(codes, one, parents, 1), sampling)
-        return q.argmax(-1) if sampling.greedy else sample(q, u)
-
-    return run
-
-
-def _interleaved(
-    pairs: list[tuple[Callable[[], Any], Callable[[], None]]],
-) -> list[tuple[float, float]]:
-    """Median milliseconds of both members of every pair, measured in turns."""
-    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
+def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float]]:
+    """(median ms of the step, of its products, spread of the step) of each, measured in turns."""
+    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
     with torch.inference_mode():
         for turn in range(ROUNDS + WARMUP):
-            for pair, times in zip(pairs, taken, strict=True):
-                for run, seconds in zip(pair, times, strict=True):
+            for run, times in zip(runs, taken, strict=True):
+                for work, seconds in zip((run.step, run.products), times, strict=True):
+                    if work is None:
+                        continue
+                    clock.synchronise()
                     begin = time.perf_counter()
-                    run()
+                    work()
+                    clock.synchronise()
                     if turn >= WARMUP:
                         seconds.append(time.perf_counter() - begin)
-    return [(1e3 * statistics.median(a), 1e3 * statistics.median(b)) for a, b in taken]
+    return [(_median_ms(a), _median_ms(b), _spread(a)) for a, b in taken]
+
+
+def _median_ms(seconds: list[float]) -> float:
+    return 1e3 * statistics.median(seconds) if seconds else math.nan
+
+
+def _spread(seconds: list[float]) -> float:
+    deciles = statistics.quantiles(seconds, n=10)
+    return (deciles[-1] - deciles[0]) / statistics.median(seconds)

@@ -19,7 +19,7 @@ from bench.report import code_map, contact, tables
 from bench.report.load import load_run
 from bench.report.model import Run
 from bench.report.page import Figure, render
-from bench.report.plots import bars, depth, latency, moved, pareto
+from bench.report.plots import bars, depth, latency, moved, pareto, roofline
 from bench.report.plots.style import Plot, save
 
 DRAWERS: tuple[Callable[[Run], Plot], ...] = (
@@ -66,7 +66,7 @@ def build_report(run_dir: Path) -> ReportPaths:
     if run.all_failed:
         notes.append("Every decoder of this run failed; there is nothing to plot.")
     else:
-        for draw in DRAWERS:
+        for draw in (*DRAWERS, roofline.draw) if run.roofline else DRAWERS:
             plot = draw(run)
             plots[plot.name] = save(plot, folder / "plots")
             figures.append(Figure(plot.title, plot.caption, plots[plot.name][0]))
@@ -78,6 +78,8 @@ def build_report(run_dir: Path) -> ReportPaths:
         figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
     if sheet is None:
         notes.append("No image was kept, so there is neither a contact sheet nor a code map.")
+    if not run.roofline:
+        notes.append(NO_ROOFLINE)
     page = folder / "index.html"
     _write(page, render(run, figures, notes))
     return ReportPaths(
@@ -86,6 +88,10 @@ def build_report(run_dir: Path) -> ReportPaths:
     )  # fmt: skip
 
 
+NO_ROOFLINE = (
+    "No roofline was measured (no image was timed, or an older version made this run), so nothing "
+    "is said of the baseline's own speed."
+)
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
 
 

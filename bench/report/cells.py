@@ -11,6 +11,7 @@ from bench.report.model import Entry, Role, Run, Section
 NOISE = "≈"
 ABSENT = "—"
 FLOOR_LABEL = "AR reseed floor"
+UNFAIR = "unfair baseline"  # followed by the number of its footnote
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Table:
 
 def main_tables(run: Run) -> list[Table]:
     """The headline figures, one table a section."""
-    return [_table(section, _main_columns(section)) for section in run.sections]
+    return [_table(section, _main_columns(run, section)) for section in run.sections]
 
 
 def detail_tables(run: Run) -> list[Table]:
@@ -79,13 +80,16 @@ def _digits(section: Section, column: str) -> int:
     return 2 if largest >= 10 else 3 if largest >= 1 else 4
 
 
-def _main_columns(section: Section) -> list[Column]:
+def _main_columns(run: Run, section: Section) -> list[Column]:
     fid, clip = _digits(section, "fid"), _digits(section, "clip")
 
     def speed(entry: Entry) -> str:
         if entry.role is Role.BASELINE and not math.isnan(entry.number("speedup")):
-            return f"{entry.number('speedup'):.2f}"
-        return with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
+            text = f"{entry.number('speedup'):.2f}"
+        else:
+            text = with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
+        note = run.unfair_note(entry)
+        return f"{text} {UNFAIR} ({note})" if note else text
 
     return [
         ("decoder", label),

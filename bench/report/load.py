@@ -9,7 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench.fairness import ROOFLINE, Fairness
+from bench.fairness import TABLE as FAIRNESS
 from bench.floor import floor_of
+from bench.measure.rates import MACHINE, read_rates
 from bench.records import SCHEMA_VERSION
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
@@ -39,8 +42,17 @@ RECORD_COLUMNS = (
 )  # fmt: skip
 
 
+ROOFLINE_COLUMNS = (
+    "decoder", "codes", "images", "accept_share", "note",
+    *(f"{part}_{figure}" for part in ("step", "ar", "verify", "draft")
+      for figure in ("ms", "floor_ms", "over_floor")),
+)  # fmt: skip
+FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor")
+
+
 def load_run(run_dir: Path) -> Run:
-    """`records.parquet` and `summary.csv` of a run folder.
+    """`records.parquet` and `summary.csv` of a run folder, and what there is of roofline.csv,
+    fairness.csv and machine.json (runs that timed nothing, and older ones, lack them).
 
     Raises ReportError on a missing, unreadable, empty or incomplete file.
     """
@@ -55,7 +67,33 @@ def load_run(run_dir: Path) -> Run:
         _entry({str(k): v for k, v in row.items()}, records) for row in summary.to_dict("records")
     ]
     study = as_text(summary["study"].iloc[0]) or run_dir.name
-    return Run(run_dir, study, _sections(entries), records)
+    floors = _optional(run_dir / ROOFLINE, ROOFLINE_COLUMNS)
+    fairness = _optional(run_dir / FAIRNESS, FAIRNESS_COLUMNS)
+    return Run(
+        run_dir,
+        study,
+        _sections(entries),
+        records,
+        roofline={str(line["decoder"]): line for line in floors},
+        fairness={f.decoder: f for f in (Fairness(**line) for line in fairness)},
+        machine=read_rates(run_dir / MACHINE),
+    )
+
+
+def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows of a table with these columns; [] where there is no such file. ReportError where it
+    is damaged."""
+    if not path.is_file():
+        return []
+    try:
+        words = {name: str for name in ("decoder", "reason", "note")}
+        table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=[""])
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path} is not a readable table ({error}); {_REMEDY}") from error
+    _require_columns(path, columns, list(table.columns))
+    for name in words.keys() & set(columns):
+        table[name] = table[name].fillna("")
+    return [{str(k): line[k] for k in columns} for line in table.to_dict("records")]
 
 
 def _read_summary(path: Path) -> pd.DataFrame:

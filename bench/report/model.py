@@ -9,7 +9,7 @@ image rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import BenchError
+from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
+from bench.measure.rates import MachineRates
 
 NOISE_FLOORS = 2  # a quality difference of at most so many reseed floors is noise
 
@@ -124,6 +126,40 @@ class Run:
     study: str
     sections: list[Section]
     records: pd.DataFrame
+    roofline: dict[str, dict[str, Any]] = field(default_factory=dict)  # decoder -> its line
+    fairness: dict[str, Fairness] = field(default_factory=dict)  # decoder -> verdict
+    machine: MachineRates | None = None  # None: its rates were not measured
+
+    @property
+    def unfair(self) -> list[str]:
+        """Reasons of unfair baselines, each once: footnote n is the n-th."""
+        return list(dict.fromkeys(f.reason for f in self._shown(UNFAIR)))
+
+    def unfair_note(self, entry: Entry) -> int:
+        """Number of an entry's footnote, counted from 1; 0 where its speed-up is not unfair."""
+        found = self.fairness.get(entry.name)
+        if found is None or found.verdict != UNFAIR or math.isnan(entry.number("speedup")):
+            return 0
+        return self.unfair.index(found.reason) + 1
+
+    @property
+    def fair(self) -> list[str]:
+        """What was measured of fair baselines, each once."""
+        return list(dict.fromkeys(f.reason for f in self._shown(FAIR)))
+
+    @property
+    def unjudged(self) -> dict[str, list[str]]:
+        """Reason -> decoders whose baseline could not be judged."""
+        found: dict[str, list[str]] = {}
+        for one in self._shown(UNKNOWN):
+            found.setdefault(one.reason, []).append(one.decoder)
+        return found
+
+    def _shown(self, verdict: str) -> list[Fairness]:
+        """Verdicts of this kind on entries with a speed-up, in the order of the tables."""
+        timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]
+        found = [self.fairness[name] for name in timed if name in self.fairness]
+        return [f for f in found if f.verdict == verdict]
 
     @property
     def entries(self) -> list[Entry]:

@@ -14,6 +14,7 @@ from typing import Any
 from bench.report.cells import detail_tables, main_tables
 from bench.report.load import PROVENANCE
 from bench.report.model import Run, as_text
+from bench.report.roofline import roofline_legend, roofline_tables
 from bench.report.tables import failures, legend
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -51,6 +52,8 @@ def render(run: Run, figures: list[Figure], notes: list[str]) -> str:
         tables=main_tables(run),
         details=detail_tables(run),
         legend=legend(run),
+        floors=roofline_tables(run),
+        floor_legend=roofline_legend(run),
         figures=figures,
         notes=notes,
         failures=failures(run),

@@ -14,6 +14,10 @@ import pandas as pd
 
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
 from bench.report.model import Run
+from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
+from bench.study import REPLAYED
+
+ROOFLINE = "Time over floor"
 
 
 def legend(run: Run) -> list[str]:
@@ -31,6 +35,11 @@ def legend(run: Run) -> list[str]:
         "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
         f"bound) or violates. {ABSENT}: not measured.",
     ]
+    if any(entry.text("exactness") == REPLAYED for entry in run.entries):
+        lines.append(
+            f"{REPLAYED.capitalize()}: accepted lengths are read off a recording, every step is "
+            "really computed. Only the times mean anything: the codes follow no distribution."
+        )
     for section in run.sections:
         width = {name: section.floor_width(name) for name in ("fid", "clip")}
         if any(math.isnan(value) for value in width.values()):
@@ -40,7 +49,7 @@ def legend(run: Run) -> list[str]:
                 f"{section.title}: floor {section.fid_name} {number(width['fid'])}, "
                 f"{section.clip_name} {number(width['clip'])}."
             )
-    return lines
+    return lines + fairness_legend(run)
 
 
 def failures(run: Run) -> list[tuple[str, str]]:
@@ -57,8 +66,11 @@ def terminal(run: Run, width: int = 132) -> str:
     """Main tables, legend and failures as plain text, at most `width` columns where cells allow."""
     blocks = [f"{run.study}: {run.folder}"]
     blocks += [_terminal_table(table, width) for table in main_tables(run)]
-    notes = [textwrap.fill(line, width, subsequent_indent="  ") for line in legend(run)]
-    blocks.append("How to read it\n" + "\n".join(notes))
+    blocks.append("How to read it\n" + _filled(legend(run), width))
+    floors = roofline_tables(run)
+    if floors:
+        blocks.append(f"{ROOFLINE}\n" + _filled(roofline_legend(run), width))
+        blocks += [_terminal_table(table, width) for table in floors]
     broken = [
         textwrap.fill(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
         for name, text in failures(run)
@@ -66,6 +78,10 @@ def terminal(run: Run, width: int = 132) -> str:
     if broken:
         blocks.append("Failures\n" + "\n".join(broken))
     return "\n\n".join(blocks) + "\n"
+
+
+def _filled(lines: Sequence[str], width: int) -> str:
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in lines)
 
 
 def _terminal_table(table: Table, width: int) -> str:
@@ -89,9 +105,13 @@ def _terminal_table(table: Table, width: int) -> str:
 
 
 def markdown(run: Run) -> str:
-    """Main and detail tables, legend and failures as GitHub Markdown."""
+    """Main, roofline and detail tables, legends and failures as GitHub Markdown."""
     parts = [f"# {_md(run.study)}", *(_markdown_table(table) for table in main_tables(run))]
     parts.append("\n".join(f"* {_md(line)}" for line in legend(run)))
+    floors = roofline_tables(run)
+    if floors:
+        parts += [f"# {ROOFLINE}", *(_markdown_table(table) for table in floors)]
+        parts.append("\n".join(f"* {_md(line)}" for line in roofline_legend(run)))
     parts.append("# Details")
     parts += [_markdown_table(table) for table in detail_tables(run)]
     broken = failures(run)
@@ -123,19 +143,24 @@ def _md(text: str) -> str:
 
 
 def latex(run: Run) -> str:
-    """One booktabs `table*` a section; needs the packages booktabs and graphicx."""
+    """One booktabs `table*` a section, then those of the roofline; needs the packages booktabs and
+    graphicx."""
+    noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    blocks += [_latex_table(table, run) for table in main_tables(run)]
+    notes = fairness_legend(run)
+    blocks += [_latex_table(table, run, noise, notes) for table in main_tables(run)]
+    floors = f"{ROOFLINE}. {' '.join(roofline_legend(run))}"
+    blocks += [_latex_table(table, run, floors, []) for table in roofline_tables(run)]
     return "\n\n".join(blocks) + "\n"
 
 
-def _latex_table(table: Table, run: Run) -> str:
+def _latex_table(table: Table, run: Run, caption: str, notes: Sequence[str]) -> str:
+    """notes: footnotes, set below the rows."""
     count = len(table.columns)
     lines = [
         r"\begin{table*}[t]",
         r"\centering",
-        rf"\caption{{{_tex(run.study)}. {_tex(table.title)}. Brackets: 95\,\% intervals; "
-        rf"{_tex(NOISE)}: not distinguishable from noise.}}",
+        rf"\caption{{{_tex(run.study)}. {_tex(table.title)}. {_tex(caption)}}}",
         r"\resizebox{\linewidth}{!}{%",
         rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}",
         r"\toprule",
@@ -149,7 +174,9 @@ def _latex_table(table: Table, run: Run) -> str:
         if row.message:
             cells = [cells[0], rf"\multicolumn{{{count - 1}}}{{l}}{{\emph{{{_tex(row.message)}}}}}"]
         lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
+    lines += [rf"\par\smallskip\raggedright\footnotesize {_tex(note)}" for note in notes]
+    lines.append(r"\end{table*}")
     return "\n".join(lines)
 
 
@@ -163,10 +190,12 @@ def _tex(text: str) -> str:
 
 
 def csv(run: Run) -> str:
-    """Every column of the summary in full precision, plus section, role, noise marks and error."""
+    """Every column of the summary in full precision, plus section, role, noise marks, fairness of
+    the baseline and error."""
     rows = []
     for section in run.sections:
         for entry in section.entries:
+            fair = run.fairness.get(entry.name)
             rows.append(
                 entry.row
                 | {
@@ -175,6 +204,8 @@ def csv(run: Run) -> str:
                     "speedup_is_noise": section.speed_is_noise(entry),
                     "fid_is_noise": section.quality_is_noise(entry, "fid"),
                     "clip_is_noise": section.quality_is_noise(entry, "clip"),
+                    "fairness": fair.verdict if fair else "",
+                    "fairness_reason": fair.reason if fair else "",
                     "failed_images": entry.failures,
                     "error": entry.error,
                 }

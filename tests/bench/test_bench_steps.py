@@ -1,21 +1,82 @@
-"""`bench steps`: a step is timed together with its own matrix products."""
+"""`bench steps`: a step is timed together with its own matrix products, beside its floor."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from pathlib import Path
+
+import pandas as pd
 import torch
 
-from bench.measure.steps import products, step_costs
+from bench.__main__ import main
+from bench.measure.machine import measure_rates
+from bench.measure.pieces import Products, products_state, repeated
+from bench.measure.rates import NOISY
+from bench.measure.roofline import Unknown, target_net
+from bench.measure.step_table import HEADERS, cells, notes, step_table
+from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
+from decoders.backends.execution import chain
 from decoders.models.small import random_model
+from tests.bench import fakes
 
 
-def test_every_part_is_timed_and_costs_more_than_its_products() -> None:
+def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() -> None:
     model = random_model(vocab=64, grid=4, width=64, layers=3)
     with torch.inference_mode():
         costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1, 5))
     assert [c.name for c in costs] == ["AR step", "verify 4 nodes + root", "draft call (eagle)"]
     assert all(c.factor > 1 for c in costs)
+    assert all(0 < c.outside < 1 for c in costs)
     assert costs[2].step_ms < costs[0].step_ms  # one layer against three
+    rates = measure_rates(torch.device("cpu"), model.dtype, target_net(model).weights_bytes, "here")
+    floors = [c.floor_ms(rates) for c in costs]
+    assert all(0 < floor < c.step_ms for floor, c in zip(floors, costs, strict=True))
+    assert floors[2] < floors[0] < floors[1]
+    table = step_table(costs, rates)
+    assert (table.over_floor > 1).all() and (table.bytes > 0).all()
+    assert table.ar_steps[0] == 1
+    assert all(len(row) == len(HEADERS) for row in cells(table))
+
+
+def test_a_step_without_a_floor_shows_a_dash_and_says_why() -> None:
+    model = random_model(vocab=8, grid=2)
+    with torch.inference_mode():
+        costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
+    unknown = [dataclasses.replace(c, work=Unknown("nobody knows")) for c in costs]
+    table = step_table(unknown, None)
+    assert all(math.isnan(v) for v in (*table.floor_ms, *table.over_floor, *table.bytes))
+    assert cells(table)[0][-1] == "—"
+    assert "AR step: no floor known: nobody knows" in notes(unknown, None)
+
+
+def test_a_noisy_machine_is_told() -> None:
+    model = random_model(vocab=8, grid=2)
+    with torch.inference_mode():
+        costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
+    assert all(c.spread > 0 for c in costs)
+    quiet = [dataclasses.replace(c, spread=NOISY / 2) for c in costs]
+    assert not [line for line in notes(quiet, None) if "noisy" in line]
+    loud = [dataclasses.replace(quiet[0], spread=2 * NOISY), *quiet[1:]]
+    (line,) = [line for line in notes(loud, None) if "noisy" in line]
+    assert "AR step 50 %" in line and "draft" not in line
+
+
+def test_the_command_saves_its_table_where_the_study_will_run(capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        fakes.SEARCHPATH, "study=fake", "model=random24", f"run_dir={folder}", "decoders=[ar]",
+        "quality.images=0", "latency.prompts=2",
+    ]  # fmt: skip
+    assert main(["steps", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "AR step" in shown and "over floor" in shown and f"saved: {folder}/steps.csv" in shown
+    table = pd.read_csv(folder / "steps.csv", keep_default_na=False)
+    assert {"step", "ms", "spread", "products_ms", "outside_products", "floor_ms"} < {*table}
+    assert (table.over_floor.astype(float) > 1).all() and (table.bytes_per_s > 0).all()
+    assert main(["run", *words]) == 0, "a folder with steps.csv alone can be run in"
+    assert (folder / "records.parquet").exists() and (folder / "steps.csv").exists()
 
 
 def test_products_run_every_linear_layer_once() -> None:
@@ -24,8 +85,37 @@ def test_products_run_every_linear_layer_once() -> None:
     for layer in net:
         if isinstance(layer, torch.nn.Linear):
             layer.register_forward_hook(lambda *_: seen.append(1))
+    loop = Products(net)
+    run = repeated(random_model(), loop, products_state(loop, 3, torch.device("cpu")))
     with torch.profiler.profile() as profile:
-        products(net, rows=3)()
+        out = run()
     assert not seen  # the weights are multiplied, the modules are not called
+    assert [tuple(o.shape) for o in out] == [(3, 1, 8), (3, 1, 4)]
     calls = {e.key: e.count for e in profile.key_averages()}
     assert calls["aten::linear"] == 2
+
+
+def test_steps_run_as_the_models_backend_runs_them() -> None:
+    class Counting:
+        """Eager, and counts what it was asked for."""
+
+        name, grows = "counting", True
+
+        def __init__(self) -> None:
+            self.begun: list[str] = []
+            self.steps = 0
+
+        def begin(self, loop, run):
+            self.begun.append(type(loop).__name__)
+            return run
+
+        def step(self, loop, run):
+            self.steps += 1
+            return chain(loop.pieces(), run)
+
+    backend = Counting()
+    model = dataclasses.replace(random_model(vocab=8, grid=2), execution=backend)
+    with torch.inference_mode():
+        step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
+    assert backend.begun == ["Forward", "Products", "Draft", "Products"]
+    assert backend.steps == 4 * (ROUNDS + WARMUP)

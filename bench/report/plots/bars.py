@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from bench.report.model import Entry, Role, Run, Section
 from bench.report.plots.style import INK, MUTED, RC, Look, Plot, finish, left_out, looks, row_panels
+from bench.report.roofline import unfair_caption
 
 TITLE = "Mean accepted length and speed-up"
 
@@ -36,6 +37,7 @@ def draw(run: Run) -> Plot:
             panels[0][column].set_xlim(0, max(longest, 1.0) * room)
         panels[-1][0].set_xlabel("mean accepted length (codes per target forward)")
         panels[-1][1].set_xlabel("speed-up over AR")
+        caption += unfair_caption(run)
         return finish("mal_speedup", TITLE, caption, figure)
 
 

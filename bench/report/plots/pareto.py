@@ -28,6 +28,7 @@ from bench.report.plots.style import (  # fmt: skip
     say,
     square_panels,
 )
+from bench.report.roofline import unfair_caption
 
 TITLE = "Speed-up against FID"
 
@@ -49,6 +50,7 @@ def draw(run: Run) -> Plot:
             caption += left_out(section, drawn, "FID or speed-up not measured")
             if drawn and math.isnan(section.floor_width("fid")):
                 caption += f" {section.title}: no reseed floor was run."
+        caption += unfair_caption(run)
         plot = finish("speedup_fid", TITLE, caption, figure)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # labels are placed in the final layout

@@ -1,0 +1,160 @@
+"""What this machine can do: bytes read a second and matrix operations a second, measured.
+
+Why: a step can be no faster than its weights can be read and its products computed
+(`bench.measure.roofline`; Williams et al., "Roofline", 2009), so a time says little without the
+machine's own rates. They are the best of several kernels and repeats, because a floor must be a
+lower bound. Reading is measured twice: over an array far larger than the last cache, and over one
+as large as the model's weights, which stays in the cache where they do.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.measure.rates import MachineRates
+
+MIB = 2**20
+LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the weights' array at least
+CACHES = 4  # the large array is at least so many last-level caches
+MOST = 1024 * MIB
+BUDGET = 0.12  # seconds a kernel is repeated for
+LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
+GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
+CPU_PRODUCTS = (
+    (128, 512, 512),
+    (256, 1024, 1024),
+    (512, 512, 512),
+    (1024, 1024, 1024),
+)  # T, in, out
+GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
+
+
+@torch.inference_mode()
+def measure_rates(
+    device: torch.device, dtype: torch.dtype, weights_bytes: int, name: str
+) -> MachineRates:
+    """Measures the device with the threads that torch is set to; under three seconds on a CPU.
+
+    weights_bytes: what a forward of the model reads. name: of the processor or GPU.
+    """
+    began = time.perf_counter()
+    large = _large(device)
+    array = torch.ones(large // 4, device=device)
+    big_rate, big_spread = _reading(array, device)
+    own = min(max(weights_bytes, SMALL), large) // 8 * 8
+    rate, spread = (big_rate, big_spread) if own == large else _reading(array[: own // 4], device)
+    del array
+    operations, product_spread = _products(device, dtype)
+    return MachineRates(
+        device=str(device),
+        name=name,
+        dtype=str(dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        large_bytes=large,
+        large_bytes_per_s=big_rate,
+        weights_bytes=weights_bytes,
+        weights_bytes_per_s=rate,
+        operations_per_s=operations,
+        spread=max(big_spread, spread, product_spread),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _large(device: torch.device) -> int:
+    """Bytes of the large array: several last-level caches, at most a quarter of free memory."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return min(MOST, max(free // 4, SMALL)) // 8 * 8
+    import psutil
+
+    free = psutil.virtual_memory().available
+    wanted = min(max(LARGE, CACHES * _last_cache()), MOST)
+    return min(wanted, max(free // 4, SMALL)) // 8 * 8
+
+
+def _last_cache() -> int:
+    """Bytes of the largest cache that Linux reports; 0 where it reports none."""
+    sizes = [0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        unit = {"K": 2**10, "M": MIB}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM") or 0) * unit)
+    return max(sizes)
+
+
+def _reading(array: Tensor, device: torch.device) -> tuple[float, float]:
+    """(bytes a second, spread) of reading a float32 array: the fastest of three reductions."""
+    words = array.view(torch.int64)
+    kernels: tuple[Callable[[], Any], ...] = (words.sum, array.sum, array.amax)
+    return _best(kernels, [array.nbytes] * len(kernels), device)
+
+
+def _products(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """(operations a second, spread) of the fastest of several large matrix products."""
+    shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
+    kernels: list[Callable[[], Any]] = []
+    for rows, inputs, outputs in shapes:
+        x = torch.randn(rows, inputs, device=device).to(dtype)
+        weight = torch.randn(outputs, inputs, device=device).to(dtype)
+        kernels.append(lambda x=x, weight=weight: F.linear(x, weight))  # type: ignore[misc]
+    return _best(tuple(kernels), [2 * m * k * n for m, k, n in shapes], device)
+
+
+def _best(
+    kernels: tuple[Callable[[], Any], ...], amounts: list[int], device: torch.device
+) -> tuple[float, float]:
+    """The highest rate of any kernel and repeat, and the spread of that kernel's repeats."""
+    found = []
+    for kernel, amount in zip(kernels, amounts, strict=True):
+        seconds = gpu_seconds(kernel) if device.type == "cuda" else _host_seconds(kernel, device)
+        best = min(seconds)
+        found.append((amount / best, statistics.median(seconds) / best - 1))
+    return max(found)
+
+
+def _host_seconds(kernel: Callable[[], Any], device: torch.device) -> list[float]:
+    """Seconds of each repeat by the wall clock, the device's queue emptied on both sides."""
+    _wait(device)
+    kernel()
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < BUDGET):
+        _wait(device)
+        began = time.perf_counter()
+        kernel()
+        _wait(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
+
+
+def gpu_seconds(kernel: Callable[[], Any]) -> list[float]:
+    """Seconds of one call by CUDA events; several calls are replayed as one graph, so that no
+    launch is in them."""
+    kernel()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPHED):
+            kernel()
+    graph.replay()
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) * GRAPHED < BUDGET):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1e3 / GRAPHED)
+    return seconds

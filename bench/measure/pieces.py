@@ -1,0 +1,167 @@
+"""Parts of a decoding step as loops of one piece, so that a backend runs them as it runs a step.
+
+A backend (`decoders.backends.execution`) takes a loop, whose piece reads and changes the tensors of
+a state; here they are a target forward with its sample, a drafter call, and matrix products alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.backends.execution import Piece, execution
+from decoders.distribution import code_logits, probabilities
+from decoders.noise import sample
+from decoders.timing import Stopwatch
+
+
+@dataclass
+class Record:
+    """What a backend asks of a run's record: on which device it is."""
+
+    codes: Tensor
+
+
+@dataclass
+class State:
+    """What a piece reads and changes; `shape` decides the shapes of its tensors."""
+
+    watch: Stopwatch
+    shape: int
+    tensors: dict[str, Tensor]
+    record: Record
+    cache: Any = None
+    session: Any = None
+    pairs: None = None  # nothing is recorded
+
+
+def state(device: torch.device, shape: int, tensors: dict[str, Tensor], **parts: Any) -> State:
+    """The state of a piece on a device; parts: its cache or its drafter's session."""
+    record = Record(torch.zeros(1, dtype=torch.long, device=device))
+    return State(Stopwatch(device), shape, tensors, record, **parts)
+
+
+@dataclass
+class Forward:
+    """Target forward, guidance, distribution, sample: an AR step, or the verification of a tree."""
+
+    model: ImageModel
+    sampling: Sampling
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+    def pieces(self) -> list[Piece]:
+        return [("verify", self.step)]
+
+    def step(self, run: State) -> tuple[Tensor]:
+        target, given = self.model.target, run.tensors
+        hidden = target.forward_codes(
+            given["codes"], given["grid"], given["slots"], given["mask"], run.cache
+        )
+        places = given["grid"][:1] + 1  # [1, T]
+        logits = code_logits(target, hidden, self.sampling.cfg, places)  # [1, T, V]
+        return (drawn(logits, self.sampling, given["u"]),)
+
+
+@dataclass
+class Draft:
+    """One call of the drafter on one code, with its distribution and a draw."""
+
+    sampling: Sampling
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+    def pieces(self) -> list[Piece]:
+        return [("draft", self.step)]
+
+    def step(self, run: State) -> tuple[Tensor]:
+        given = run.tensors
+        logits = run.session.expand(given["codes"], given["nodes"], given["parents"], 1)
+        return (drawn(logits, self.sampling, given["u"]),)
+
+
+@dataclass
+class Products:
+    """Every linear layer of a module once. The results are returned, so that none is left out."""
+
+    module: nn.Module
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[nn.Linear]:
+        return [m for m in self.module.modules() if isinstance(m, nn.Linear)]
+
+    def pieces(self) -> list[Piece]:
+        return [("verify", self.step)]
+
+    def step(self, run: State) -> tuple[Tensor, ...]:
+        given = run.tensors
+        return tuple(
+            F.linear(given[str(m.in_features)], m.weight, m.bias)
+            for m in self.module.modules()
+            if isinstance(m, nn.Linear)
+        )
+
+
+def drawn(logits: Tensor, sampling: Sampling, u: Tensor) -> Tensor:
+    """Guided logits [1, T, V], u [1, T] -> codes [1, T]."""
+    p = probabilities(logits, sampling)
+    return p.argmax(-1) if sampling.greedy else sample(p, u)
+
+
+def forward_state(model: ImageModel, sampling: Sampling, text: TextFeatures, count: int) -> State:
+    """Half-way through an image: a filled prefix, and `count` codes a row to run on."""
+    target: Any = model.target
+    copies, device, place = sampling.guidance_rows, model.device, target.length // 2
+    cache = target.new_cache(copies, target.prefix + target.length + count)
+    target.prefill(text, copies, cache)
+    grid = place + torch.arange(count, device=device).expand(copies, -1)  # [G, T]
+    seen = F.pad(text.row_mask(copies), (0, place + count), value=True)  # [G, S so far]
+    mask = F.pad(seen, (0, cache.capacity - seen.shape[1]))[:, None]  # [G, 1, S]
+    tensors = {
+        "codes": torch.zeros(copies, count, dtype=torch.long, device=device),
+        "grid": grid.contiguous(),
+        "slots": target.prefix + grid,
+        "mask": mask.expand(-1, count, -1).contiguous(),  # [G, T, S]
+        "u": torch.full((1, count), 0.5, device=device),
+    }
+    return state(device, count, tensors, cache=cache)
+
+
+def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name: str) -> State:
+    """A session of the drafter `name` half-way through an image, with one code to draft on from."""
+    from decoders.drafters.eagle import Eagle
+
+    target: Any = model.target
+    copies, device = sampling.guidance_rows, model.device
+    hidden = target.prefill(text, copies, target.new_cache(copies, target.prefix))  # [G, P, D]
+    session = Eagle(model, name).begin(text, hidden, sampling, 2, 1)
+    one = torch.ones(1, dtype=torch.long, device=device)
+    session.advance(hidden[:, -1:], one[:, None] - 1, one, one + target.length // 2)
+    tensors = {
+        "codes": one[:, None] - 1,  # [1, 1]
+        "parents": one[:, None] - 1,
+        "nodes": one,
+        "u": torch.full((1, 1), 0.5, device=device),
+    }
+    return state(device, 1, tensors, session=session)
+
+
+def products_state(loop: Products, rows: int, device: torch.device) -> State:
+    """A random input of `rows` rows for each width that a layer takes."""
+    inputs = {
+        str(m.in_features): torch.randn(rows, 1, m.in_features, device=device).to(m.weight.dtype)
+        for m in loop.layers
+    }
+    return state(device, rows, inputs)
+
+
+def repeated(model: ImageModel, loop: Any, start: State) -> Callable[[], Any]:
+    """A call that runs the loop's piece once more on its state, as the model's backend runs it."""
+    backend = model.execution or execution("eager")
+    run = backend.begin(loop, start)
+    return lambda: backend.step(loop, run)

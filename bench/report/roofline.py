@@ -1,0 +1,108 @@
+"""The roofline of a run in a table: time over floor of AR steps, verifications and drafter calls,
+and what the fairness gate says of the baseline that speed-ups refer to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bench.report.cells import ABSENT, Row, Table, label, number
+from bench.report.model import Entry, Role, Run, Section
+
+COLUMNS = [
+    "decoder", "codes", "step ms", "step over floor", "forward ms", "floor ms", "over floor",
+    "draft call ms", "draft floor ms", "draft over floor", "accept share",
+]  # fmt: skip
+
+
+def roofline_tables(run: Run) -> list[Table]:
+    """One table a section that has a line in roofline.csv."""
+    return [made for section in run.sections if (made := _table(run, section)).rows]
+
+
+def roofline_legend(run: Run) -> list[str]:
+    """How to read the tables, on which machine, and why a floor is missing."""
+    if not roofline_tables(run):
+        return []
+    lines = [
+        "Step: all but the prefill, over the target forwards; its floor is that of its forwards. "
+        "Forward: an AR step, or the verification of a tree of the given codes a row (root "
+        "included). Draft call: a forward of the drafter, growing the tree included. Floor: "
+        "max(bytes / bandwidth, operations / rate) of weights, cache and head; over floor: the "
+        "time over it. Accept share: acceptance, commit and bookkeeping as a share of draft, "
+        "verification and acceptance."
+    ]
+    if run.machine is not None:
+        lines.append(f"Machine: {run.machine}.")
+        if run.machine.noisy:
+            lines.append(
+                f"The machine was not quiet while its rates were measured (spread "
+                f"{100 * run.machine.spread:.0f} %): floors may be too high."
+            )
+    for reason, names in _reasons(run).items():
+        lines.append(f"{', '.join(names)}: {reason}.")
+    return lines
+
+
+def fairness_legend(run: Run) -> list[str]:
+    """Footnotes of the marks in the tables; what was not judged; that all is fair."""
+    if not run.fairness:
+        return []
+    lines = [f"({n}) unfair baseline: {reason}." for n, reason in enumerate(run.unfair, 1)]
+    lines += [
+        f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
+        for reason, names in run.unjudged.items()
+    ]
+    if not lines and (fair := run.fair):
+        lines.append(f"Baselines are fair: {'; '.join(fair)}.")
+    return lines
+
+
+def unfair_caption(run: Run) -> str:
+    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
+    names = [e.name for e in run.entries if run.unfair_note(e) and e.role is Role.DECODER]
+    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
+
+
+def figure(line: dict[str, Any], column: str) -> float:
+    """A number of a line of roofline.csv; NaN where it is missing."""
+    value = line.get(column, math.nan)
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def forward_part(line: dict[str, Any]) -> str:
+    """Whether the target's forward of a line is an AR step ("ar") or a verification ("verify")."""
+    return "verify" if figure(line, "codes") > 1 or figure(line, "verify_ms") > 0 else "ar"
+
+
+def _table(run: Run, section: Section) -> Table:
+    rows = [
+        _row(entry, run.roofline[entry.name])
+        for entry in section.decoders
+        if entry.name in run.roofline and not entry.failed
+    ]
+    return Table(section.title, COLUMNS, rows)
+
+
+def _row(entry: Entry, line: dict[str, Any]) -> Row:
+    cells = [label(entry), number(figure(line, "codes"), 0)]
+    cells += [number(figure(line, "step_ms")), _times(figure(line, "step_over_floor"))]
+    for part in (forward_part(line), "draft"):
+        cells += [number(figure(line, f"{part}_{name}")) for name in ("ms", "floor_ms")]
+        cells.append(_times(figure(line, f"{part}_over_floor")))
+    share = figure(line, "accept_share")
+    cells.append(ABSENT if math.isnan(share) else f"{100 * share:.1f} %")
+    return Row(cells, entry.role.value)
+
+
+def _times(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.1f} x"
+
+
+def _reasons(run: Run) -> dict[str, list[str]]:
+    """Why a floor is not known -> decoders."""
+    found: dict[str, list[str]] = {}
+    for name, line in run.roofline.items():
+        if line["note"]:
+            found.setdefault(line["note"], []).append(name)
+    return found
