@@ -61,7 +61,8 @@ def tensors(root: Any) -> dict[str, Tensor]:
 
 def device_of(run: Any) -> torch.device:
     """Where a run is."""
-    return run.record.codes.device  # type: ignore[no-any-return]
+    codes: Tensor = run.record.codes
+    return codes.device
 
 
 def snapshot(root: Any) -> dict[str, Tensor]:
@@ -105,8 +106,10 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
     copies = [(slot, old, new.clone()) for slot, old, new in changed]
     for (owner, name), old, new in copies:
         old.copy_(new)
-        if isinstance(owner, list | dict):
+        if isinstance(owner, dict):
             owner[name] = old
+        elif isinstance(owner, list):
+            owner[int(name)] = old
         elif isinstance(owner, tuple):
             raise DecoderError(
                 "a step of static shape may not replace a tensor inside a tuple; keep it in a list"

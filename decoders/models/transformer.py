@@ -267,12 +267,13 @@ class Transformer(nn.Module):
     def _run_kernels(
         self, x: Tensor, rope: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        shape = AttentionShape(
-            *x.shape[:2], self.cfg.heads, cache.capacity, self.cfg.head_dim, x.dtype, x.device
-        )
+        rows, queries, _ = x.shape
+        heads, size = self.cfg.heads, self.cfg.head_dim
+        shape = AttentionShape(rows, queries, heads, cache.capacity, size, x.dtype, x.device)
         kernel = self.kernels.of(shape)
         step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
-        for i, layer in enumerate(self.layers):
+        layers: Any = self.layers
+        for i, layer in enumerate(layers):
             x = layer.kernel(x, rope, step, i)
         return self.norm(x)
 
