@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -47,8 +49,12 @@ class Choice:
 
     def record(self) -> dict[str, Any]:
         """Plain values, for a run's folder."""
-        own = {**vars(self), "shape": {k: _plain(v) for k, v in vars(self.shape).items()}}
-        return {**own, "milliseconds": {k: round(v, 6) for k, v in self.milliseconds.items()}}
+        return {
+            **vars(self),
+            "shape": {k: _plain(v) for k, v in vars(self.shape).items()},
+            "milliseconds": {k: round(v, 6) for k, v in self.milliseconds.items()},
+            "deviation": {k: v if isfinite(v) else None for k, v in self.deviation.items()},
+        }
 
 
 def _plain(value: Any) -> Any:
@@ -116,7 +122,8 @@ def choose(
     forwards: dict[str, Callable[[], Any]] = {}
     refused: dict[str, str] = {}
     deviation: dict[str, float] = {}
-    with torch.inference_mode():
+    here = torch.cuda.device(shape.device) if shape.device.type == "cuda" else nullcontext()
+    with torch.inference_mode(), here:
         given = inputs(shape, layers, used)
         for one in implementations() if among is None else among:
             reason = one.reason(shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from decoders.api import DecoderError
 from decoders.kernels.candidates import AttentionShape, Implementation, implementation
 from decoders.kernels.choose import Choice, choose
 
@@ -19,14 +20,26 @@ class Kernels:
     def __init__(self, name: str = "auto") -> None:
         self.fixed: Implementation | None = None if name == "auto" else implementation(name)
         self.choices: dict[AttentionShape, Choice] = {}
+        self._made: dict[AttentionShape, Implementation] = {}
 
-    def of(self, shape: AttentionShape) -> Implementation:
-        """What runs this shape."""
-        if self.fixed is not None:
-            return self.fixed
-        if shape not in self.choices:
-            self.choices[shape] = choose(shape)
-        return implementation(self.choices[shape].name)
+    def of(self, shape: AttentionShape, layers: int) -> Implementation:
+        """What runs this shape in a target of `layers` layers. Raises DecoderError where the one
+        asked for cannot run it."""
+        if shape not in self._made:
+            self._made[shape] = self._chosen(shape, layers)
+        return self._made[shape]
+
+    def _chosen(self, shape: AttentionShape, layers: int) -> Implementation:
+        if self.fixed is None:
+            # Half the slots are in use on average over an image's steps.
+            self.choices[shape] = choose(shape, layers=layers, used=max(shape.queries, shape.slots // 2))
+            return implementation(self.choices[shape].name)
+        reason = self.fixed.reason(shape)
+        if reason is not None:
+            raise DecoderError(
+                f"attention={self.fixed.name} cannot run {shape}: {reason}; use attention=auto"
+            )
+        return self.fixed
 
     def record(self) -> list[dict[str, Any]]:
         """Everything that was measured, as plain values."""

@@ -187,10 +187,10 @@ def _check(
                 f"tree attention: {name} must be {shape} {dtype}, found {tuple(tensor.shape)} "
                 f"{tensor.dtype}"
             )
-    if not 1 <= queries <= MOST_QUERIES or size % 2 or size > 256:
+    if not 1 <= queries <= MOST_QUERIES or size % 4 or size > 256:
         raise DecoderError(
-            f"tree attention takes 1..{MOST_QUERIES} queries and an even head size up to 256, "
-            f"found {queries} and {size}; use another implementation"
+            f"tree attention takes 1..{MOST_QUERIES} queries and a head size that is a multiple of "
+            f"4 and at most 256, found {queries} and {size}; use another implementation"
         )
     if qkv.dtype not in DTYPES:
         raise DecoderError(f"tree attention is for {DTYPES}, found {qkv.dtype}")
@@ -199,4 +199,9 @@ def _check(
             "tree attention: keys and values must have one layout, and the last dimension of qkv "
             f"and keys must be dense; found strides {keys.stride()}, {values.stride()}, "
             f"{qkv.stride()}"
+        )
+    if any(step % 4 for step in (*qkv.stride()[:4], *keys.stride()[:3])):
+        raise DecoderError(
+            "tree attention: vectors must start at multiples of four numbers, found strides "
+            f"{qkv.stride()} of qkv, {keys.stride()} of keys"
         )

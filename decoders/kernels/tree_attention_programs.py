@@ -124,6 +124,10 @@ def attend_tree(
     WIDE: tl.constexpr, PRECISION: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """Grid (R * H, splits). T and d are padded to TP and DP; see `tree_attention` for shapes."""
+    # Triton notices multiples of 16 itself; heads of width 100 are read four numbers at a time.
+    size = size // 4 * 4
+    cache_s, cache_h, cache_r = cache_s // 4 * 4, cache_h // 4 * 4, cache_r // 4 * 4
+    qkv_t, qkv_3, qkv_h, qkv_r = qkv_t // 4 * 4, qkv_3 // 4 * 4, qkv_h // 4 * 4, qkv_r // 4 * 4
     line = tl.program_id(0)
     split = tl.program_id(1)
     row = (line // heads).to(tl.int64)

@@ -270,7 +270,7 @@ class Transformer(nn.Module):
         rows, queries, _ = x.shape
         heads, size = self.cfg.heads, self.cfg.head_dim
         shape = AttentionShape(rows, queries, heads, cache.capacity, size, x.dtype, x.device)
-        kernel = self.kernels.of(shape)
+        kernel = self.kernels.of(shape, self.cfg.layers)
         step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
         layers: Any = self.layers
         for i, layer in enumerate(layers):

@@ -84,7 +84,7 @@ SHAPES = [  # R, T, H, S, d, splits
 ]
 
 
-def test_the_kernel_runs_here():
+def test_the_kernel_runs_here_for_attention():
     assert missing(DEVICE) is None
 
 
@@ -184,7 +184,7 @@ def test_it_stands_in_for_the_transformer_s_attention(splits):
     torch.testing.assert_close(caches[1].data, caches[0].data, atol=1e-6, rtol=1e-6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_attention_that_does_not_fit_is_refused():
     x = given(1, 3, 2, 90, 16)
     arguments = x.arguments()
     with pytest.raises(DecoderError, match=r"mask must be \(1, 3, 90\) torch.bool"):

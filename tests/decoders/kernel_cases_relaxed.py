@@ -80,17 +80,17 @@ def same_samples(found: Tensor, residual: Tensor, u: Tensor) -> None:
     assert (found == right).float().mean() > 0.9
 
 
-def test_the_kernel_runs_here():
+def test_the_kernel_runs_here_for_acceptance():
     assert missing(DEVICE) is None
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "fixed"])
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("vocab", [30, 300])
-def test_children_in_turn_are_judged_as_the_tensor_code_judges_them(vocab, name, drawn):
+def test_children_in_turn_are_judged_as_the_tensor_code_judges_them(name, drawn):
+    vocab = 150
     rule = rules(vocab)[name]
-    p = distributions(2, 5, vocab, top_k=vocab // 2, seed=2)
-    q = distributions(2, 5, vocab, top_k=vocab // 2, seed=3) if drawn else None
+    p = distributions(2, 4, vocab, top_k=vocab // 2, seed=2)
+    q = distributions(2, 4, vocab, top_k=vocab // 2, seed=3) if drawn else None
     codes, valid = children(p if q is None else q, 4, seed=4)
     bound = bound_of(rule)
     kept = (p.clone(), None if q is None else q.clone())
@@ -107,10 +107,10 @@ def test_vocabularies_and_neighbourhoods_of_several_blocks(name):
         shift = 1 + torch.randperm(vocab - 1, generator=torch.Generator().manual_seed(0))[:k]
         table = (torch.arange(vocab)[:, None] + shift) % vocab  # [V, k]
         rule.table, rule.k = table.int().to(DEVICE), k
-    p = distributions(3, vocab, top_k=4000, seed=5)
-    q = distributions(3, vocab, top_k=4000, seed=6)
+    p = distributions(2, vocab, top_k=4000, seed=5)
+    q = distributions(2, vocab, top_k=4000, seed=6)
     codes, valid = children(q, 2, seed=7)
-    u = torch.rand(3, generator=torch.Generator().manual_seed(8)).to(DEVICE)
+    u = torch.rand(2, generator=torch.Generator().manual_seed(8)).to(DEVICE)
     found, codes_drawn = judge(p, q, codes, valid, u, bound_of(rule))
     same(found, judged_by_tensors(rule, p, q, codes, valid))
     same_samples(codes_drawn, found.residual, u)
@@ -120,10 +120,10 @@ def test_vocabularies_and_neighbourhoods_of_several_blocks(name):
 @pytest.mark.parametrize("name", RULES)
 def test_one_draft_its_test_and_the_code_drawn_after_a_rejection(name, drawn):
     rule = rules(200)[name]
-    p = distributions(25, 200, top_k=60, seed=9)
-    q = distributions(25, 200, top_k=60, seed=10) if drawn else None
+    p = distributions(12, 200, top_k=60, seed=9)
+    q = distributions(12, 200, top_k=60, seed=10) if drawn else None
     x = children(p if q is None else q, 1, seed=11)[0][:, 0]
-    u = torch.rand(25, generator=torch.Generator().manual_seed(12)).to(DEVICE)
+    u = torch.rand(12, generator=torch.Generator().manual_seed(12)).to(DEVICE)
     found, code = relaxed_test(p, q, x, u, bound_of(rule))
     right = rule.test(p, q, x)
     same(found, right)
@@ -154,10 +154,10 @@ def test_where_nothing_is_left_the_distribution_stays():
 
 @pytest.mark.parametrize("u", [0.0, 0.5, 1.0 - 2.0**-24])
 def test_a_code_of_probability_zero_is_never_drawn(u):
-    p = distributions(20, 1000, top_k=30, seed=13)
+    p = distributions(8, 1000, top_k=30, seed=13)
     x = p.argmax(-1)
     bound = bound_of(rules(1000)["delta"])
-    found, code = relaxed_test(p, None, x, torch.full((20,), u, device=DEVICE), bound)
+    found, code = relaxed_test(p, None, x, torch.full((8,), u, device=DEVICE), bound)
     assert (found.residual.gather(-1, code[:, None]) > 0).all()
 
 
@@ -178,7 +178,7 @@ def test_a_work_space_is_filled_and_may_be_used_again():
         judge(p[:1], q[:1], codes[:1], valid[:1], None, bound_of(rule), work)
 
 
-def test_what_does_not_fit_is_refused():
+def test_acceptance_that_does_not_fit_is_refused():
     p = distributions(2, 30, top_k=10, seed=40)
     x, u = p.argmax(-1), torch.zeros(2, device=DEVICE)
     with pytest.raises(DecoderError, match="residual=paper"):

@@ -1,0 +1,146 @@
+"""Without a GPU the kernels are still compiled for the GPUs they are written for: every launch that
+the wrappers make, for Hopper (CUDA) and CDNA3 (ROCm)."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from decoders.kernels import relaxed, tree_attention
+
+triton = pytest.importorskip("triton", reason="no kernels without Triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
+)
+TYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.bool: "i1",
+}
+HOPPER = ("cuda", 90, 32)
+CDNA3 = ("hip", "gfx942", 64)
+
+
+class Recorded:
+    """Stands in for a kernel: keeps the launch instead of making it."""
+
+    def __init__(self, kernel) -> None:
+        self.kernel, self.launches = kernel, []
+
+    def __getitem__(self, grid):
+        return lambda *args, **options: self.launches.append((grid, args, options))
+
+
+def specialised(value):
+    """A launch argument as Triton's own launcher would type it: (type, constant, aligned)."""
+    if isinstance(value, torch.Tensor):
+        return f"*{TYPES[value.dtype]}", None, True
+    if isinstance(value, float):
+        return "fp32", None, False
+    return ("constexpr", 1, False) if value == 1 else ("i32", None, value % 16 == 0)
+
+
+def compiled(recorded: Recorded, target):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    _, args, options = recorded.launches[-1]
+    signature, constants, attributes = {}, {}, {}
+    for at, name in enumerate(recorded.kernel.arg_names):
+        if at < len(args):
+            kind, constant, aligned = specialised(args[at])
+            if aligned:
+                attributes[(at,)] = [["tt.divisibility", 16]]
+        else:
+            kind, constant = "constexpr", options[name]
+        signature[name] = kind
+        if constant is not None:
+            constants[name] = constant
+    source = ASTSource(recorded.kernel, signature, constants, attributes)
+    own = {k: options[k] for k in ("num_warps", "num_stages") if k in options}
+    return triton.compile(source, target=GPUTarget(*target), options=own)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def attention(monkeypatch, queries, size, dtype, slots=440):
+    from decoders.kernels import tree_attention_programs as programs
+
+    recorded = Recorded(programs.attend_tree)
+    fake = SimpleNamespace(attend_tree=recorded, unit=programs.unit, PRECISION=programs.PRECISION)
+    monkeypatch.setattr(tree_attention, "programs", lambda name, device: fake)
+    monkeypatch.setattr(tree_attention, "processors", lambda device: 132)
+    cache = torch.empty(2, 2, 20, slots, size, dtype=dtype)
+    tree_attention.tree_attention(
+        torch.empty(2, queries, 3, 20, size, dtype=dtype),
+        torch.empty(2, queries, size // 2, dtype=torch.complex64),
+        torch.ones(2, queries, slots, dtype=torch.bool),
+        torch.arange(queries).repeat(2, 1),
+        *cache.unbind(0),
+    )
+    return recorded
+
+
+ATTENTION = [  # T, d, dtype, an instruction that must be there
+    (1, 64, torch.bfloat16, "mma.sync"),
+    (58, 64, torch.bfloat16, "wgmma.mma_async"),
+    (58, 100, torch.float16, "wgmma.mma_async"),
+    (58, 128, torch.float32, "wgmma.mma_async"),
+]
+
+
+@pytest.mark.parametrize(("queries", "size", "dtype", "instruction"), ATTENTION)
+def test_tree_attention_compiles_for_hopper(monkeypatch, cache, queries, size, dtype, instruction):
+    recorded = attention(monkeypatch, queries, size, dtype)
+    (programs, splits), _, _ = recorded.launches[0]
+    assert programs == 40 and splits > 1  # batch 1 with guidance does not leave the GPU idle
+    made = compiled(recorded, HOPPER)
+    assert made.metadata.shared <= 227 * 1024
+    code = made.asm["ptx"]
+    assert instruction in code
+    assert "cp.async" in code  # keys and values are fetched ahead
+    # What a program appends is behind a barrier before its loop over the cache.
+    steps = made.asm["ttir"]
+    stored = steps.index("tt.store")
+    loop = steps.index("scf.for", stored)
+    assert "barrier" in steps[steps.rindex("tt.store", 0, loop) : loop]
+
+
+def fused(monkeypatch, drawn, kind):
+    from decoders.kernels import relaxed_programs as programs
+
+    recorded = Recorded(programs.judge)
+    fake = SimpleNamespace(judge=recorded)
+    monkeypatch.setattr(relaxed, "programs", lambda name, device: fake)
+    p = torch.empty(2, 58, 16384)
+    codes = torch.zeros(2, 58, 1 if drawn else 10, dtype=torch.long)
+    table = torch.zeros(16384, 1001, dtype=torch.int32) if kind != "exact" else None
+    relaxed.judge(
+        p, p if drawn else None, codes, codes == 0, torch.empty(2, 58),
+        relaxed.Bound(table, 0 if table is None else 1000, kind, 2.0),
+    )  # fmt: skip
+    return recorded
+
+
+@pytest.mark.parametrize(("drawn", "kind"), [(True, "delta"), (False, "lambda"), (True, "exact")])
+def test_relaxed_acceptance_compiles_for_hopper(monkeypatch, cache, drawn, kind):
+    made = compiled(fused(monkeypatch, drawn, kind), HOPPER)
+    assert "bar.sync" in made.asm["ptx"]
+    assert made.asm["cubin"]
+
+
+def test_the_kernels_compile_for_rocm(monkeypatch, cache):
+    from decoders.kernels import tree_attention_programs as programs
+
+    monkeypatch.setattr(programs, "PRECISION", "ieee")  # what ROCm is given
+    assert compiled(attention(monkeypatch, 58, 64, torch.bfloat16), CDNA3).asm["hsaco"]
+    assert compiled(fused(monkeypatch, True, "delta"), CDNA3).asm["hsaco"]
