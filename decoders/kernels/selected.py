@@ -32,7 +32,8 @@ class Kernels:
     def _chosen(self, shape: AttentionShape, layers: int) -> Implementation:
         if self.fixed is None:
             # Half the slots are in use on average over an image's steps.
-            self.choices[shape] = choose(shape, layers=layers, used=max(shape.queries, shape.slots // 2))
+            used = max(shape.queries, shape.slots // 2)
+            self.choices[shape] = choose(shape, layers=layers, used=used)
             return implementation(self.choices[shape].name)
         reason = self.fixed.reason(shape)
         if reason is not None:

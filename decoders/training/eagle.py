@@ -9,6 +9,7 @@ side by side, told apart by the mask.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,22 @@ class Entries:
         return both[0], both[1]
 
 
+@dataclass(frozen=True)
+class Head:
+    """The target's head for float32 features: without autocast a half-precision target takes its
+    own dtype only."""
+
+    target: Transformer
+
+    @property
+    def forced(self) -> Tensor | None:
+        return self.target.forced
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        return self.target.logits(hidden.to(self.target.output.weight.dtype))
+
+
 class EagleLearner:
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); null starts from random weights and the target's embedding."""
@@ -65,7 +82,8 @@ class EagleLearner:
         seen = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
         out = self._run(ids, features, net.rope[: ids.shape[1]], seen, entries)[:, start:]
         places = torch.arange(1, codes.shape[1], device=codes.device)
-        drafted = [Drafted(places, out, self.target, features=True)]
+        head = Head(self.target)
+        drafted = [Drafted(places, out, head, features=True)]
         below = seen[:, start + roots]  # [R, m, T], what a root sees
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)  # [R, m, m]
@@ -74,7 +92,7 @@ class EagleLearner:
             place = roots + d - 1  # [m], of the code that is read
             below = torch.cat([below, same], -1)  # [R, m, T + (d - 1) m]
             out = self._run(own[:, place], out, net.rope[start + place], below, entries)
-            drafted.append(Drafted(place + 1, out, self.target, features=True))
+            drafted.append(Drafted(place + 1, out, head, features=True))
         return drafted
 
     def _run(
