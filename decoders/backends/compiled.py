@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,8 @@ CUDA_OPTIONS: dict[str, Any] = {"epilogue_fusion": True, "triton.cudagraphs": Fa
 @dataclass
 class Compiled:
     """torch.compile around every piece. `seconds`: spent compiling so far; autotune: on the CPU,
-    choose the kernel of every product by measurement (minutes a decoder)."""
+    choose the kernel of every product by measurement, and call all kernels from C++ (two minutes a
+    decoder)."""
 
     name: str = "compile"
     grows: bool = False
@@ -49,7 +51,8 @@ class Compiled:
     def _pieces(self, loop: Loop, run: Any) -> list[Piece]:
         device = device_of(run)
         options = dict(CPU_OPTIONS if device.type == "cpu" else CUDA_OPTIONS)
-        options["max_autotune"] = self.autotune and device.type == "cpu"
+        if device.type == "cpu":  # a third of a small verification is Python between kernels
+            options |= {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
         options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
         freeze = device.type == "cpu"
         return [(phase, self._compiled(piece, options, freeze)) for phase, piece in loop.pieces()]
@@ -66,12 +69,25 @@ class Compiled:
                 return ready(*args)
             begin, first = time.perf_counter(), False
             # TorchDynamo asks the global setting whether weights are constants, not the options.
-            with torch._inductor.config.patch(freezing=freeze):
+            with torch._inductor.config.patch(freezing=freeze), silent():
                 out = ready(*args)
             self.seconds += time.perf_counter() - begin
             return out
 
         return call
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keeps Inductor from writing a table of every product that it measured."""
+    from torch._inductor import select_algorithm
+
+    before = select_algorithm.PRINT_AUTOTUNE
+    select_algorithm.PRINT_AUTOTUNE = False
+    try:
+        yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = before
 
 
 def fresh(method: Callable[..., Any]) -> Callable[..., Any]:

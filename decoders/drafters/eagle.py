@@ -20,7 +20,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.models.shape import TransformerConfig, tables
-from decoders.models.transformer import Layer, additive, prefix_mask
+from decoders.models.transformer import Layer, additive, prefix_mask, turns
 
 
 class EagleNet(nn.Module):
@@ -147,7 +147,7 @@ class EagleSession:
         """ids, slots and places in the rotary table [R, T]; features [R, T, D]; bias [R, T, S]
         -> features [R, T, D]."""
         self.calls += 1
-        rope = self.net.rope[places.clamp_max(len(self.net.rope) - 1)][:, None]  # [R, 1, T, d / 2]
+        rope = turns(self.net.rope, places)[:, None]  # [R, 1, T, d / 2]
         index = self.cache.flat_index(slots)
         return self.net.run(ids, features, rope, bias[:, None], self.cache, index)
 

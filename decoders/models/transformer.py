@@ -72,12 +72,12 @@ def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotary embedding: x [2, R, H, T, d], neighbouring entries as complex numbers, times rope
-    complex64 [..., T, d / 2]; in float32 inside, the dtype of x outside."""
+    complex64 [..., T, d / 2] (compiled: `turns`); in float32 inside, the dtype of x outside."""
     pairs = x.float().unflatten(-1, (-1, 2))  # [2, R, H, T, d / 2, 2]
     if not torch.compiler.is_compiling():
         turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
         return turned.flatten(-2).to(x.dtype)
-    cos, sin = torch.view_as_real(rope).unbind(-1)  # Inductor writes no complex kernels
+    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).unbind(-1)
     re, im = pairs.unbind(-1)
     turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
     return turned.flatten(-2).to(x.dtype)
@@ -90,6 +90,14 @@ class KernelStep:
     kernel: Any  # a decoders.kernels.candidates.Implementation
     prepared: Any  # what its `prepare` made of mask and slots
     cache: KVCache
+
+
+def turns(table: Tensor, places: Tensor) -> Tensor:
+    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]; compiled: as
+    float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
+    if torch.compiler.is_compiling():
+        table = torch.view_as_real(table)
+    return table[places.clamp_max(len(table) - 1)]
 
 
 class Attention(nn.Module):
@@ -305,7 +313,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         x = self.embed(codes)  # [R, T, D]
-        rope = self.rope[(self.prefix + grid_index).clamp_max(len(self.rope) - 1)]  # [R, T, d / 2]
+        rope = turns(self.rope, self.prefix + grid_index)  # [R, T, d / 2]
         if self.kernels is not None:
             return self._run_kernels(x, rope, slots, mask, cache)
         return self._run(x, rope[:, None], mask, cache, cache.flat_index(slots))
