@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from decoders.compose import PartSpec
 
 
+REPLAYED = "replayed"  # what takes the place of a verdict, and part of such a decoder's name
+
+
 @dataclass(frozen=True)
 class Cell:
     """One decoder of the study with its sampling resolved. `key` names its folders."""
@@ -83,6 +86,12 @@ def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
         for cell, protocol, seed in runs
         for start in range(0, count, size)
     ]
+
+
+def is_replayed(loop: Any) -> bool:
+    """Whether a loop (its class, or built) replays recorded acceptance: its codes follow no
+    distribution, so its times are all that it is run for."""
+    return bool(getattr(loop, "replayed", False))
 
 
 def labels(entry: DecoderEntry, built: Decoder | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from bench.floor import floor_name
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
-from bench.study import Cell
+from bench.study import REPLAYED, Cell
 from metrics.errors import MetricError
 from metrics.latency import latency, speedup
 from metrics.stats import Interval
@@ -68,8 +68,10 @@ def summarise(
         found = [(line, preference)]
         for number, seed in enumerate(sorted(floor.seed.unique()), 1):
             found.append(_line(folder, floor[floor.seed == seed], "floor", scorer, number))
+        verdict = exactness.get(cell.entry.name, "")
+        unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
         for line, preference in found:
-            out.append(line | {"exactness": exactness.get(cell.entry.name, "")})
+            out.append(line | {"exactness": verdict} | unknown)
             preferences += [preference] if preference else []
     preferences += _real(rows, scorer) if preferences else []
     every = pd.DataFrame(out)

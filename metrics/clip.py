@@ -32,6 +32,10 @@ class ImageText(Protocol):
         """uint8 [n, 3, S, S] -> unit features [n, E] float32."""
         ...
 
+    def check(self, captions: Sequence[str]) -> None:
+        """Raises the MetricError that `text_features` would, before anything is computed."""
+        ...
+
     def text_features(self, captions: Sequence[str]) -> Tensor:
         """n captions -> unit features [n, E] float32. Raises MetricError for an empty one."""
         ...

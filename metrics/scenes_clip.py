@@ -113,6 +113,10 @@ class ScenesClip:
         features = features.float()
         return torch.nn.functional.normalize(features, dim=-1) if normalize else features
 
+    def check(self, captions: Sequence[str]) -> None:
+        """Raises MetricError for the first caption that `text_features` would refuse."""
+        self.tokenizer(captions)
+
     def text_features(self, captions: Sequence[str], normalize: bool = True) -> Tensor:
         """n captions -> features [n, E] float32; raises MetricError as the tokenizer does."""
         features: Tensor = self.model.encode_text(self.tokenizer(captions).to(self.device)).float()

@@ -100,6 +100,7 @@ class Measured:
     features: Mapping[str, str]
     figures: Mapping[str, Figure]
     seconds: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (prompt, seed) -> s
+    replayed: bool = False  # accepted lengths read off a recording
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
         features=_features(line),
         figures=figures,
         seconds=seconds,
+        replayed=line.get("exactness") == "replayed",
     )
 
 

@@ -93,7 +93,7 @@ class KernelStep:
 
 
 def turns(table: Tensor, places: Tensor) -> Tensor:
-    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]; compiled: as
+    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]; compiled:
     float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
     if torch.compiler.is_compiling():
         table = torch.view_as_real(table)

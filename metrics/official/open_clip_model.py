@@ -90,14 +90,18 @@ class OpenClip:
         pixels = (unit.to(self.device) - self.mean) / self.std  # [n, 3, P, P]
         return normalize(self.model.encode_image(pixels).float(), dim=-1)
 
+    def check(self, captions: Sequence[str]) -> None:
+        """Raises MetricError for an empty caption."""
+        for row, caption in enumerate(captions):
+            if not caption.strip():
+                raise MetricError(f"caption {row} is empty; a score needs its text")
+
     def text_features(self, captions: Sequence[str]) -> Tensor:
         """n captions, the prefix put before each -> unit features [n, E] float32.
 
         Captions are cut at the context's length. Raises MetricError for an empty caption.
         """
-        for row, caption in enumerate(captions):
-            if not caption.strip():
-                raise MetricError(f"caption {row} is empty; a score needs its text")
+        self.check(captions)
         tokens = self.tokenizer([self.kind.prefix + caption for caption in captions])  # [n, L]
         return normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
 

@@ -156,6 +156,9 @@ class Evaluation:
                     f"{found_here} {name} are too few for {', '.join(self.metrics)}: at least "
                     f"{least} are needed"
                 )
+        for metric in self.metrics:  # before any image is read
+            if METRICS[metric].captions:
+                self.networks.score(metric).clip.check(captions)
         seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
         found: list[Figure] = []
         for metric in self.metrics:

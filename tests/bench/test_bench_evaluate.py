@@ -96,6 +96,19 @@ def test_limit_takes_the_first_images_and_their_captions(scenes, tmp_path):
     assert score().value == score("limit=7").value
 
 
+def test_a_word_that_the_embedded_clip_does_not_know_stops_it_before_any_image(scenes, tmp_path):
+    images, captions, _ = scenes
+    lines = captions.read_text().splitlines()
+    captions.write_text("\n".join([*lines[:11], "a small red zebra on a plain grey background"]))
+    for file in image_files(images):
+        file.write_bytes(b"no picture")  # reading one would be another error
+    with pytest.raises(MetricError, match=r"does not know the word 'zebra' of 'a small red zebra"):
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(MetricError, match=r"0\.png"):  # the caption is not of the first ones
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", "limit=7"))
+
+
 NAMED = [{"image": f"{n}.png", "caption": f"picture {n}"} for n in (10, 2, 1)]
 
 

@@ -100,6 +100,10 @@ def test_right_padded_rows_are_rolled_and_said(tmp_path, caplog):
     text = made.encode(made.prompts)
     assert torch.equal(text.features, features) and torch.equal(text.mask, mask)
     assert "1 of 3 rows are padded on the right" in caplog.text
+    moved = made.to("meta")
+    assert moved.encode(made.prompts).features.device.type == "meta"
+    assert torch.equal(made.encode(made.prompts).features, features)  # still where it was
+    assert len(caplog.records) == 1  # moving it says nothing again
 
 
 @pytest.mark.parametrize("row", [[0, 0, 0], [1, 0, 1], [0, 1, 0]])

@@ -8,6 +8,7 @@ padding, as the encoders return it (METHODS 6); right-padded rows are rolled whe
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import logging
@@ -65,8 +66,11 @@ class FeatureCache:
                 self._same(first, row)
 
     def to(self, device: torch.device | str) -> FeatureCache:
-        """The same file, its features handed out on another device."""
-        return FeatureCache(self.path, device)
+        """The same file, its features handed out on another device: not opened again, so that what
+        was said of it is said once."""
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        return moved
 
     def sha256(self) -> dict[str, str]:
         """File name -> SHA-256."""

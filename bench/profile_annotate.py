@@ -1,0 +1,169 @@
+"""Names in a profile: which step, phase and part of a decoder an operator belongs to.
+
+From outside, for as long as a profile is recorded: a decoder's execution is wrapped, which knows
+where a step begins; its pieces carry the phases; and, where pieces run operator by operator, the
+calls of a step's parts (target forward, head, drafter, tree, rule, commit) are wrapped as well.
+Inside a compiled or recorded step there are no such calls, and phases are all there is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch.autograd.profiler import record_function
+
+PREFIX = "bench/"
+STEP = "step"
+TARGET, HEAD, DRAFTER, TREE, RULE, COMMIT = (
+    "target forward", "head", "drafter", "tree", "rule", "cache commit",
+)  # fmt: skip
+
+
+class Window:
+    """Lets the profiler run over `count` steps from step `first` on."""
+
+    def __init__(self, profiler: Any, first: int, count: int) -> None:
+        self.profiler, self.first, self.last = profiler, first, first + count - 1
+        self.at, self.running = 0, False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        if self.at == self.first:
+            self.profiler.start()
+            self.running = True
+        with record_function(PREFIX + STEP):
+            yield
+        if self.at == self.last:
+            self.stop()
+        self.at += 1
+
+    def stop(self) -> None:
+        """Ends the recording, if it runs."""
+        if self.running:
+            self.running = False
+            self.profiler.stop()
+
+
+class SteppedExecution:
+    """A decoder's execution that tells a window of every step."""
+
+    def __init__(self, inner: Any, window: Window) -> None:
+        self.inner, self.window = inner, window
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def step(self, loop: Any, run: Any) -> tuple[Any, ...]:
+        with self.window.step():
+            out: tuple[Any, ...] = self.inner.step(loop, run)
+        return out
+
+
+@contextmanager
+def annotated(decoder: Any, window: Window) -> Iterator[None]:
+    """Names everything of `decoder` for the block and leaves it as it was. A decoder without an
+    execution (a loop of someone's own) is one step as a whole."""
+    with ExitStack() as stack:
+        execution = getattr(decoder, "execution", None)
+        if execution is None:
+            generate = decoder.generate
+            put(stack, decoder, "generate", stepped(generate, window))
+        else:
+            put(stack, decoder, "execution", SteppedExecution(execution, window))
+            _phases(stack, decoder)
+        if execution is None or execution.name == "eager":
+            _parts(stack, decoder)
+        stack.callback(window.stop)
+        yield
+
+
+def stepped(work: Callable[..., Any], window: Window) -> Callable[..., Any]:
+    """`work` as one step."""
+
+    @functools.wraps(work)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with window.step():
+            return work(*args, **kwargs)
+
+    return call
+
+
+def labelled(label: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work` under a name of the profile."""
+
+    @functools.wraps(work)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with record_function(PREFIX + label):
+            return work(*args, **kwargs)
+
+    return call
+
+
+def put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Sets an attribute of an object, frozen or a module as it may be, until the stack closes."""
+    own = vars(owner)
+    if name in own:
+        stack.callback(object.__setattr__, owner, name, own[name])
+    else:
+        stack.callback(object.__delattr__, owner, name)
+    object.__setattr__(owner, name, value)
+
+
+def _phases(stack: ExitStack, decoder: Any) -> None:
+    """Names the pieces: those that are called as they are, and those a backend has prepared."""
+
+    def named(pieces: Any) -> list[Any]:
+        return [(phase, labelled(phase, piece)) for phase, piece in pieces]
+
+    pieces = decoder.pieces
+    put(stack, decoder, "pieces", lambda: named(pieces()))
+    for shape, kept in list(decoder.prepared.items()):
+        if isinstance(kept, list):  # compiled pieces; a recorded graph has none
+            stack.callback(decoder.prepared.__setitem__, shape, kept)
+            decoder.prepared[shape] = named(kept)
+
+
+def _parts(stack: ExitStack, decoder: Any) -> None:
+    """Names the calls inside pieces; an object that cannot take an attribute keeps its phase."""
+    target = getattr(getattr(decoder, "model", None), "target", None)
+    parts = [
+        (target, "forward_codes", TARGET), (target, "logits", HEAD),
+        (getattr(decoder, "tree", None), "grow", TREE),
+        (getattr(decoder, "rule", None), "test", RULE),
+        (getattr(decoder, "rule", None), "greedy", RULE),
+    ]  # fmt: skip
+    for owner, name, label in parts:
+        if hasattr(owner, "__dict__") and callable(getattr(owner, name, None)):
+            put(stack, owner, name, labelled(label, getattr(owner, name)))
+    drafter = getattr(decoder, "drafter", None)
+    for owner, name, after in ((drafter, "begin", _session), (target, "new_cache", _cache)):
+        if hasattr(owner, "__dict__") and callable(getattr(owner, name, None)):
+            put(stack, owner, name, _then(getattr(owner, name), after))
+
+
+def _then(make: Callable[..., Any], after: Callable[[Any], Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return after(make(*args, **kwargs))
+
+    return call
+
+
+def _session(session: Any) -> Any:
+    """A session lives for one image, so nothing need be put back."""
+    for name in ("advance", "expand"):
+        if hasattr(session, "__dict__") and callable(getattr(session, name, None)):
+            setattr(session, name, labelled(DRAFTER, getattr(session, name)))
+    return session
+
+
+def _cache(cache: Any) -> Any:
+    """A cache lives for one image; a wider one takes its place as the image grows."""
+    if hasattr(cache, "__dict__") and callable(getattr(cache, "commit", None)):
+        cache.commit = labelled(COMMIT, cache.commit)
+        if callable(getattr(cache, "widened", None)):
+            cache.widened = _then(cache.widened, _cache)
+    return cache

@@ -1,0 +1,112 @@
+"""`python -m bench scaling`: images a second and latency of a study's decoders by batch size.
+
+Why: at batch 1 a decoding step waits for weights and launches, and verifying a tree costs little
+more than a code. The larger the batch, the more a step computes, the more a tree costs, and the
+longer a batch waits for its slowest row; so speculative gains shrink. A speed-up without its batch
+size says nothing about serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.console import progress, say
+from bench.errors import ConfigError
+from bench.own_settings import at_least, own_settings, with_study
+
+if TYPE_CHECKING:
+    from bench.config import StudyConfig
+    from bench.scaling_cells import Cell
+    from bench.scaling_write import Scaling
+
+STUDY = "scaling"
+
+
+@dataclass(frozen=True)
+class ScalingSettings:
+    """`scaling.*`. A batch size is decoded `repeats` times, or more often where that makes fewer
+    than `images` images; warmups: untimed calls before, of every decoder and batch size."""
+
+    batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
+    repeats: int = 3
+    images: int = 8
+    warmups: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.batches:
+            raise ConfigError("scaling.batches is empty; for example scaling.batches=[1,4,16,64]")
+        for batch in self.batches:
+            if type(batch) is not int:
+                raise ConfigError(f"scaling.batches holds whole numbers, found {batch!r}")
+            at_least("an item of scaling.batches", batch, 1)
+        if len(set(self.batches)) < len(self.batches):
+            raise ConfigError(f"scaling.batches names a batch size twice: {self.batches}")
+        at_least("scaling.repeats", self.repeats, 2)
+        at_least("scaling.images", self.images, 1)
+        at_least("scaling.warmups", self.warmups, 0)
+
+    def calls(self, batch: int) -> int:
+        """Timed calls of a batch size."""
+        return max(self.repeats, -(-self.images // batch))
+
+
+def cmd_scaling(words: Sequence[str]) -> int:
+    """Times all decoders at all batch sizes in turns; prints the table, writes scaling.csv, .md,
+    .svg and .png. Settings are those of a study (default study=scaling) and scaling.NAME=.
+
+    1 where no batch size could be decoded; a cell that failed is a row with its error.
+    """
+    from bench.compose import compose_study
+    from bench.scaling_write import save, terminal
+
+    settings, rest = own_settings(ScalingSettings, "scaling", with_study(words, STUDY))
+    config = compose_study(rest)
+    made = measure(config, settings)
+    say(terminal(made))
+    for path in save(made, Path(config.run_dir)):
+        say(f"saved: {path}")
+    return 1 if all(row.error for row in made.rows) else 0
+
+
+def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
+    """Every decoder of the study at every batch size. Raises as a study's run does before it
+    starts; what a decoder raises is its cell's error."""
+    from bench.measure.device import prepare, provenance
+    from bench.plugins import call
+    from bench.runner import check_prompts, frozen_heap, load_model
+    from bench.scaling_cells import Meter, cells_of, rows_of
+    from bench.scaling_write import Scaling
+
+    device = prepare(config.backend)
+    count = max([*settings.batches, *map(settings.calls, settings.batches)])
+    prompts = call(config.prompts, count=count)
+    model = load_model(config, device, prompts)
+    check_prompts(model, prompts)
+    cells = cells_of(config, model, settings.batches)
+    meter = Meter(model, [prompt.text for prompt in prompts], config.seed)
+    calls = sum(settings.warmups + settings.calls(cell.batch) for cell in cells)
+    with frozen_heap(), progress(calls, "scaling", unit="call") as bar:
+        for cell in cells:
+            for _ in range(settings.warmups):
+                meter.run(cell, 0, timed=False)
+                bar.update()
+        for cell, turn in in_turns(cells, settings):
+            meter.run(cell, turn)
+            bar.update()
+    return Scaling(config, provenance(device), model.weights_sha256, rows_of(cells))
+
+
+def in_turns(cells: Sequence[Cell], settings: ScalingSettings) -> list[tuple[Cell, int]]:
+    """(cell, turn) in the order of the clock: all decoders of a batch size one after the other, the
+    first one rotating; then the next batch size; and all of it again."""
+    found: list[tuple[Cell, int]] = []
+    for turn in range(max(map(settings.calls, settings.batches))):
+        for batch in settings.batches:
+            if turn < settings.calls(batch):
+                same = [cell for cell in cells if cell.batch == batch]
+                first = turn % len(same)
+                found += [(cell, turn) for cell in [*same[first:], *same[:first]]]
+    return found

@@ -1,0 +1,120 @@
+"""Measuring what a search has chosen, by the runner's own latency protocol, and what it leaves:
+tune.csv, a decoder in YAML, a plot.
+
+Why the runner: the winner's figure must be one that any study would have found. AR and the chosen
+decoders take turns prompt by prompt, warmed up, on prompts that nothing was recorded on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from bench.config import DecoderEntry, StudyConfig
+from bench.records import write_atomically
+from bench.runner import run_study
+from bench.speed.tune import Candidate
+from metrics.latency import speedup
+from metrics.stats import Interval
+
+COLUMNS = [
+    "decoder", "rule", "tree", "nodes", "depth", "codes_a_step", "seconds_image", "speedup",
+    "acceptance", "moved_mean", "output_tv", "bound_max", "eligible", "frontier", "verdict",
+    "measured", "measured_lo", "measured_hi", "error",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A decoder's paired speed-up over AR; codes committed a target forward; seconds an image."""
+
+    speedup: Interval
+    mal: float
+    seconds: float
+
+
+def measure(
+    study: StudyConfig, entries: Sequence[DecoderEntry], folder: Path
+) -> dict[str, Measured]:
+    """Runs the latency protocol of `study` (AR alone) with `entries` beside AR; by entry's name.
+
+    The rows lie in `folder`/measured/<configuration hash>, so that a search that comes to the same
+    choice resumes. Entries that fail are left out. Raises what `run_study` raises.
+    """
+    config = dataclasses.replace(study, decoders=(*study.decoders, *entries))
+    config = dataclasses.replace(config, run_dir=str(folder / "measured" / config.hash))
+    rows = run_study(config).rows
+    ok = rows[(rows.status == "ok") & (rows.protocol == "latency")]
+    (baseline,) = (e.name for e in study.decoders if e.baseline)
+    found = {}
+    for entry in entries:
+        mine = ok[ok.decoder == entry.name]
+        if len(mine) < 2:
+            continue
+        ratio = speedup(seconds_by_prompt(ok[ok.decoder == baseline]), seconds_by_prompt(mine))
+        mal = float((mine.mal * mine.nfe).sum() / mine.nfe.sum())
+        found[entry.name] = Measured(ratio, mal, float(mine.seconds_total.mean()))
+    return found
+
+
+def seconds_by_prompt(rows: pd.DataFrame) -> dict[Any, float]:
+    """(prompt index, seed) -> seconds of prefill and decoding."""
+    keys = zip(rows.prompt_index, rows.seed, strict=True)
+    return dict(zip(keys, rows.seconds_total.astype(float), strict=True))
+
+
+def table(
+    candidates: Sequence[Candidate],
+    eligible: Sequence[Candidate],
+    front: Sequence[Candidate],
+    verdicts: Mapping[str, str],
+    measured: Mapping[str, Measured],
+) -> pd.DataFrame:
+    """One row a candidate, fastest prediction first. error: predicted over measured, less 1."""
+    rows = []
+    for c in sorted(candidates, key=lambda c: -c.prediction.speedup):
+        seen = measured.get(c.name)
+        interval = Interval(math.nan, math.nan, math.nan) if seen is None else seen.speedup
+        predicted = c.prediction.speedup
+        values = (
+            c.name, c.rule.label, c.tree.label, c.shape.nodes, c.shape.depth, c.prediction.codes,
+            c.prediction.seconds, predicted, "derived" if c.derived else "recorded", c.moved, c.tv,
+            c.bound, c in eligible, c in front, verdicts.get(c.name, ""), interval.value,
+            interval.lo, interval.hi, predicted / interval.value - 1,
+        )  # fmt: skip
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def write_csv(path: Path, rows: pd.DataFrame) -> None:
+    text = rows.to_csv(index=False).encode()
+    write_atomically(path, lambda file: file.write(text))
+
+
+def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Sequence[str]) -> None:
+    """An entry as an option of conf/decoder: `decoder=<the file's name>` composes it again.
+
+    verdict: the gate's, which becomes what `bench check` expects.
+    """
+    spec, parts = entry.spec, {}
+    for name in ("drafter", "tree", "acceptance", "loop"):
+        part = getattr(spec, name)
+        parts[name] = (
+            {"_target_": None} if part is None else {"_target_": part.target, **part.kwargs}
+        )
+    content: dict[str, Any] = {**parts}
+    sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
+    if sampling:
+        content["sampling"] = sampling
+    if verdict in ("exact", "bounded", "violates"):
+        content["expect"] = verdict
+    head = ["# @package _global_", *(f"# {line}" for line in comments)]
+    text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
+    write_atomically(path, lambda file: file.write(text.encode()))

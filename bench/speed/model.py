@@ -1,0 +1,258 @@
+"""What speed-up follows from the costs of a step and from how deep its drafts are accepted.
+
+Why: a speed-up that is measured but not explained may be luck of the machine, and one that can be
+predicted need not be measured for every tree. Nothing here touches a device: numbers in, numbers
+out.
+
+    codes a step  = 1 + sum_d P(accepted >= d)                     (the bonus or corrected code: 1)
+    seconds a step = draft(tree) + verify(N + 1) + accept
+    image          = prefill + steps(L - 1 codes) x seconds a step
+    speed-up       = image of AR / image of the decoder            ~ MAL x t_AR / t_step
+
+`steps` is exact under steps that are drawn independently from the recorded lengths: it knows that
+an image's last step is cut by its end, and that a batch waits for its slowest row. Costs of sizes
+that were not measured lie on straight lines between those that were; outside of them is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bench.errors import BenchError
+
+Paths = tuple[tuple[int, ...], ...]  # a static tree: child ranks from the root, one path a node
+NEVER = 1e-12  # probability of an unfinished row below which the rest of the sum is left out
+
+
+class SpeedError(BenchError):
+    """A prediction that cannot be made: a size outside those measured, no acceptance that deep."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds by size, measured at some sizes (ascending), straight lines between them."""
+
+    what: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in pairwise(self.sizes))
+        if not self.sizes or len(self.sizes) != len(self.seconds) or not rising:
+            raise SpeedError(
+                f"{self.what}: expected rising sizes with a time each, found {self.sizes} and "
+                f"{len(self.seconds)} times"
+            )
+        if not all(0 < s < float("inf") for s in self.seconds):
+            raise SpeedError(f"{self.what}: seconds must be positive, found {self.seconds}")
+
+    def at(self, size: int) -> float:
+        """Seconds at a size. SpeedError outside the measured range: nothing is extrapolated."""
+        if not self.sizes[0] <= size <= self.sizes[-1]:
+            raise SpeedError(
+                f"{self.what} was measured for {self.sizes[0]} to {self.sizes[-1]} codes, not for "
+                f"{size}; measure that size too"
+            )
+        right = bisect_left(self.sizes, size)
+        if self.sizes[right] == size:
+            return self.seconds[right]
+        (a, b), (x, y) = self.sizes[right - 1 : right + 1], self.seconds[right - 1 : right + 1]
+        return x + (y - x) * (size - a) / (b - a)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of the parts of a step at batch 1, by size.
+
+    ar: a whole AR step. verify: target forward with its distributions, by codes a row (N + 1).
+    advance: the drafter takes in committed codes, by their number (D + 1). draft: the drafter goes
+    on from w nodes and draws, by w. prefill: of the target; begin: of the drafter (its prefix).
+    """
+
+    ar: float
+    verify: Curve
+    advance: Curve
+    draft: Curve
+    prefill: float
+    begin: float
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """What a tree asks of a step. nodes: N; depth: D; branching: K; expands: nodes that each call
+    of the drafter goes on from; paths: None where the shape is not fixed."""
+
+    name: str
+    nodes: int
+    depth: int
+    branching: int
+    expands: tuple[int, ...]
+    paths: Paths | None
+
+    @property
+    def chain(self) -> bool:
+        return self.paths is not None and self.branching == 1
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Seconds of AR, for a batch of images at once: prefill, and every step after it."""
+
+    prefill: float
+    step: float
+
+    def image(self, length: int) -> float:
+        """Seconds of images of `length` codes: the prefill gives the first code."""
+        return self.prefill + (length - 1) * self.step
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a decoder, for a batch of images at once: what comes before the first step, and a
+    step; of the step's parts those that are known (NaN: a step that is one launch has none)."""
+
+    prefill: float
+    step: float
+    draft: float = math.nan
+    verify: float = math.nan
+    accept: float = math.nan
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """codes: a step, uncut; steps: an image (the slowest of a batch); seconds: an image (or a batch
+    of them); speedup: over AR."""
+
+    codes: float
+    steps: float
+    seconds: float
+    speedup: float
+
+
+def reach(images: Iterable[Sequence[int]], depth: int) -> tuple[float, ...]:
+    """P(accepted >= d) for d = 1..depth, over the steps of all images but each one's last.
+
+    images: accepted drafts by step (-1 past the end). The last step is cut by the image's end.
+    Raises SpeedError without any step, or with one that accepted more than `depth`.
+    """
+    whole = [[n for n in image if n >= 0][:-1] for image in images]
+    steps = np.array([n for image in whole for n in image], dtype=np.int64)
+    if not steps.size:
+        raise SpeedError("no steps to read acceptance from: every image took a single step")
+    if steps.max() > depth:
+        raise SpeedError(f"a step accepted {steps.max()} drafts in a tree of {depth} levels")
+    return tuple(float((steps >= d).mean()) for d in range(1, depth + 1))
+
+
+def conditional(reached: Sequence[float]) -> tuple[float, ...]:
+    """P(accepted >= d | accepted >= d - 1), d = 1..D; 0 at depths that were never tried."""
+    before = (1.0, *reached[:-1])
+    return tuple(r / b if b else 0.0 for r, b in zip(reached, before, strict=True))
+
+
+def shallower(reached: Sequence[float], depth: int) -> tuple[float, ...]:
+    """Reach of a chain of `depth` from that of a deeper chain: its first levels. A draft's chance
+    does not depend on what is drafted after it, so nothing is assumed. SpeedError if deeper."""
+    if depth > len(reached):
+        raise SpeedError(
+            f"acceptance was recorded to depth {len(reached)}, the tree has {depth} levels; record "
+            "a deeper chain"
+        )
+    return tuple(reached[:depth])
+
+
+def tree_reach(
+    paths: Paths, chain: Sequence[float], survival: Sequence[float]
+) -> tuple[float, ...]:
+    """Reach of a static tree from that of a chain and from how siblings fare.
+
+    survival[j - 1]: probability that a node's first j children are all rejected. A first child of
+    depth d is accepted with the chain's rate c_d; the children of rank 0..j - 1 are all rejected
+    with (1 - c_d) survival[j - 1] / survival[0]. Assumed: that the ratio is the same at all depths,
+    and that a node's children fare alike whatever the rank of the node itself. SpeedError where the
+    tree is deeper than the chain or wider than `survival`.
+    """
+    depth, width = max(map(len, paths)), 1 + max(path[-1] for path in paths)
+    rate = conditional(shallower(chain, depth))
+    if width > len(survival):
+        raise SpeedError(f"siblings were recorded to rank {len(survival)}, the tree has {width}")
+
+    def rejected(level: int, children: int) -> float:
+        """That the first `children` at this depth all fail."""
+        if not children:
+            return 1.0
+        more = survival[children - 1] / survival[0] if survival[0] > 0 else 1.0
+        return (1 - rate[level - 1]) * more
+
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    out = [0.0] * depth
+    for path in sorted(paths, key=len):
+        level, rank = len(path), path[-1]
+        found[path] = found[path[:-1]] * (rejected(level, rank) - rejected(level, rank + 1))
+        out[level - 1] += found[path]
+    return tuple(out)
+
+
+def codes_a_step(reached: Sequence[float]) -> float:
+    """1 + sum_d P(accepted >= d): MAL of an image without an end."""
+    return 1.0 + sum(reached)
+
+
+def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> float:
+    """Mean steps until all of `batch` rows have committed `length` codes.
+
+    Every step commits 1 + d codes with probability P(accepted = d), independently: E[max of B] =
+    sum_n (1 - P(n steps suffice)^B).
+    """
+    if length <= 0:
+        return 0.0
+    bounds = (1.0, *reached, 0.0)
+    pmf = np.array([a - b for a, b in pairwise(bounds)])  # P(accepted = d)
+    short = np.zeros(length)  # P(so many codes are committed), of those that are not enough
+    short[0] = 1.0
+    steps = 0.0
+    while (left := short.sum()) > NEVER:
+        steps += 1 - (1 - min(float(left), 1.0)) ** batch
+        short = np.concatenate([[0.0], np.convolve(short, pmf)])[:length]
+    return steps
+
+
+def step_seconds(costs: StepCosts, shape: TreeShape, accept: float) -> StepSeconds:
+    """A step with this tree: what was committed taken in and a drafter's call for every level, the
+    verification of N + 1 codes, and `accept` seconds for verdicts, walk, commit and bookkeeping."""
+    draft = costs.advance.at(shape.depth + 1) + sum(map(costs.draft.at, shape.expands))
+    verify = costs.verify.at(shape.nodes + 1)
+    return StepSeconds(
+        prefill=costs.prefill + costs.begin,
+        step=draft + verify + accept,
+        draft=draft,
+        verify=verify,
+        accept=accept,
+    )
+
+
+def predict(
+    baseline: Baseline, step: StepSeconds, reached: Sequence[float], length: int, batch: int = 1
+) -> Prediction:
+    """What a decoder with these costs and this acceptance does with images of `length` codes,
+    `batch` at a time; costs are those of such a batch."""
+    steps = expected_steps(length - 1, reached, batch)
+    seconds = step.prefill + steps * step.step
+    return Prediction(codes_a_step(reached), steps, seconds, baseline.image(length) / seconds)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the (cost to quality, speed) points that no other is at least as good as in both
+    and better in one, by rising cost. Of equal points the first one stays."""
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i))
+    kept: list[int] = []
+    for i in order:
+        if not kept or points[i][1] > points[kept[-1]][1]:
+            kept.append(i)
+    return kept

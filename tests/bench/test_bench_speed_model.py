@@ -1,0 +1,170 @@
+"""The speed model's arithmetic: costs between measured sizes, acceptance of trees that were not
+run, steps of an image, the frontier. Checked against enumeration and simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from bench.speed.model import (
+    Baseline,
+    Curve,
+    SpeedError,
+    StepCosts,
+    StepSeconds,
+    TreeShape,
+    codes_a_step,
+    conditional,
+    expected_steps,
+    front,
+    predict,
+    reach,
+    shallower,
+    step_seconds,
+    tree_reach,
+)
+
+CURVE = Curve("verification", (2, 6, 14), (1.0, 2.0, 6.0))
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(2, 1.0), (4, 1.5), (6, 2.0), (8, 3.0), (14, 6.0)])
+def test_costs_between_measured_sizes_lie_on_lines(size: int, seconds: float) -> None:
+    assert CURVE.at(size) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("size", [1, 15])
+def test_costs_outside_the_measured_sizes_are_an_error(size: int) -> None:
+    with pytest.raises(SpeedError, match=f"measured for 2 to 14 codes, not for {size}"):
+        CURVE.at(size)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds"), [((2, 2), (1.0, 1.0)), ((), ()), ((1,), (0.0,)), ((1, 2), (1.0,))]
+)
+def test_a_curve_that_is_none_is_refused(sizes: tuple[int], seconds: tuple[float]) -> None:
+    with pytest.raises(SpeedError):
+        Curve("x", sizes, seconds)
+
+
+def test_reach_leaves_out_the_step_that_the_images_end_cut() -> None:
+    reached = reach([[2, 0, 1, 0, -1], [1, 2, 0]], depth=3)
+    assert reached == (4 / 5, 2 / 5, 0.0)
+    assert conditional(reached) == (4 / 5, 1 / 2, 0.0)
+    assert codes_a_step(reached) == pytest.approx(2.2)
+    with pytest.raises(SpeedError, match="accepted 2 drafts in a tree of 1"):
+        reach([[2, 0]], depth=1)
+    with pytest.raises(SpeedError, match="no steps"):
+        reach([[2], []], depth=3)
+
+
+def test_a_shallower_chain_has_the_first_levels_of_a_deeper_one() -> None:
+    assert shallower((0.8, 0.4, 0.1), 2) == (0.8, 0.4)
+    with pytest.raises(SpeedError, match="recorded to depth 3, the tree has 4 levels"):
+        shallower((0.8, 0.4, 0.1), 4)
+
+
+def test_a_chain_is_a_tree_of_first_children() -> None:
+    chain = ((0,), (0, 0), (0, 0, 0))
+    assert tree_reach(chain, (0.8, 0.4, 0.1), (0.2, 0.1)) == pytest.approx((0.8, 0.4, 0.1))
+
+
+def walked(paths: Sequence[tuple[int, ...]], rates: Sequence[Sequence[float]], seed: int) -> float:
+    """Mean drafts accepted when children are tested in order: rates[depth][rank]."""
+    dice, known, total, rounds = random.Random(seed), set(paths), 0, 40000
+    for _ in range(rounds):
+        node: tuple[int, ...] = ()
+        while True:
+            ranks = [r for r in range(8) if (*node, r) in known]
+            taken = next((r for r in ranks if dice.random() < rates[len(node)][r]), None)
+            if taken is None:
+                break
+            node = (*node, taken)
+        total += len(node)
+    return total / rounds
+
+
+def test_a_tree_with_siblings_accepts_what_testing_its_children_in_order_would() -> None:
+    paths = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0))
+    first, second, third = [0.5, 0.6, 0.7], 0.4, 0.25  # later siblings fare alike at all depths
+    chain = (0.5, 0.5 * 0.6, 0.5 * 0.6 * 0.7)
+    survival = tuple(0.3 * f for f in (1.0, 1 - second, (1 - second) * (1 - third)))
+    rates = [[c, second, third] for c in first]
+    assert sum(tree_reach(paths, chain, survival)) == pytest.approx(walked(paths, rates, 1), 0.02)
+    with pytest.raises(SpeedError, match="siblings were recorded to rank 2, the tree has 3"):
+        tree_reach(paths, chain, survival[:2])
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_steps_of_an_image_agree_with_simulated_images(batch: int) -> None:
+    reached, length, dice = (0.7, 0.4, 0.35), 40, random.Random(0)
+    steps = []
+    for _ in range(6000):
+        slowest = 0
+        for _ in range(batch):
+            done = count = 0
+            while done < length:
+                u = dice.random()
+                done += 1 + sum(u < r for r in reached)
+                count += 1
+            slowest = max(slowest, count)
+        steps.append(slowest)
+    assert expected_steps(length, reached, batch) == pytest.approx(sum(steps) / 6000, rel=0.01)
+
+
+def test_steps_in_cases_that_can_be_counted() -> None:
+    assert expected_steps(255, ()) == pytest.approx(255)  # AR
+    assert expected_steps(10, (1.0, 1.0)) == pytest.approx(4)  # 3 + 3 + 3 + 1, cut by the end
+    assert expected_steps(0, (0.5,)) == 0
+
+
+COSTS = StepCosts(
+    ar=1.0,
+    verify=Curve("verification", (2, 10), (1.1, 1.9)),
+    advance=Curve("reading codes", (2, 5), (0.2, 0.5)),
+    draft=Curve("drafting", (1, 4), (0.1, 0.25)),
+    prefill=3.0,
+    begin=0.5,
+)
+TREE = TreeShape("a tree", 8, 3, 2, (2, 4), None)
+
+
+def test_a_step_adds_up_its_parts() -> None:
+    step = step_seconds(COSTS, TREE, accept=0.15)
+    assert step.draft == pytest.approx(
+        0.4 + 0.15 + 0.25
+    )  # 4 codes read, 2 and 4 nodes gone on from
+    assert step.verify == pytest.approx(1.8)
+    assert step.step == pytest.approx(0.8 + 1.8 + 0.15)
+    assert step.prefill == 3.5
+
+
+def test_the_speed_up_is_that_of_an_image_with_its_prefill() -> None:
+    step = StepSeconds(prefill=3.5, step=2.0)
+    made = predict(Baseline(3.0, 1.0), step, (1.0, 1.0, 1.0), length=257)
+    assert made.codes == 4 and made.steps == pytest.approx(64)
+    assert made.seconds == pytest.approx(3.5 + 64 * 2.0)
+    assert made.speedup == pytest.approx((3.0 + 256) / 131.5)
+    long = predict(Baseline(0, 1.0), StepSeconds(0.0, 2.0), (1.0,) * 3, length=40001)
+    assert long.speedup == pytest.approx(4 * 1.0 / 2.0, rel=1e-3)  # MAL x t_AR / t_step
+
+
+def test_a_batch_waits_for_its_slowest_row() -> None:
+    baseline, step, reached = Baseline(0.0, 1.0), StepSeconds(0.0, 1.0), (0.6, 0.3)
+    alone = predict(baseline, step, reached, length=65)
+    many = predict(baseline, step, reached, length=65, batch=16)
+    assert many.steps > alone.steps + 1 and many.speedup < alone.speedup
+    assert many.codes == alone.codes
+
+
+def test_the_front_keeps_what_nothing_beats() -> None:
+    points = [(0.0, 1.0), (0.0, 1.2), (0.1, 1.1), (0.2, 2.0), (0.3, 2.0), (0.2, 1.9), (0.0, 1.2)]
+    assert front(points) == [1, 3]
+    assert front([]) == []
+
+
+def test_parts_that_are_not_known_do_not_count() -> None:
+    assert math.isnan(StepSeconds(1.0, 2.0).draft)
+    assert predict(Baseline(1, 1), StepSeconds(1.0, 2.0), (0.5,), 10).seconds > 0

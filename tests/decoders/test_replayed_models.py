@@ -1,0 +1,109 @@
+"""Models with random weights: official shapes, usable like any other model, and no pictures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.checkpoints import MODELS, class_conditional
+from bench.costs import Shape
+from decoders.acceptance.lantern_pp import LanternPP
+from decoders.api import DecoderError, ImageModel
+from decoders.autoregressive import Autoregressive
+from decoders.drafters.eagle import Eagle
+from decoders.models import unweighted
+from decoders.models.unweighted import PRESETS, Preset, config_of, load
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+from decoders.trees.static import Static
+
+SMALL = {
+    "caption": Preset(
+        width=64, layers=3, ffn=96, grid=4, codes=48, latent=8, heads=4, text=(6, 16)
+    ),
+    "class": Preset(width=64, layers=3, ffn=96, grid=4, codes=48, latent=8, heads=4, classes=10),
+    "tokens": Preset(
+        width=64, layers=3, ffn=96, grid=4, codes=48, latent=16, heads=4, tokens=200, prefix=8,
+        row_end=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, preset in SMALL.items():
+        monkeypatch.setitem(unweighted.PRESETS, name, preset)
+
+
+def prompts(kind: str) -> list[str]:
+    return ["3", "7"] if kind == "class" else ["a red circle", "a small blue square"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_the_published_shapes(preset: str) -> None:
+    known = class_conditional("3B") if preset == "llamagen_3b" else MODELS[preset].shape
+    found = Shape.of(config_of(preset))
+    for name in ("vocab", "width", "layers", "ffn", "length", "prefix", "tokens", "qk_norm"):
+        assert getattr(found, name) == getattr(known, name), name
+    heads = config_of(preset).heads
+    assert heads == {1280: 20, 3200: 32, 4096: 32}[known.width]
+
+
+def test_conventions_are_those_of_the_loaders() -> None:
+    llamagen, lumina = config_of("llamagen_xl_256"), config_of("lumina_mgpt_7b_768")
+    assert (llamagen.prefix_rope, llamagen.pads, llamagen.positions) == ("zero", "released", "grid")
+    assert (lumina.positions, lumina.row_end, lumina.conditioning) == ("line", True, "tokens")
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_random_model_decodes_like_any_other(small: None, kind: str) -> None:
+    model = load(kind, dtype="float32")
+    text = model.text.encode(prompts(kind))
+    noise = Noise.for_prompts(0, prompts(kind), model.target.length)
+    rule = LanternPP(model, k=4, lam=3.0)
+    for decoder in (
+        Autoregressive(model, model.sampling),
+        Speculative(model, model.sampling, Eagle(model), Static(choices="binary_8"), rule),
+    ):
+        codes = decoder.generate(text, noise).codes
+        assert codes.shape == (2, model.target.length)
+        assert int(codes.min()) >= 0 and int(codes.max()) < model.target.vocab_size
+        assert not torch.equal(codes[0], codes[1])
+
+
+def test_logits_are_flat_and_no_code_is_certain(small: None) -> None:
+    model = load("caption", dtype="float32")
+    text = model.text.encode(prompts("caption"))
+    cache = model.target.new_cache(2, model.target.prefix)
+    logits = model.target.logits(model.target.prefill(text, 1, cache)[:, -1])
+    assert 0.5 < float(logits.std()) < 2
+    assert float(logits.softmax(-1).max()) < 0.5
+
+
+def test_weights_follow_the_seed_and_say_that_they_are_random(small: None) -> None:
+    def weight(model: ImageModel) -> torch.Tensor:
+        return model.target.output.weight  # type: ignore[attr-defined, no-any-return]
+
+    one, same, other = load("caption"), load("caption"), load("caption", seed=1)
+    assert torch.equal(weight(one), weight(same))
+    assert not torch.equal(weight(one), weight(other))
+    assert "random" in str(one.weights_sha256) and one.weights_sha256 != other.weights_sha256
+    assert weight(one).dtype == torch.bfloat16
+
+
+def test_a_prompt_has_the_same_features_in_any_batch(small: None) -> None:
+    text = load("caption").text
+    pair, alone = text.encode(prompts("caption")), text.encode(prompts("caption")[1:])
+    assert torch.equal(pair.features[1], alone.features[0])
+    assert bool(pair.mask[:, -1].all()) and not bool(pair.features[~pair.mask].any())
+
+
+def test_no_pictures_and_no_unknown_preset(small: None) -> None:
+    model = load("caption")
+    assert not model.draws
+    with pytest.raises(DecoderError, match="random weights draws no pictures"):
+        model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
+    with pytest.raises(DecoderError, match=r"unknown preset 'llamagen_9b'; known: .*anole_7b"):
+        load("llamagen_9b")
+    with pytest.raises(DecoderError, match="not empty"):
+        model.text.encode([" "])
