@@ -40,7 +40,7 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution is a name of `EXECUTIONS`, see decoders.backends; attention one of decoders.kernels, or
+    execution is one of `EXECUTIONS`, see decoders.backends; attention one of decoders.kernels, or
     `auto`: plain products on a CPU, measured shape by shape on a GPU."""
 
     name: str

@@ -109,18 +109,19 @@ def explore(search: Search, prompts: Sequence[str]) -> list[Candidate]:
     raises, SpeedError."""
     shapes = [shape_of(tree.built) for tree in search.trees]
     follows = [derivable(shape, search.shop.sampling) for shape in shapes]
-    chain = _chain(search, [s for s, f in zip(shapes, follows, strict=True) if f])
+    chained = [s for s, f in zip(shapes, follows, strict=True) if f]
+    chain, width = _chain(search, chained), max((s.branching for s in chained), default=1)
     runs = len(search.rules) * (follows.count(False) + (chain is not None))
     out: list[Candidate] = []
     with progress(1 + len(shapes) + runs, "tune", unit="step") as bar:
         costs = _costs(search, prompts[:1], bar)
         for rule in search.rules:
-            base = None if chain is None else _record(search, chain, rule, prompts, bar)
+            base = None if chain is None else _record(search, chain, rule, prompts, width, bar)
             for tree, shape, follow in zip(search.trees, shapes, follows, strict=True):
                 if follow and base is not None:
                     seen = dataclasses.replace(base, reached=derived(shape, base))
                 else:
-                    seen = _record(search, tree, rule, prompts, bar)
+                    seen = _record(search, tree, rule, prompts, 1, bar)
                 out.append(_candidate(search, tree, rule, shape, seen, costs, follow))
     return out
 
@@ -133,10 +134,12 @@ def _chain(search: Search, shapes: Sequence[TreeShape]) -> Part | None:
     return Part(option, build_part(option.spec, search.model))
 
 
-def _record(search: Search, tree: Part, rule: Part, prompts: Sequence[str], bar: Any) -> Recorded:
+def _record(
+    search: Search, tree: Part, rule: Part, prompts: Sequence[str], width: int, bar: Any
+) -> Recorded:
+    """width: siblings to look at."""
     told = search.told
     bar.set_postfix_str(f"recording {rule.option.slug} on {tree.option.slug}", False)
-    width = max(tree.built.branching for tree in search.trees)
     found = record(
         search.shop, tree.built, rule.built, prompts, told.study.seed, told.tune.pairs, width
     )
