@@ -151,7 +151,7 @@ def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
          "derived" if c.derived else "recorded"]
         for c in list(reversed(front))[:SHOWN]
     ]  # fmt: skip
-    head = f"{count} candidates, {kept} in the class asked for; not beaten in speed and quality:\n"
+    head = f"{count} candidates, {kept} within the limits; not beaten in speed and quality:\n"
     return head + table(
         ["rule", "tree", "codes a step", "predicted speed-up", "mass moved", "output TV",
          "acceptance"],

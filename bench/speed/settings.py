@@ -49,6 +49,8 @@ class TuneConfig:
             raise ConfigError(f"tune.tv is a total variation from 0 to 1, found {self.tv}")
         for name, least in (("prompts", 1), ("pairs", 1), ("probes", 1), ("measure", 1)):
             at_least(f"tune.{name}", getattr(self, name), least)
+        if self.out is not None and not self.out.endswith(".yaml"):
+            raise ConfigError(f"tune.out must end in .yaml, found {self.out!r}")
         for name in ("trees", "rules"):
             if not getattr(self, name):
                 raise ConfigError(f"tune.{name} is empty: expected at least one item")

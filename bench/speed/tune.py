@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
+
 from bench.config import DecoderEntry
 from bench.console import progress
 from bench.errors import ConfigError
@@ -24,7 +26,7 @@ from bench.speed.costs import baseline_of, in_place
 from bench.speed.model import Baseline, Prediction, StepSeconds, TreeShape, front, predict
 from bench.speed.parts import Workshop, shape_of
 from bench.speed.settings import Option, TuneStudy, chain_option
-from decoders.api import Decoder, ImageModel
+from decoders.api import AcceptRule, Decoder, ImageModel
 from decoders.compose import build_decoder, build_part
 
 log = logging.getLogger(__name__)
@@ -99,9 +101,22 @@ def begin(told: TuneStudy, model: ImageModel) -> Search:
     shop = Workshop(model, sampling, entry.spec.loop, drafter)
     trees = [Part(o, build_part(o.spec, model)) for o in told.trees]
     rules = [Part(o, build_part(o.spec, model)) for o in told.rules]
+    if told.tune.exactness == "exact":
+        rules = [rule for rule in rules if declared(rule.built, model) == 0]
+        if not rules:
+            raise ConfigError("every rule of tune.rules is relaxed; add {acceptance: exact}")
     for tree in trees:
         shop.decoder(tree.built, rules[0].built)  # a loop may refuse a tree
     return Search(told, model, shop, trees, rules)
+
+
+def declared(rule: AcceptRule, model: ImageModel, rows: int = 16) -> float:
+    """The largest bound that a rule declares over some codes of a random distribution: zero where
+    it moves nothing, whatever its settings."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(rows, model.target.vocab_size, generator=generator).softmax(-1)  # [n, V]
+    x = torch.multinomial(p, 1, generator=generator)[:, 0]  # [n]
+    return float(rule.test(p.to(model.device), None, x.to(model.device)).bound.max())
 
 
 def explore(search: Search, prompts: Sequence[str]) -> list[Candidate]:

@@ -17,8 +17,10 @@ from bench.speed.acceptance import derivable, derived, drawn, record, sibling_su
 from bench.speed.model import codes_a_step
 from bench.speed.parts import Workshop, shape_of
 from bench.speed.settings import combinations, compose_tune
+from bench.speed.tune import declared
 from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
+from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError, Sampling, VerifiedPairs
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
@@ -63,6 +65,11 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
         (["tune.tv=1.5"], "total variation from 0 to 1"),
         (["tune.prompts=0"], "tune.prompts must be at least 1"),
         (["tune.trees=[]"], "tune.trees is empty"),
+        (["tune.out=mine.json"], "tune.out must end in .yaml"),
+        (
+            ["tune.exactness=exact", "tune.rules=[{acceptance: lantern, k: 4}]"],
+            "every rule of tune.rules is relaxed",
+        ),
         (["tune.trees=[{tree: chainn}]"], "unknown tree 'chainn'; did you mean 'chain'"),
         (["tune.trees=[chain]"], "must be {tree: NAME, ...}, found 'chain'"),
         (["tune.rules=[{acceptance: lantern, kk: 3}]"], "acceptance.k"),
@@ -85,7 +92,7 @@ def test_bad_settings_are_refused_before_any_work(
 def test_a_search_ends_in_a_decoder_that_composes_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*SMALL, TREES, RULES, f"run_dir={tmp_path}", "tune.exactness=exact", "tune.measure=1"]
+    words = [*SMALL, TREES, RULES, f"run_dir={tmp_path}", "tune.tv=0.001", "tune.measure=1"]
     assert main(["tune", *words]) == 0
     rows = pd.read_csv(tmp_path / "tune.csv")
     assert len(rows) == 6
@@ -176,6 +183,13 @@ def test_the_shape_of_a_tree_counts_the_drafters_calls() -> None:
     assert wide.expands == (2, 1) and wide.branching == 2
     assert shape_of(Dynamic(depth=4, top_k=3, nodes=9)).expands == (3, 3, 3)
     assert shape_of(Dynamic(depth=1, top_k=3, nodes=3)).expands == ()
+
+
+def test_a_relaxed_rule_is_known_by_the_bound_it_declares() -> None:
+    assert declared(Exact(), MODEL) == 0 and declared(Lantern(MODEL, k=3, delta=0.0), MODEL) == 0
+    assert declared(Lantern(MODEL, k=3, delta=0.1), MODEL) == pytest.approx(0.1)
+    assert declared(LanternPP(MODEL, k=3, lam=1.0), MODEL) == 0
+    assert declared(LanternPP(MODEL, k=3, lam=2.0), MODEL) > 0
 
 
 def test_an_impossible_tree_is_named() -> None:
