@@ -143,14 +143,14 @@ def test_the_machine_is_measured_in_seconds_and_no_faster_than_it_is():
         began = time.perf_counter()
         weights.max()
         times.append(time.perf_counter() - began)
-    # Another reduction over as many bytes reads no faster than the best of ours (by half, for
-    # noise), and not a hundred times slower.
+    # Another reduction over as many bytes, from the same cache, is within a factor of ten: other work
+    # on the machine may slow either of the two.
     seen = weights.nbytes / min(times)
-    assert seen / 100 < rates.weights_bytes_per_s and seen < 1.5 * rates.bytes_per_s
+    assert seen / 100 < rates.weights_bytes_per_s and seen < 10 * rates.weights_bytes_per_s
     x = torch.randn(384, 384)
     began = time.perf_counter()
     F.linear(x, x)
-    assert 2 * 384**3 / (time.perf_counter() - began) < 1.5 * rates.operations_per_s
+    assert 2 * 384**3 / (time.perf_counter() - began) < 10 * rates.operations_per_s
     assert (rates.threads, rates.dtype, rates.name) == (torch.get_num_threads(), "float32", "here")
 
 
