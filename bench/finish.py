@@ -112,7 +112,7 @@ def _replayed(cell: Cell) -> bool:
 
 def _replay(cell: Cell) -> Verdict:
     """No gate: its codes are not meant to follow any distribution."""
-    says = "accepted lengths are read off a recording; only its times mean anything"
+    says = "accepted lengths are stated or recorded; only its times mean anything"
     return Verdict(cell.entry.name, REPLAYED, float("nan"), says, cell.entry.expect, REPLAYED)
 
 

@@ -131,6 +131,23 @@ def open_folder(
         yield RunFolder(path)
 
 
+def read_identity(path: Path) -> dict[str, Any]:
+    """study.json of a run: schema_version, config_hash, config, machine. Raises FolderError where
+    there is none, or another kind of file."""
+    study = path / "study.json"
+    try:
+        found = json.loads(study.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(
+            f"{path} holds no run; `python -m bench run` with the same words makes one"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FolderError(f"{study} is damaged ({error}); choose another run_dir=") from error
+    if not isinstance(found, dict) or not {"config_hash", "config", "machine"} <= set(found):
+        raise FolderError(f"{study} is no study.json of a run; choose another run_dir=")
+    return found
+
+
 def check_space(path: Path, images: int, bytes_per_image: int = 60_000) -> None:
     """Raises DiskFullError before work starts where `images` rows with pictures would not fit."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
@@ -157,18 +174,18 @@ def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
             f"{wanted['schema_version']}; {advice}"
         )
     if found.get("config_hash") != wanted["config_hash"]:
-        shown = _differences(found.get("config", {}), wanted["config"])
+        shown = differences(found.get("config", {}), wanted["config"])
         raise FolderError(f"{path} holds another configuration: {shown}; {advice}")
     if found.get("machine") != wanted["machine"]:
-        shown = _differences(found.get("machine", {}), wanted["machine"])
+        shown = differences(found.get("machine", {}), wanted["machine"])
         raise FolderError(
             f"{path} was measured on another machine, and times of two machines do not compare: "
             f"{shown}; {advice}"
         )
 
 
-def _differences(found: Any, wanted: Any) -> str:
-    """The settings that differ, as `key: there -> here`."""
+def differences(found: Any, wanted: Any) -> str:
+    """The settings of two plain containers that differ, as `key: there -> here`."""
     old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
     keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
     lines = [f"{k}: {old.get(k, 'absent')} -> {new.get(k, 'absent')}" for k in keys[:MAX_SHOWN]]

@@ -35,8 +35,9 @@ PROVENANCE = (
     "prompt_hash", "started_at",
 )  # fmt: skip
 RECORD_COLUMNS = (
-    "schema_version", "study", "protocol", "model", "decoder", "tree", "acceptance", "backend",
-    "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "status", "error",
+    "schema_version", "study", "protocol", "model", "decoder", "loop", "tree", "acceptance",
+    "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "status",
+    "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
     "accepted", "kind", "moved", "bound", "tv_output", "tv_output_bound", "image", *PROVENANCE,
 )  # fmt: skip

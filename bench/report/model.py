@@ -19,6 +19,7 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
 from bench.measure.rates import MachineRates
+from bench.study import REPLAYED
 
 NOISE_FLOORS = 2  # a quality difference of at most so many reseed floors is noise
 
@@ -50,6 +51,16 @@ class Entry:
     def failed(self) -> bool:
         """True when the entry has no figures to show."""
         return str(self.row["status"]).startswith("fail")
+
+    @property
+    def replayed(self) -> bool:
+        """True when its accepted lengths are stated or recorded, not decided by its rule."""
+        return self.text("exactness") == REPLAYED
+
+    @property
+    def loop(self) -> str:
+        """The decoding loop in its own words; "" without rows."""
+        return as_text(self.records["loop"].iloc[0]) if len(self.records) else ""
 
     @property
     def ok(self) -> pd.DataFrame:

@@ -35,10 +35,12 @@ def legend(run: Run) -> list[str]:
         "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
         f"bound) or violates. {ABSENT}: not measured.",
     ]
-    if any(entry.text("exactness") == REPLAYED for entry in run.entries):
+    sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
+    if sources:
         lines.append(
-            f"{REPLAYED.capitalize()}: accepted lengths are read off a recording, every step is "
-            "really computed. Only the times mean anything: the codes follow no distribution."
+            f"{REPLAYED.capitalize()}: how many drafts a step accepts is stated or read off a "
+            f"recording ({'; '.join(sources)}), every step is really computed. Only the times mean "
+            "anything: the codes follow no distribution."
         )
     for section in run.sections:
         width = {name: section.floor_width(name) for name in ("fid", "clip")}

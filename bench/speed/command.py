@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bench.speed.tune import Candidate, Search
 
 SHOWN = 16  # frontier points printed
+CLASS = {"exact": "exact", "bounded": "exact or bounded"}  # tune.exactness in words
 
 
 def cmd_predict(words: Sequence[str]) -> int:
@@ -71,9 +72,13 @@ def _speedups(found: Sequence[Row]) -> str:
 
 
 def _parts(found: Sequence[Row]) -> str:
-    """Milliseconds of a step's parts, predicted and as the run charged them."""
-    names = ("draft", "verify", "accept")
+    """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
+    names = ("step", "draft", "verify", "accept")
     rows = [
+        [name, _ms(now), _ms(then), *["—"] * (2 * len(names) - 2)]
+        for name, now, then in dict.fromkeys(row.ar for row in found)
+    ]
+    rows += [
         [row.decoder, *(_ms(getattr(s, n)) for n in names for s in (row.step, row.recorded))]
         for row in found
         if row.ran
@@ -87,12 +92,15 @@ def _ms(seconds: float) -> str:
 
 def cmd_tune(words: Sequence[str]) -> int:
     """Searches trees and rules, prints the frontier, measures the best against AR and writes the
-    winner as a decoder. 1 where nothing is in the class asked for."""
+    winner as a decoder. 1 where nothing is in the class asked for, or nothing could be measured."""
     from bench.speed.settings import compose_tune
     from bench.speed.tune import choose, eligible, entry_of, explore, frontier
+    from bench.speed.tuned import claim
 
     told = compose_tune(words)
     folder = Path(told.study.run_dir)
+    out = Path(told.tune.out) if told.tune.out else folder / "decoder" / "tuned.yaml"
+    claim(out)
     search, prompts = _loaded(told)
     candidates = explore(search, prompts)
     kept = eligible(search, candidates)
@@ -101,18 +109,41 @@ def cmd_tune(words: Sequence[str]) -> int:
     chosen = choose(search, kept)
     entries, verdicts = [entry_of(search, c) for c in chosen], search.verdicts
     if not chosen:
-        limit = "" if told.tune.tv is None else f" with output TV at most {told.tune.tv}"
-        complain(f"no candidate is {told.tune.exactness}{limit}: widen tune.rules or tune.trees")
+        complain(_nothing(told, candidates, kept, verdicts))
     del search
     _release()
     measured = _measure(told, entries, folder) if entries else {}
     _write(told, candidates, kept, front, verdicts, measured, folder)
-    if not measured:
+    if not chosen:
         return 1
     say("\n" + _measured(chosen, measured, verdicts))
+    if not measured:
+        complain(f"no chosen decoder could be measured; the rows below {folder / 'measured'} say "
+                 "why (column error)")  # fmt: skip
+        return 1
     best = max(measured, key=lambda name: measured[name].speedup.value)
-    _winner(told, next(e for e in entries if e.name == best), measured[best], verdicts, folder)
+    _winner(told, next(e for e in entries if e.name == best), measured[best], verdicts, out)
     return 0
+
+
+def _nothing(
+    told: TuneStudy,
+    candidates: Sequence[Candidate],
+    kept: Sequence[Candidate],
+    verdicts: dict[str, str],
+) -> str:
+    """Why no candidate is left, and what to change."""
+    if not kept:
+        least = min(c.tv for c in candidates)
+        return (
+            f"no candidate's output TV is at most tune.tv={told.tune.tv:g}, the least is "
+            f"{least:.3f}; raise tune.tv or add milder rules to tune.rules"
+        )
+    judged = "; ".join(f"{name}: {words}" for name, words in sorted(verdicts.items()))
+    return (
+        f"the exactness gate finds no candidate {CLASS[told.tune.exactness]} ({judged}); add "
+        "milder rules to tune.rules or widen tune.exactness"
+    )
 
 
 def _loaded(told: TuneStudy) -> tuple[Search, list[str]]:
@@ -145,14 +176,16 @@ def _measure(told: TuneStudy, entries: list[DecoderEntry], folder: Path) -> dict
 
 
 def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
+    head = f"{count} candidates, {kept} within the limits"
+    if not front:
+        return head
     rows = [
         [c.rule.label, c.tree.label, f"{c.prediction.codes:.2f}", f"{c.prediction.speedup:.2f}",
          f"{c.moved:.3f}", "—" if math.isnan(c.tv) else f"{c.tv:.3f}",
          "derived" if c.derived else "recorded"]
         for c in list(reversed(front))[:SHOWN]
     ]  # fmt: skip
-    head = f"{count} candidates, {kept} within the limits; not beaten in speed and quality:\n"
-    return head + table(
+    return f"{head}; not beaten in speed and quality:\n" + table(
         ["rule", "tree", "codes a step", "predicted speed-up", "mass moved", "output TV",
          "acceptance"],
         rows,
@@ -201,24 +234,16 @@ def _write(
 
 
 def _winner(
-    told: TuneStudy,
-    entry: DecoderEntry,
-    found: Measured,
-    verdicts: dict[str, str],
-    folder: Path,
+    told: TuneStudy, entry: DecoderEntry, found: Measured, verdicts: dict[str, str], out: Path
 ) -> None:
-    from bench.speed.measured import write_decoder
+    from bench.speed.tuned import MARK, command, write_decoder
 
-    out = Path(told.tune.out) if told.tune.out else folder / "decoder" / "tuned.yaml"
-    ratio, verdict = found.speedup, verdicts[entry.name]
-    study = told.study
+    ratio, verdict, study = found.speedup, verdicts[entry.name], told.study
+    run = command(out, told.words)
     comments = [
         f"{entry.name}: {ratio.value:.2f} times AR [{ratio.lo:.2f}, {ratio.hi:.2f}], {verdict}.",
-        f"Found by `bench tune` for {study.model.name} on {study.backend.device} "
+        f"{MARK} for {study.model.name} on {study.backend.device} "
         f"({study.backend.dtype}, {study.backend.name}).",
     ]
     write_decoder(out, entry, verdict.split(" (")[0], comments)
-    say(f"winner: {entry.name}, written to {out}")
-    if out.parent.name == "decoder":
-        root = out.parent.parent.resolve()
-        say(f"use it: decoders=[ar,{out.stem}] hydra.searchpath=[file://{root}]")
+    say(f"winner: {entry.name}, written to {out}; to run it:\n  {run}")

@@ -1,5 +1,5 @@
 """Measuring what a search has chosen, by the runner's own latency protocol, and what it leaves:
-tune.csv, a decoder in YAML, a plot.
+tune.csv.
 
 Why the runner: the winner's figure must be one that any study would have found. AR and the chosen
 decoders take turns prompt by prompt, warmed up, on prompts that nothing was recorded on.
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from bench.config import DecoderEntry, StudyConfig
 from bench.records import write_atomically
@@ -96,25 +95,3 @@ def table(
 def write_csv(path: Path, rows: pd.DataFrame) -> None:
     text = rows.to_csv(index=False).encode()
     write_atomically(path, lambda file: file.write(text))
-
-
-def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Sequence[str]) -> None:
-    """An entry as an option of conf/decoder: `decoder=<the file's name>` composes it again.
-
-    verdict: the gate's, which becomes what `bench check` expects.
-    """
-    spec, parts = entry.spec, {}
-    for name in ("drafter", "tree", "acceptance", "loop"):
-        part = getattr(spec, name)
-        parts[name] = (
-            {"_target_": None} if part is None else {"_target_": part.target, **part.kwargs}
-        )
-    content: dict[str, Any] = {**parts}
-    sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
-    if sampling:
-        content["sampling"] = sampling
-    if verdict in ("exact", "bounded", "violates"):
-        content["expect"] = verdict
-    head = ["# @package _global_", *(f"# {line}" for line in comments)]
-    text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
-    write_atomically(path, lambda file: file.write(text.encode()))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,13 +72,15 @@ class StepCosts:
 
     ar: a whole AR step. verify: target forward with its distributions, by codes a row (N + 1).
     advance: the drafter takes in committed codes, by their number (D + 1). draft: the drafter goes
-    on from w nodes and draws, by w. prefill: of the target; begin: of the drafter (its prefix).
+    on from w nodes, by w. grow: what a tree takes beside that, by its name. prefill: of the target;
+    begin: of the drafter (its prefix).
     """
 
     ar: float
     verify: Curve
     advance: Curve
     draft: Curve
+    grow: Mapping[str, float]
     prefill: float
     begin: float
 
@@ -223,10 +225,11 @@ def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> flo
     return steps
 
 
-def step_seconds(costs: StepCosts, shape: TreeShape, accept: float) -> StepSeconds:
-    """A step with this tree: what was committed taken in and a drafter's call for every level, the
-    verification of N + 1 codes, and `accept` seconds for verdicts, walk, commit and bookkeeping."""
-    draft = costs.advance.at(shape.depth + 1) + sum(map(costs.draft.at, shape.expands))
+def step_seconds(costs: StepCosts, shape: TreeShape, grow: float, accept: float) -> StepSeconds:
+    """A step with this tree: what was committed taken in, a drafter's call for every level and
+    `grow` seconds for drawing and ordering the nodes; the verification of N + 1 codes; `accept`
+    seconds for verdicts, walk, commit and bookkeeping."""
+    draft = costs.advance.at(shape.depth + 1) + sum(map(costs.draft.at, shape.expands)) + grow
     verify = costs.verify.at(shape.nodes + 1)
     return StepSeconds(
         prefill=costs.prefill + costs.begin,

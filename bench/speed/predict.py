@@ -7,7 +7,6 @@ the run's own. The machine must be the run's.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -17,12 +16,14 @@ from typing import Any
 
 import pandas as pd
 
+from bench import records
 from bench.config import StudyConfig
 from bench.console import progress
 from bench.errors import BenchError, ConfigError, unknown
+from bench.folder import differences, read_identity
 from bench.measure.device import provenance
 from bench.own_settings import at_least
-from bench.speed.costs import baseline_of, in_place, piece_by_piece
+from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
 from bench.speed.measured import seconds_by_prompt
 from bench.speed.model import (
     Baseline,
@@ -65,8 +66,9 @@ class PredictConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """A decoder of the run. measured: paired over AR; NaN for a tree that was not run. recorded:
-    what the run charged to the parts of a step."""
+    """A decoder of the run. measured: paired over AR; NaN for a tree that was not run. step: as
+    predicted; recorded: what the run charged to a step and its parts. ar: the baseline's name, its
+    step as measured now (seconds) and as the run had it."""
 
     decoder: str
     tree: str
@@ -74,6 +76,7 @@ class Row:
     measured: Interval
     step: StepSeconds
     recorded: StepSeconds
+    ar: tuple[str, float, float]
 
     @property
     def ran(self) -> bool:
@@ -87,34 +90,36 @@ class Row:
 
 def read_run(config: StudyConfig) -> pd.DataFrame:
     """Latency rows of the study's folder that came out. Raises BenchError: no run there, of another
-    configuration, without latency rows."""
+    configuration, unfinished or damaged, without latency rows."""
     folder = Path(config.run_dir)
-    study, records = folder / "study.json", folder / "records.parquet"
-    if not study.is_file() or not records.is_file():
-        raise BenchError(
-            f"{folder} holds no finished run; `python -m bench run` with the same words makes one"
-        )
-    if json.loads(study.read_text(encoding="utf-8")).get("config_hash") != config.hash:
+    found = read_identity(folder)
+    if found["config_hash"] != config.hash:
         raise ConfigError(
-            f"{folder} was made with other settings than these; name its study and the overrides "
-            "that it was run with (study.json has them)"
+            f"{folder} was made with other settings (there -> here): "
+            f"{differences(found['config'], config.measured())}; name its study and the overrides "
+            "that it was run with"
         )
-    rows = pd.read_parquet(records)
-    rows = rows[(rows.status == "ok") & (rows.protocol == "latency")]
-    if rows.empty:
+    path = folder / "records.parquet"
+    if not path.is_file():
+        raise BenchError(f"{folder} holds no finished run; `python -m bench run` finishes it")
+    rows = records.read(path)
+    if rows is None:
+        raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
+    ok = rows.to_pandas()
+    ok = ok[(ok.status == "ok") & (ok.protocol == "latency")]
+    if ok.empty:
         raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
-    return rows
+    return ok
 
 
 def same_machine(config: StudyConfig, model: ImageModel) -> None:
     """ConfigError where the run was made on another machine than this one."""
-    study = Path(config.run_dir) / "study.json"
-    theirs = json.loads(study.read_text(encoding="utf-8")).get("machine", {})
+    theirs = read_identity(Path(config.run_dir))["machine"]
     ours = provenance(model.device).machine()
     if theirs != ours:
         raise ConfigError(
-            f"the run was made on {theirs}, this is {ours}: costs are to be measured on the "
-            "machine of the run"
+            f"{config.run_dir} was made on another machine (there -> here): "
+            f"{differences(theirs, ours)}; costs are to be measured on the machine of the run"
         )
 
 
@@ -173,7 +178,7 @@ class _Section:
             key = str(cell.entry.spec.drafter)
             if key not in curves:
                 drafter = built[cell.key].drafter  # type: ignore[attr-defined]
-                every = [shapes[c.key] for c in same]
+                every = [built[c.key].tree for c in same]  # type: ignore[attr-defined]
                 curves[key] = piece_by_piece(self.model, drafter, cell.sampling, text, every)
             pieces, shape = curves[key], shapes[cell.key]
             recorded = recorded_step(self._mine(cell))
@@ -183,7 +188,7 @@ class _Section:
                     "one launch); set predict.costs=images"
                 )
             baseline = Baseline(pieces.prefill, pieces.ar)
-            step = step_seconds(pieces, shape, recorded.accept)
+            step = step_seconds(pieces, shape, pieces.grow[shape.name], recorded.accept)
             out += self._row(cell, shape, baseline, step, recorded)
             if self.told.shorter and shape.chain:
                 out += self._best_chain(cell, shape, baseline, pieces, recorded)
@@ -228,7 +233,12 @@ class _Section:
         made = predict(baseline, step, reached, self.model.target.length)
         theirs = self.rows[self.rows.decoder == self.base.entry.name]
         found = speedup(seconds_by_prompt(theirs), seconds_by_prompt(mine))
-        return [Row(cell.entry.name, shape.name, made, found, step, recorded)]
+        ar = self._ar(baseline)
+        return [Row(cell.entry.name, shape.name, made, found, step, recorded, ar)]
+
+    def _ar(self, baseline: Baseline) -> tuple[str, float, float]:
+        name = self.base.entry.name
+        return name, baseline.step, recorded_step(self.rows[self.rows.decoder == name]).step
 
     def _best_chain(
         self,
@@ -239,19 +249,21 @@ class _Section:
         recorded: StepSeconds,
     ) -> list[Row]:
         """The chain of fewer levels that would be fastest: its acceptance is that of the recorded
-        chain's first levels, its acceptance step is taken to cost the same."""
+        chain's first levels, its acceptance step is taken to cost the same, growing its share."""
         mine = self._mine(cell)
         if len(mine) < FEWEST:
             return []
         reached, nan = reach(mine.accepted, shape.depth), math.nan
+        grow = pieces.grow[shape.name]
         found: list[Row] = []
         for depth in range(1, shape.depth):
             paths = tuple((0,) * n for n in range(1, depth + 1))
             name = f"chain(depth={depth}), not run"
             cut = TreeShape(name, depth, depth, 1, (1,) * (depth - 1), paths)
-            step = step_seconds(pieces, cut, recorded.accept)
+            step = step_seconds(pieces, cut, grow * depth / shape.depth, recorded.accept)
             made = predict(baseline, step, shallower(reached, depth), self.model.target.length)
-            found.append(Row(cell.entry.name, name, made, Interval(nan, nan, nan), step, recorded))
+            ran, ar = Interval(nan, nan, nan), self._ar(baseline)
+            found.append(Row(cell.entry.name, name, made, ran, step, recorded, ar))
         return [max(found, key=lambda row: row.prediction.speedup)] if found else []
 
 
@@ -289,8 +301,9 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
             "measured_hi": row.measured.hi,
             "error": row.error,
         }
-        for name in ("draft", "verify", "accept"):
+        for name in ("step", *PARTS):
             line[f"predicted_{name}"] = getattr(row.step, name)
             line[f"recorded_{name}"] = getattr(row.recorded, name) if row.ran else math.nan
+        line["baseline"], line["predicted_ar"], line["recorded_ar"] = row.ar
         out.append(line)
     return pd.DataFrame(out)

@@ -83,6 +83,9 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
     from bench.compose import compose_study
 
     own = [word for word in words if _group(word) == "tune"]
+    for word in own:
+        if "." not in word.partition("=")[0]:
+            raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
     rest = with_study([word for word in words if word not in own], "tune")
     with hydra_session("conf"):
         root = plain(compose_config("tune_config", own))
@@ -92,9 +95,11 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
         raise ConfigError(
             f"latency.prompts={study.latency.prompts}: a speed-up with an interval needs 2 or more"
         )
-    baselines = tuple(entry for entry in study.decoders if entry.baseline)
-    if len(baselines) != 1:
-        raise ConfigError("a search is measured against one baseline; leave decoders= alone")
+    if [entry.baseline for entry in study.decoders] != [True]:
+        raise ConfigError(
+            "a search is measured against AR alone; leave decoders= as study=tune has it and list "
+            "what is to be searched in tune.trees and tune.rules"
+        )
     base = compose_parts("tree", tune.trees, tune.base, rest)
     trees = _options("tree", base)
     rules = _options("acceptance", compose_parts("acceptance", tune.rules, tune.base, rest))

@@ -82,11 +82,6 @@ class Search:
     rules: list[Part]
     verdicts: dict[str, str] = field(default_factory=dict)  # candidate's name -> the gate's words
 
-    @property
-    def held_out(self) -> int:
-        """Prompts that are kept for measuring; those after them are recorded on."""
-        return self.told.study.latency.prompts
-
 
 def begin(told: TuneStudy, model: ImageModel) -> Search:
     """Builds every part, so that a setting that cannot be stops the search before it starts. Raises

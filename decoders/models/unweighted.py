@@ -70,12 +70,18 @@ PRESETS = {
 }
 
 
-def config_of(preset: str) -> TransformerConfig:
-    """The target's configuration, made by the loader of its family. DecoderError on an unknown
-    name."""
+def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
+    """The target's configuration, made by the loader of its family; grid: codes a side in place of
+    the released model's. DecoderError on an unknown name or an impossible grid."""
     if preset not in PRESETS:
         raise DecoderError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
     size = PRESETS[preset]
+    if grid is not None:
+        if not 2 <= grid <= size.grid:
+            raise DecoderError(
+                f"model.grid is codes a side, 2 to {size.grid} for {preset}, found {grid}"
+            )
+        size = replace(size, grid=grid)
     if size.tokens:
         config = {
             "hidden_size": size.width,
@@ -110,10 +116,12 @@ def load(
     seed: int = 0,
     cfg: float = 7.5,
     top_k: int = 1000,
+    grid: int | None = None,
 ) -> ImageModel:
     """Target, EAGLE drafter and codebook of a preset with random weights; the text encoder makes
-    features up. cfg, top_k: the usual sampling of the released model. Raises DecoderError."""
-    shape, place, kind = config_of(preset), torch.device(device), dtype_of(dtype)
+    features up. cfg, top_k: the usual sampling of the released model. grid: codes a side where
+    whole images would take too long; steps cost nearly the same. Raises DecoderError."""
+    shape, place, kind = config_of(preset, grid), torch.device(device), dtype_of(dtype)
     generator = torch.Generator(device=place).manual_seed(seed)
     target: Transformer = empty(Transformer, shape)
     randomise(target, shape.layers, kind, place, generator)
@@ -132,7 +140,7 @@ def load(
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
         device=place,
         dtype=kind,
-        weights_sha256={f"{preset}, random weights": f"random, seed {seed}"},
+        weights_sha256={f"{preset}, {shape.grid} x {shape.grid} codes": f"random, seed {seed}"},
         drafters={"eagle": cast(drafter, place, kind)},
     )
 

@@ -143,8 +143,8 @@ def test_the_machine_is_measured_in_seconds_and_no_faster_than_it_is():
         began = time.perf_counter()
         weights.max()
         times.append(time.perf_counter() - began)
-    # Another reduction over as many bytes, from the same cache, is within a factor of ten: other work
-    # on the machine may slow either of the two.
+    # Another reduction over as many bytes, from the same cache, is within a factor of ten: other
+    # work on the machine may slow either of the two.
     seen = weights.nbytes / min(times)
     assert seen / 100 < rates.weights_bytes_per_s and seen < 10 * rates.weights_bytes_per_s
     x = torch.randn(384, 384)

@@ -125,6 +125,7 @@ COSTS = StepCosts(
     verify=Curve("verification", (2, 10), (1.1, 1.9)),
     advance=Curve("reading codes", (2, 5), (0.2, 0.5)),
     draft=Curve("drafting", (1, 4), (0.1, 0.25)),
+    grow={"a tree": 0.05},
     prefill=3.0,
     begin=0.5,
 )
@@ -132,12 +133,12 @@ TREE = TreeShape("a tree", 8, 3, 2, (2, 4), None)
 
 
 def test_a_step_adds_up_its_parts() -> None:
-    step = step_seconds(COSTS, TREE, accept=0.15)
+    step = step_seconds(COSTS, TREE, COSTS.grow["a tree"], accept=0.15)
     assert step.draft == pytest.approx(
-        0.4 + 0.15 + 0.25
-    )  # 4 codes read, 2 and 4 nodes gone on from
+        0.4 + 0.15 + 0.25 + 0.05
+    )  # 4 codes read, 2 and 4 nodes gone on from, the tree's own work
     assert step.verify == pytest.approx(1.8)
-    assert step.step == pytest.approx(0.8 + 1.8 + 0.15)
+    assert step.step == pytest.approx(0.85 + 1.8 + 0.15)
     assert step.prefill == 3.5
 
 

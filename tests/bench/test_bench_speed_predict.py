@@ -12,8 +12,14 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.speed.costs import sizes
-from bench.speed.model import codes_a_step, reach
+from bench.speed.costs import piece_by_piece, sizes
+from bench.speed.model import codes_a_step, reach, step_seconds
+from bench.speed.parts import shape_of
+from decoders.api import Sampling
+from decoders.drafters.eagle import Eagle
+from decoders.models.small import random_model
+from decoders.trees.chain import Chain
+from decoders.trees.static import Static
 from tests.bench.fakes import SEARCHPATH
 
 DECODERS = (
@@ -53,9 +59,22 @@ def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(
         assert 0 < row.predicted < 20
         parts = [row.predicted_draft, row.predicted_verify, row.predicted_accept]
         assert all(np.isfinite(parts)) and min(parts) > 0
+        assert row.baseline == "ar" and row.predicted_ar > 0
+        ar = records[records.decoder == "ar"]
+        after = (ar.seconds_total - ar.seconds_prefill).sum() / ar.nfe.sum()
+        assert row.recorded_ar == pytest.approx(after)
+        if costs == "steps":  # by hand: image of AR over image of the decoder, prefills left out
+            step = row.predicted_draft + row.predicted_verify + row.predicted_accept
+            assert row.predicted_step == pytest.approx(step)
+            length = len(ar.codes.iloc[0])
+            rough = (length - 1) * row.predicted_ar / (row.steps * row.predicted_step)
+            assert row.predicted == pytest.approx(rough, rel=0.5)
     assert ("not run" in " ".join(rows.tree)) is (costs == "steps")  # a chain of fewer levels
     out = capsys.readouterr().out
-    assert "predicted" in out and "mean size of the error" in out
+    assert "step pred." in out and "mean size of the error" in out
+    assert [line.split()[0] for line in out.split("ms a step")[1].splitlines()[2:5]] == [
+        "ar", "sd_chain", "eagle2"
+    ]  # fmt: skip
     for ending in ("svg", "png"):
         assert (run / "predict" / f"predicted.{ending}").stat().st_size > 1000
 
@@ -69,6 +88,31 @@ def other_settings(run: Path, tmp: Path) -> list[str]:
 
 def no_run(run: Path, tmp: Path) -> list[str]:
     return [f"run_dir={tmp / 'nothing'}"]
+
+
+def damaged(run: Path, tmp: Path, name: str, content: str) -> list[str]:
+    copy = tmp / "damaged"
+    shutil.copytree(run, copy)
+    (copy / name).write_text(content)
+    return [f"run_dir={copy}"]
+
+
+def damaged_study(run: Path, tmp: Path) -> list[str]:
+    return damaged(run, tmp, "study.json", '{"a":')
+
+
+def other_file(run: Path, tmp: Path) -> list[str]:
+    return damaged(run, tmp, "study.json", "[]")
+
+
+def damaged_records(run: Path, tmp: Path) -> list[str]:
+    return damaged(run, tmp, "records.parquet", "nothing of the kind")
+
+
+def unfinished(run: Path, tmp: Path) -> list[str]:
+    words = damaged(run, tmp, "records.parquet", "")
+    (tmp / "damaged" / "records.parquet").unlink()
+    return words
 
 
 def other_machine(run: Path, tmp: Path) -> list[str]:
@@ -86,8 +130,13 @@ def unknown_costs(run: Path, tmp: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (other_settings, "was made with other settings"),
-        (no_run, "holds no finished run"),
+        (other_settings, "other settings (there -> here): latency.prompts: 3 -> 2;"),
+        (no_run, "holds no run; `python -m bench run` with the same words makes one"),
+        (damaged_study, "study.json is damaged"),
+        (other_file, "is no study.json of a run"),
+        (damaged_records, "records.parquet is damaged"),
+        (unfinished, "holds no finished run"),
+        (other_machine, "cpu: not this "),
         (other_machine, "costs are to be measured on the machine of the run"),
         (unknown_costs, "unknown predict.costs 'guess'"),
     ],
@@ -97,6 +146,19 @@ def test_what_cannot_be_explained_is_refused(
 ) -> None:
     assert main(["predict", *WORDS, *words(run, tmp_path)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_growing_a_tree_costs_something_beside_the_drafter() -> None:
+    model = random_model(vocab=32, grid=4)
+    trees = [Chain(depth=2), Static(choices="binary_8")]
+    text = model.text.encode(["x"])
+    costs = piece_by_piece(model, Eagle(model), Sampling(cfg=2.0), text, trees)
+    assert set(costs.grow) == {str(tree) for tree in trees}
+    assert 0 < costs.grow[str(trees[0])] < costs.grow[str(trees[1])]
+    shape = shape_of(trees[0])
+    step = step_seconds(costs, shape, costs.grow[shape.name], accept=1.0)
+    parts = costs.advance.at(3) + costs.draft.at(1) + costs.grow[shape.name]
+    assert step.draft == pytest.approx(parts) and step.step > step.draft + step.verify
 
 
 def test_curves_reach_exactly_as_far_as_the_largest_tree() -> None:

@@ -3,6 +3,7 @@ and nothing is said about its quality."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,11 +36,10 @@ def run(tmp_path: Path) -> Run:
     return go
 
 
-@pytest.mark.parametrize("gate", [False])
 def test_a_replayed_decoder_has_times_and_is_labelled(
-    run: Run, gate: bool, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, folder = run("pp_replayed", f"gate={gate}")
+    status, folder = run("pp_replayed", "gate=false")
     assert status == 0
     summary = pd.read_csv(folder / "summary.csv").set_index("decoder")
     row = summary.loc["pp_replayed"]
@@ -53,7 +53,13 @@ def test_a_replayed_decoder_has_times_and_is_labelled(
     assert set(mine.protocol) == {"latency"} and set(mine.loop) == {"replayed(mal=2.5)"}
     assert (mine.image == "").all() and (records.image != "").any()
     out = capsys.readouterr().out
-    assert "replayed" in out.lower() and "the codes follow no distribution" in " ".join(out.split())
+    page = html.unescape((folder / "report" / "index.html").read_text())
+    for text in (out, (folder / "report" / "table.md").read_text().replace("\\", ""), page):
+        words = " ".join(text.split())
+        assert "(pp_replayed: replayed(mal=2.5))" in words  # where the lengths come from
+        assert "the codes follow no distribution" in words
+    moved = (folder / "report" / "plots" / "moved_mass.svg").read_text()
+    assert "replayed: no rule decided" in moved  # and no mass of zero beside a bound of zero
 
 
 def test_the_gate_passes_no_verdict_on_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,14 @@ that ends in a decoder which composes again."""
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
+import conf
 from bench.__main__ import main
 from bench.compose import compose_study
 from bench.errors import ConfigError
@@ -18,6 +20,7 @@ from bench.speed.model import codes_a_step
 from bench.speed.parts import Workshop, shape_of
 from bench.speed.settings import combinations, compose_tune
 from bench.speed.tune import declared
+from bench.speed.tuned import MARK, claim, command
 from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
@@ -79,6 +82,12 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
         (["tune.tv=0.1", "sampling.temperature=0"], "at temperature 0 there is none"),
         (["tune.base=ar"], "tune.base=ar has no drafter"),
         (["tune.speed=9"], "tune.speed"),
+        (["tune=3"], "set one of tune.NAME=..."),
+        (["decoders=[ar,eagle2]"], "measured against AR alone"),
+        (["tune.out=/proc/nowhere/decoder/x.yaml"], "cannot be written"),
+        (["tune.out=somewhere/x.yaml"], "decoders are found as DIR/decoder/NAME.yaml"),
+        (["tune.out=conf/decoder/lantern.yaml"], "exists and no search wrote it"),
+        (["tune.out=/tmp/decoder/lantern.yaml"], "there is a decoder lantern already"),
     ],
 )
 def test_bad_settings_are_refused_before_any_work(
@@ -104,6 +113,12 @@ def test_a_search_ends_in_a_decoder_that_composes_again(
     out = capsys.readouterr().out
     path = tmp_path / "decoder" / "tuned.yaml"
     assert f"written to {path}" in out and "predicted speed-up" in out
+    shown = shlex.split(out.split("to run it:")[1].strip().splitlines()[0])
+    assert shown[:4] == ["python", "-m", "bench", "run"]
+    ran = compose_study([*shown[4:], "study=smoke"])
+    assert [entry.name for entry in ran.decoders] == ["ar", "tuned"]
+    assert (ran.model.name, ran.backend.threads) == ("random24", 1)
+    assert ran.run_dir == "results/runs/tuned"
     assert (tmp_path / "frontier.png").stat().st_size > 1000
     place = f"hydra.searchpath=[file://{tmp_path}]"
     (entry,) = compose_study(["study=smoke", place, "decoders=[tuned]"]).decoders
@@ -112,6 +127,62 @@ def test_a_search_ends_in_a_decoder_that_composes_again(
     assert entry.spec.tree == wanted and rule == "exact"
     assert entry.spec.acceptance == PartSpec("decoders.acceptance.exact.Exact")
     assert entry.expect == "exact" and not entry.baseline
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tune.tv=0"], "no candidate's output TV is at most tune.tv=0, the least is 0."),
+        (["tune.exactness=bounded"], "finds no candidate exact or bounded (violating.chain_depth1"),
+    ],
+)
+def test_a_search_that_finds_nothing_says_why(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
+) -> None:
+    rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
+    tree = "tune.trees=[{tree: chain, depth: 1}]"
+    monkeypatch.setattr("bench.gate.check_decoder", Violates)
+    says = says.replace("violating", "lantern_k4_delta0.9")
+    assert main(["tune", *SMALL, tree, rule, f"run_dir={tmp_path}", *words]) == 1
+    printed = capsys.readouterr()
+    assert says in printed.err and "winner" not in printed.out
+    assert len(pd.read_csv(tmp_path / "tune.csv")) == 1
+    assert not (tmp_path / "decoder" / "tuned.yaml").exists()
+
+
+class Violates:
+    """A gate that finds every decoder beyond what it declares."""
+
+    verdict, text = "violates", "violates (TV 0.9)"
+
+    def __init__(self, *parts: object) -> None:
+        pass
+
+
+def test_the_command_of_a_winner_keeps_what_it_was_found_on(tmp_path: Path) -> None:
+    words = ["study=tune", "model=tiny", "sampling.temperature=0", "latency.prompts=9",
+             "tree.depth=2", "hydra.searchpath=[file:///mine]", "run_dir=/x"]  # fmt: skip
+    own = tmp_path / "decoder" / "swift.yaml"
+    assert shlex.split(command(own, words)) == [
+        "python", "-m", "bench", "run", "name=swift", "decoders=[ar,swift]", "model=tiny",
+        "sampling.temperature=0", f"hydra.searchpath=[file:///mine,file://{tmp_path}]",
+    ]  # fmt: skip
+    ours = Path(conf.__file__).parent / "decoder" / "swift.yaml"
+    assert "searchpath" not in command(ours, ["model=tiny"])
+
+
+def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "decoder" / "swift.yaml"
+    claim(path)
+    path.write_text("# mine\n")
+    with pytest.raises(ConfigError, match="no search wrote it"):
+        claim(path)
+    path.write_text(f"# {MARK} for tiny\n")
+    claim(path)
 
 
 # ---- acceptance of trees that did not run ------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -47,6 +49,16 @@ def test_presets_have_the_published_shapes(preset: str) -> None:
         assert getattr(found, name) == getattr(known, name), name
     heads = config_of(preset).heads
     assert heads == {1280: 20, 3200: 32, 4096: 32}[known.width]
+
+
+def test_a_smaller_grid_shortens_images_and_nothing_else() -> None:
+    whole, short = config_of("lumina_mgpt_7b_768"), config_of("lumina_mgpt_7b_768", grid=4)
+    assert (whole.grid, short.grid) == (48, 4)
+    assert dataclasses.replace(short, grid=48) == whole
+    assert Shape.of(short).length == 4 * 5  # every row of four has an end
+    for wrong in (1, 49):
+        with pytest.raises(DecoderError, match=f"codes a side, 2 to 48 .* found {wrong}"):
+            config_of("lumina_mgpt_7b_768", grid=wrong)
 
 
 def test_conventions_are_those_of_the_loaders() -> None:

@@ -66,6 +66,9 @@ def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
     if entry.role is Role.BASELINE:
         ax.text(0.004, at, "drafts nothing", va="center", color=MUTED, fontsize=8.5)
         return True
+    if entry.replayed:
+        ax.text(0.004, at, "replayed: no rule decided", va="center", color=MUTED, fontsize=8.5)
+        return True
     rows = entry.ok
     moved, bound = tested_positions(rows)
     output, limit = _flat(rows["tv_output"]), _flat(rows["tv_output_bound"])
@@ -107,7 +110,9 @@ def _no_output(section: Section, drawn: list[Entry]) -> str:
     without = [
         entry.name
         for entry in drawn
-        if entry.role is not Role.BASELINE and not len(_flat(entry.ok["tv_output"]))
+        if entry.role is not Role.BASELINE
+        and not entry.replayed
+        and not len(_flat(entry.ok["tv_output"]))
     ]
     return f" {section.title}: no output TV for {', '.join(without)}." if without else ""
 
