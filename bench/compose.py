@@ -200,11 +200,22 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     )
 
 
+def settled(backend: BackendConfig) -> BackendConfig:
+    """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
+    built here. A run's configuration says what ran."""
+    if backend.layers != "auto":
+        return backend
+    from decoders.kernels.cpu.library import missing
+
+    own = backend.takes_native and missing() is None
+    return dataclasses.replace(backend, layers="native" if own else "torch")
+
+
 def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConfig:
     """The StudyConfig of a resolved root (consumed) and its entries."""
     built: dict[str, Any] = {
         "decoders": entries,
-        "backend": build(BackendConfig, root.pop("backend"), "backend"),
+        "backend": settled(build(BackendConfig, root.pop("backend"), "backend")),
         "latency": build(LatencyProtocol, root.pop("latency"), "latency"),
         "quality": build(QualityProtocol, root.pop("quality"), "quality"),
         "fairness": build(FairnessConfig, root.pop("fairness"), "fairness"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VERDICTS = ("exact", "bounded", "violates")
 DTYPES = ("float32", "bfloat16", "float16")
 EXECUTIONS = ("eager", "compile", "graph")
+LAYERS = ("auto", "native", "torch")
 T = TypeVar("T")
 
 
@@ -41,7 +42,9 @@ class LoaderConfig:
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
     execution is one of `EXECUTIONS`, see decoders.backends; attention one of decoders.kernels, or
-    `auto`: plain products on a CPU, measured shape by shape on a GPU."""
+    `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
+    of target and drafter, `native` (the project's CPU kernel, decoders.kernels.cpu) or `torch`;
+    `auto` is settled when a study is composed."""
 
     name: str
     device: str
@@ -49,6 +52,7 @@ class BackendConfig:
     threads: int
     execution: str = "eager"
     attention: str = "auto"
+    layers: str = "auto"
 
     def __post_init__(self) -> None:
         if self.execution not in EXECUTIONS:
@@ -60,7 +64,20 @@ class BackendConfig:
             )
         if self.dtype not in DTYPES:
             raise ConfigError(unknown("backend.dtype", self.dtype, DTYPES))
+        if self.layers not in LAYERS:
+            raise ConfigError(unknown("backend.layers", self.layers, LAYERS))
+        if self.layers == "native" and not self.takes_native:
+            raise ConfigError(
+                "backend.layers=native is a kernel for CPUs, run step by step: it needs "
+                f"backend.device=cpu and backend.execution=eager, found {self.device} and "
+                f"{self.execution}; use backend=cpu, or backend.layers=torch"
+            )
         _at_least("backend.threads", self.threads, 1)
+
+    @property
+    def takes_native(self) -> bool:
+        """Whether the CPU kernel is made for such a backend."""
+        return self.device == "cpu" and self.execution == "eager" and self.attention == "auto"
 
 
 @dataclass(frozen=True)

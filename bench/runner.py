@@ -40,6 +40,7 @@ from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.backends.execution import execution
 from decoders.compose import build_decoder
 from decoders.kernels.selected import Kernels
+from decoders.models import native
 
 log = logging.getLogger(__name__)
 ENCODE = 64  # prompts read at once when they are checked
@@ -97,6 +98,8 @@ def load_model(
     how = execution(config.backend.execution)
     model = dataclasses.replace(loaded, name=config.model.name, execution=how)
     set_attention(model, config.backend)
+    if config.backend.layers == "native":
+        set_native(model)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model
@@ -127,6 +130,16 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
             "backend.attention is the compiler's choice under execution=compile; leave it at auto"
         )
     model.target.kernels = Kernels(backend.attention)
+
+
+def set_native(model: ImageModel) -> None:
+    """Gives the target, and with it its drafters, the CPU kernel; a model that it cannot run keeps
+    PyTorch's operators, with a warning."""
+    reason = native.reason(model.target)
+    if reason is None:
+        native.make_native(model.target)
+    else:
+        log.warning("the CPU kernel does not run %s: %s; PyTorch does", model.name, reason)
 
 
 def with_text_hashes(model: ImageModel) -> ImageModel:

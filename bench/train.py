@@ -107,7 +107,7 @@ def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStu
         name=name,
         run_dir=run_dir,
         model=model,
-        backend=build(BackendConfig, root["backend"], "backend"),
+        backend=_torch_layers(build(BackendConfig, root["backend"], "backend")),
         prompts=_loader(root["prompts"], "prompts"),
         learner=learner,
         source=_loader(source, "data"),
@@ -167,6 +167,13 @@ def _batches(
 
 def _wants(loader: LoaderConfig, name: str) -> bool:
     return name in inspect.signature(resolve(loader.target)).parameters
+
+
+def _torch_layers(backend: BackendConfig) -> BackendConfig:
+    """The CPU kernel keeps a copy of the weights, which training changes."""
+    if backend.layers == "native":
+        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
+    return dataclasses.replace(backend, layers="torch")
 
 
 def _own_device(backend: BackendConfig) -> BackendConfig:

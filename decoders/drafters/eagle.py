@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
+from decoders.models.native import Native, make_native, reason, usable
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
 
@@ -31,6 +32,7 @@ class EagleNet(nn.Module):
 
     rope: Tensor
     code_tokens: Tensor | None
+    native: Native | None = None  # `fc` and the layer in the CPU kernel; None: PyTorch's operators
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -67,7 +69,27 @@ class EagleNet(nn.Module):
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
-        return self.fc(torch.cat([embedded, features], -1))
+        both = torch.cat([embedded, features], -1)
+        if self.native is not None and usable(self):
+            return self.native.project(both)
+        return self.fc(both)
+
+    def step(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+    ) -> Tensor:
+        """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
+        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
+        if self.native is not None and usable(self):
+            return self.native.layers(self.mix(ids, features), places, slots, mask, cache)
+        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = additive(mask, features.dtype)  # [R, 1, T, S]
+        return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
 
     def run(
         self,
@@ -93,7 +115,7 @@ class EagleSession:
     """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
 
     Everything is kept for the R rows (conditional, then unconditional), so that a draft copies only
-    the new codes. Per node there are the predicted feature and its row of the attention bias: a
+    the new codes. Per node there are the predicted feature and its row of the attention mask: a
     child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
     """
 
@@ -122,7 +144,7 @@ class EagleSession:
         self.prefix = F.pad(mask, (0, capacity - self.start))[:, None]  # [R, 1, S]
         self.behind = self.places >= self.start  # [S], slots of the image's codes
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
-        self.bias = torch.zeros(rows, nodes + 1, capacity, dtype=weight.dtype, device=device)
+        self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
         self.calls = 0
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
@@ -139,29 +161,26 @@ class EagleSession:
             prefix_mask(mask, self.net.cfg), (0, self.cache.capacity - size)
         )  # [R, P - 1, S]
         slots = self.places[:size].expand(len(mask), -1)  # [R, P - 1]
-        self._forward(ids, hidden[:, :size], slots, slots, additive(seen, hidden.dtype)[:, 0])
+        self._forward(ids, hidden[:, :size], slots, slots, seen)
 
     def _forward(
-        self, ids: Tensor, features: Tensor, slots: Tensor, places: Tensor, bias: Tensor
+        self, ids: Tensor, features: Tensor, slots: Tensor, places: Tensor, seen: Tensor
     ) -> Tensor:
-        """ids, slots and places in the rotary table [R, T]; features [R, T, D]; bias [R, T, S]
+        """ids, slots and places in the rotary table [R, T]; features [R, T, D]; seen [R, T, S]
         -> features [R, T, D]."""
         self.calls += 1
-        rope = turns(self.net.rope, places)[:, None]  # [R, 1, T, d / 2]
-        index = self.cache.flat_index(slots)
-        return self.net.run(ids, features, rope, bias[:, None], self.cache, index)
+        return self.net.step(ids, features, places, slots, seen, self.cache)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
-        seen = self.behind & (self.places <= slots[..., None])  # [R, T, S]
-        bias = additive(seen | self.prefix, hidden.dtype)[:, 0]  # [R, T, S]
+        seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
         ids = self.net.token_ids(self._rows(codes))
-        out = self._forward(ids, hidden, slots, slots, bias)
+        out = self._forward(ids, hidden, slots, slots, seen)
         last = count[:, None] - 1  # [B, 1]
         self.root_code = codes.gather(1, last)[:, 0]
         last = self._rows(last)  # [R, 1]
         self.features[:, :1] = take(out, last)
-        self.bias[:, :1] = take(bias, last)
+        self.seen[:, :1] = take(seen, last)
         self.root_slot = slots.gather(1, last)  # [R, 1]
         return self._logits(self.features[:, :1], 0)[:, 0]
 
@@ -169,10 +188,10 @@ class EagleSession:
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
-        bias = take(self.bias, parents).scatter_(2, slots[..., None], 0.0)  # [R, w, S]
+        seen = take(self.seen, parents).scatter_(2, slots[..., None], True)  # [R, w, S]
         ids = self.net.token_ids(codes)
-        out = self._forward(ids, take(self.features, parents), slots, places, bias)
-        self.bias.index_copy_(1, nodes, bias)
+        out = self._forward(ids, take(self.features, parents), slots, places, seen)
+        self.seen.index_copy_(1, nodes, seen)
         self.features.index_copy_(1, nodes, out)
         return self._logits(out, depth)
 
@@ -195,6 +214,8 @@ class Eagle:
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
         self.net, self.model = net_of(model, checkpoint), model
         check_match(self.net, model.target)
+        if getattr(model.target, "native", None) is not None and reason(self.net) is None:
+            make_native(self.net)
 
     def __str__(self) -> str:
         return "eagle"

@@ -24,6 +24,7 @@ from decoders.api import TextFeatures
 from decoders.cache import KVCache
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
+from decoders.models.native import Native, usable
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -228,6 +229,7 @@ class Transformer(nn.Module):
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     forced: Tensor | None  # see `forced_codes`
     kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
+    native: Native | None = None  # the layers in the CPU kernel; None: PyTorch's operators
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -266,8 +268,15 @@ class Transformer(nn.Module):
             weight.device,
         )
 
-    def _run(self, x: Tensor, rope: Tensor, mask: Tensor, cache: KVCache, index: Tensor) -> Tensor:
-        bias = additive(mask, x.dtype)
+    def _run(
+        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+    ) -> Tensor:
+        """x [R, T, D] at places [R, T] of the rotary table; keys and values go to slots [R, T]; mask
+        [R, T, S]."""
+        if self.native is not None and usable(self):
+            return self.native.layers(x, places, slots, mask, cache)
+        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias, index = additive(mask, x.dtype), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):
             x = layer(x, rope, bias, i, cache, index)
         return self.norm(x)
@@ -306,19 +315,21 @@ class Transformer(nn.Module):
         slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
         mask = prefix_mask(rows.valid(drop), self.cfg)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
-        return self._run(x, self.rope[: self.prefix], mask, cache, cache.flat_index(slots))
+        return self._run(x, slots, slots, mask, cache)
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         x = self.embed(codes)  # [R, T, D]
-        rope = turns(self.rope, self.prefix + grid_index)  # [R, T, d / 2]
+        places = self.prefix + grid_index  # [R, T]
         if self.kernels is not None:
-            return self._run_kernels(x, rope, slots, mask, cache)
-        return self._run(x, rope[:, None], mask, cache, cache.flat_index(slots))
+            return self._run_kernels(x, turns(self.rope, places), slots, mask, cache)
+        return self._run(x, places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
+        if self.native is not None and usable(self):
+            return self.native.project(hidden)
         return self.output(hidden)
 
     # ---- training -------------------------------------------------------------------------------
