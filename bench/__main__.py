@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -58,6 +59,9 @@ settings are Hydra overrides, for example
   python -m bench list decoder
 -v before the command shows what is going on."""
 INTERRUPTED = 130
+# How long a thread of OpenMP waits awake for the next product: some milliseconds, since waking one
+# costs as much as a small product. It must be set before torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000000")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -69,8 +69,9 @@ class BackendConfig:
         if self.layers == "native" and not self.takes_native:
             raise ConfigError(
                 "backend.layers=native is a kernel for CPUs, run step by step: it needs "
-                f"backend.device=cpu and backend.execution=eager, found {self.device} and "
-                f"{self.execution}; use backend=cpu, or backend.layers=torch"
+                "backend.device=cpu, backend.execution=eager and backend.attention=auto, found "
+                f"{self.device}, {self.execution} and {self.attention}; use backend=cpu, or "
+                "backend.layers=torch"
             )
         _at_least("backend.threads", self.threads, 1)
 

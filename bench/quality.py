@@ -121,9 +121,11 @@ class ScenesScorer:
         from metrics.features import extract
         from metrics.fid import quality
 
+        captions = [p.text for p in prompts]
+        self.clip.check(captions)  # before the features, which take the time
         drawn = _streamed(images)
         found = quality(extract(self.extractor, drawn), self.reference, features=self.name)
-        clip = clip_score(self.clip, drawn, [p.text for p in prompts]).mean
+        clip = clip_score(self.clip, drawn, captions).mean
         return Scores(
             fid=found.fid.value,
             fid_lo=found.fid.lo,

@@ -33,7 +33,8 @@ def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> T
     Where the model has structural codes (Lumina's row ends) they stand at their places with
     certainty and nowhere else.
     """
-    logits = guided(target.logits(hidden), cfg)
+    own = getattr(target, "guided_logits", None)  # a target may do both at once
+    logits = guided(target.logits(hidden), cfg) if own is None else own(hidden, cfg)
     forced = target.forced
     if forced is None:
         return logits

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from decoders.backends.execution import Execution, Piece, execution
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
-from decoders.kernels.relaxed import fused, fused_test_children
+from decoders.kernels.acceptance import Judge, judge_of
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
 from decoders.timing import Stopwatch
@@ -108,7 +109,12 @@ class Speculative:
         self.execution: Execution = model.execution or execution("eager")
         self.prepared: dict[Any, Any] = {}
         compiled = self.execution.name == "compile"  # fuses the tensor code by itself
-        self.fused = None if compiled else fused(acceptance, model.device)
+        native = getattr(model.target, "native", None) is not None
+        self.judge: Judge = (
+            partial(test_children, acceptance)
+            if compiled
+            else judge_of(acceptance, model.device, native)
+        )
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
 
     def pieces(self) -> Sequence[Piece]:
@@ -277,17 +283,10 @@ class Speculative:
             u = torch.full_like(verdicts.accept, 0.5)
             path = longest(draft, (u < verdicts.accept) & valid, depth)
         else:
-            verdicts = self._test(p, draft.q, codes, valid)
+            verdicts = self.judge(p, draft.q, codes, valid)
             u = run.noise.at(run.length[:, None] + draft.depth, ACCEPT_SLOT, width)  # [B, N+1, K]
             path = walk(draft, u < verdicts.accept, depth)
         return path, verdicts, _along(path, verdicts, u)
-
-    def _test(self, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
-        """`verification.test_children`, as one kernel where there is one."""
-        one = self.fused
-        if one is None:
-            return test_children(self.rule, p, q, codes, valid)
-        return fused_test_children(p, q, codes, valid, one.table, one.k, one.kind, one.value)
 
     def _last_code(self, run: Run, path: Path, verdicts: Verdicts, logits: Tensor) -> Tensor:
         """The corrected or bonus code after the path, [B]."""

@@ -91,25 +91,17 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
     taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
     is what makes sampling exact (METHODS 3).
     """
-    has = taken.any(-1)  # [B, N + 1]
     first = taken.int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
-    follow = torch.where(has, draft.children.gather(2, first).squeeze(-1), -1)  # [B, N + 1]
-    first = first.squeeze(-1)
-    node = torch.zeros_like(draft.codes[:, :1])  # [B, 1]
-    going = torch.ones_like(node, dtype=torch.bool)
-    count = torch.zeros_like(node)
-    nodes, order = [node], []
+    child = draft.children.gather(2, first).squeeze(-1)  # [B, N + 1]
+    here = torch.arange(child.shape[1], device=child.device)
+    follow = torch.where(taken.any(-1) & (child > 0), child, here)  # a node without one stays
+    nodes = [torch.zeros_like(draft.codes[:, :1])]  # [B, 1] each
     for _ in range(depth):
-        child = follow.gather(1, node)
-        going = going & (child > 0)
-        order.append(torch.where(going, first.gather(1, node), 0))
-        node = torch.where(going, child, node)
-        count = count + going
-        nodes.append(node)
-    empty = node[:, :0]
-    return Path(
-        torch.cat(nodes, 1), count[:, 0], torch.cat(order, 1) if order else empty, node[:, 0]
-    )
+        nodes.append(follow.gather(1, nodes[-1]))
+    path = torch.cat(nodes, 1)  # [B, D + 1]
+    moved = path[:, 1:] != path[:, :-1]  # [B, D]
+    order = first.squeeze(-1).gather(1, path[:, :-1]) * moved
+    return Path(path, moved.sum(1), order, path[:, -1])
 
 
 def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:

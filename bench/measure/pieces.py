@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.backends.execution import Piece, execution
 from decoders.distribution import code_logits, probabilities
+from decoders.models.native import Native
 from decoders.noise import sample
 from decoders.timing import Stopwatch
 
@@ -158,6 +159,21 @@ def products_state(loop: Products, rows: int, device: torch.device) -> State:
         for m in loop.layers
     }
     return state(device, rows, inputs)
+
+
+def native_products(net: Native, target: Native, rows: int) -> Callable[[], None]:
+    """The products of a step in the CPU kernel, by the kernel itself: of the layers of a target or
+    drafter, of a drafter's ``fc``, and of the target's head."""
+    layers = net.layers.products(rows)
+    linears = [net.project] if net is target else [net.project, target.project]
+    inputs = [torch.randn(rows, 1, one.inputs).to(one.dtype) for one in linears]
+
+    def run() -> None:
+        layers()
+        for linear, x in zip(linears, inputs, strict=True):
+            linear(x)
+
+    return run
 
 
 def repeated(model: ImageModel, loop: Any, start: State) -> Callable[[], Any]:

@@ -24,6 +24,7 @@ from bench.measure.pieces import (
     Products,
     draft_state,
     forward_state,
+    native_products,
     products_state,
     repeated,
 )
@@ -92,12 +93,12 @@ def step_costs(
     """Costs of an AR step (1 node), of verifying trees of several sizes, and of a drafter call.
 
     Half-way through an image; text is one encoded prompt. A step is forward, guidance, distribution
-    and sample, run as the model's backend runs one (eager, compiled, as a graph), and so are the
-    matrix products alone; the caption network is not part of it.
+    and sample, run as the model's backend runs one (eager, compiled, as a graph, in the CPU
+    kernel), and so are the matrix products alone; the caption network is not part of it.
     """
     target: Any = model.target
     copies, half, net = sampling.guidance_rows, target.length // 2, target_net(model)
-    layers, head = getattr(target, "layers", None), getattr(target, "output", None)
+    layers = getattr(target, "layers", None)
     runs = []
     for count in nodes:
         name = "AR step" if count == 1 else f"verify {count - 1} nodes + root"
@@ -106,14 +107,14 @@ def step_costs(
         step = repeated(
             model, Forward(model, sampling), forward_state(model, sampling, text, count)
         )
-        alone = _products(model, [layers, head], copies * count)
+        alone = _products(model, target, layers, copies * count)
         runs.append(Timed(name, count, step, alone, work))
     for name in list(model.drafters):
         step = repeated(model, Draft(sampling), draft_state(model, sampling, text, name))
         own = model.drafters[name]  # loaded by now
         drafter = drafter_net(own, net)
         work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
-        alone = _products(model, [own, head], copies)
+        alone = _products(model, own, own, copies)
         runs.append(Timed(f"draft call ({name})", 1, step, alone, work))
     taken = _interleaved(runs, Clock(model.device))
     return [
@@ -122,9 +123,13 @@ def step_costs(
     ]
 
 
-def _products(model: ImageModel, nets: list[Any], rows: int) -> Callable[[], Any] | None:
-    """The products of some networks on `rows` rows; None for a plug-in whose layers are not where
-    they are expected."""
+def _products(model: ImageModel, net: Any, body: Any, rows: int) -> Callable[[], Any] | None:
+    """The products of a network's body and of the target's head on `rows` rows, by what multiplies
+    in a step; None for a plug-in whose layers are not where they are expected."""
+    own, target = getattr(net, "native", None), getattr(model.target, "native", None)
+    if own is not None and target is not None:
+        return native_products(own, target, rows)
+    nets = [body, getattr(model.target, "output", None)]
     if not all(isinstance(m, nn.Module) for m in nets):
         return None
     loop = Products(nn.ModuleList(nets))

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
+from decoders.kernels.cpu.drafting import NativeExpand
+from decoders.kernels.cpu.layers import NativeLinear
 from decoders.models.native import Native, make_native, reason, usable
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
@@ -146,10 +148,21 @@ class EagleSession:
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
         self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
         self.calls = 0
+        self.native = self._native(text.batch)
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
         if self.start:
             self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
+
+    def _native(self, batch: int) -> NativeExpand | None:
+        """`expand` in the CPU kernel, where drafter and target run in it."""
+        net, target = self.net, self.target
+        if net.native is None or not usable(net) or target.forced is not None:
+            return None
+        head: NativeLinear = target.native.project  # type: ignore[attr-defined]
+        embedding, tokens = net.embed_tokens.weight, net.code_tokens
+        own = (net.native.layers, net.native.project, head)
+        return NativeExpand(*own, embedding, tokens, self.cache, batch, self.cfg)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""
@@ -185,6 +198,10 @@ class EagleSession:
         return self._logits(self.features[:, :1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        if self.native is not None:
+            self.calls += 1
+            state = (self.features, self.seen, self.root_slot)
+            return self.native(codes, nodes, parents, depth, *state)
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot

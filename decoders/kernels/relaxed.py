@@ -21,7 +21,7 @@ from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import AcceptRule, DecoderError, Test
-from decoders.kernels.runtime import missing, programs
+from decoders.kernels.runtime import programs
 from decoders.noise import BELOW_ONE
 from decoders.verification import Verdicts
 
@@ -56,16 +56,6 @@ def bound_of(rule: AcceptRule) -> Bound:
         "the fused acceptance computes exact, lantern and lantern_pp with residual=paper, found "
         f"{rule}; use the tensor code (decoders.verification.test_children)"
     )
-
-
-def fused(rule: AcceptRule, device: torch.device) -> Bound | None:
-    """The rule as the kernel takes it, where the kernel can run it on this device; else None."""
-    if device.type != "cuda" or missing(device) is not None:
-        return None
-    try:
-        return bound_of(rule)
-    except DecoderError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -137,7 +127,7 @@ def judge(
     Raises DecoderError where Triton cannot run and for shapes that do not fit.
     """
     device = programs("relaxed_programs", p.device)
-    _check(p, q, codes, valid, u, bound)
+    check(p, q, codes, valid, u, bound)
     shape, vocab, children = p.shape[:-1], p.shape[-1], codes.shape[-1]
     nodes = shape.numel()
     drawn = q is not None
@@ -189,9 +179,10 @@ def _power(count: int, least: int, most: int) -> int:
     return min(most, max(least, 1 << (count - 1).bit_length() if count else 1))
 
 
-def _check(
+def check(
     p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor, u: Tensor | None, bound: Bound
 ) -> None:
+    """Raises DecoderError where shapes or dtypes are not those of `judge`."""
     vocab, shape = p.shape[-1], p.shape[:-1]
     if vocab > MOST_CODES:
         raise DecoderError(f"the fused acceptance takes up to {MOST_CODES} codes, found {vocab}")

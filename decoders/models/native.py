@@ -1,8 +1,8 @@
-"""Which of a model's forwards run in the CPU kernel (`decoders.kernels.cpu`), and how its weights are
-given to it.
+"""Which of a model's forwards run in the CPU kernel (`decoders.kernels.cpu`), and how its weights
+are given to it.
 
-Targets and EAGLE drafters keep a `native` attribute: None (PyTorch's operators) or what is made here.
-It holds a packed copy of the weights, so it is made once they are final, for decoding only.
+Targets and EAGLE drafters keep a `native` attribute: None (PyTorch's operators) or what is made
+here. It holds a packed copy of the weights, so it is made once they are final, for decoding only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ class Native:
 def usable(net: Any) -> bool:
     """Whether this forward goes through the kernel: not while a graph is traced or trained."""
     return (
-        net.native is not None
-        and not torch.compiler.is_compiling()
-        and not torch.is_grad_enabled()
+        net.native is not None and not torch.compiler.is_compiling() and not torch.is_grad_enabled()
     )
 
 

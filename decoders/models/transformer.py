@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache
+from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
 from decoders.models.native import Native, usable
@@ -271,8 +272,8 @@ class Transformer(nn.Module):
     def _run(
         self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        """x [R, T, D] at places [R, T] of the rotary table; keys and values go to slots [R, T]; mask
-        [R, T, S]."""
+        """x [R, T, D] at places [R, T] of the rotary table; keys and values go to slots [R, T];
+        mask [R, T, S]."""
         if self.native is not None and usable(self):
             return self.native.layers(x, places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
@@ -296,7 +297,11 @@ class Transformer(nn.Module):
 
     def embed(self, codes: Tensor) -> Tensor:
         """[R, T] int64 -> [R, T, D]."""
-        return self.tok_embeddings(codes if self.code_tokens is None else self.code_tokens[codes])
+        return self.tok_embeddings(self.token_ids(codes))
+
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of the embedding, same shape."""
+        return codes if self.code_tokens is None else self.code_tokens[codes]
 
     def _prefix(self, text: TextFeatures, drop: Tensor) -> Tensor:
         """The prefix of R rows, drop [R] bool -> [R, P, D]."""
@@ -321,8 +326,11 @@ class Transformer(nn.Module):
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
-        x = self.embed(codes)  # [R, T, D]
         places = self.prefix + grid_index  # [R, T]
+        if self.native is not None and usable(self):
+            ids, table = self.token_ids(codes), self.tok_embeddings.weight
+            return self.native.layers(ids, places, slots, mask, cache, table)
+        x = self.embed(codes)  # [R, T, D]
         if self.kernels is not None:
             return self._run_kernels(x, turns(self.rope, places), slots, mask, cache)
         return self._run(x, places, slots, mask, cache)
@@ -331,6 +339,12 @@ class Transformer(nn.Module):
         if self.native is not None and usable(self):
             return self.native.project(hidden)
         return self.output(hidden)
+
+    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
+        """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
+        if self.native is not None and usable(self):
+            return self.native.project.guided(hidden, cfg)
+        return guided(self.output(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------
 

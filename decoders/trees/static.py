@@ -157,12 +157,13 @@ class Static:
                 q.index_copy_(1, level.parents, dist)
                 u = uniform[:, depth - 1, : level.count]  # [B, count]
                 drawn = draw_distinct(dist, u)  # [B, parents, count]
-            new = drawn.flatten(1)[:, level.pick]  # [B, width]
+            new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
                 below = shape.levels[depth]
                 above = below.grandparents.expand(batch, -1)
-                logits = session.expand(new[:, below.offsets], below.parents, above, depth)
+                below_codes = new.index_select(1, below.offsets)  # [B, parents]
+                logits = session.expand(below_codes, below.parents, above, depth)
         children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
         if q is not None and self.branching > 1:
@@ -222,6 +223,8 @@ def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
     drawn = []
     for j in range(u.shape[-1]):
         x = sample(q, u[:, None, j].expand(q.shape[:2]))
+        if u.shape[-1] == 1:
+            return x[..., None]
         drawn.append(x)
         if j + 1 < u.shape[-1]:
             q = drop_sibling(q, x)

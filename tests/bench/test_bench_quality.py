@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+
+from bench.prompts import Prompt
 from bench.quality import ScenesScorer
+from metrics.errors import MetricError
+from metrics.features import ScenesClipFeatures
 
 
 def test_a_scorer_loads_nothing_before_the_first_images(tmp_path: Path) -> None:
     scorer = ScenesScorer("cpu", 8, str(tmp_path))
     assert not {"clip", "extractor", "reference"} & vars(scorer).keys()
     assert [*tmp_path.iterdir()] == []
+
+
+def test_captions_are_read_before_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown word shows at once, not after minutes of features."""
+    monkeypatch.setattr(
+        ScenesClipFeatures, "forward", lambda *_: pytest.fail("features before the captions")
+    )
+    prompts = [Prompt("one", "a red circle"), Prompt("two", "a zeppelin")]
+    with pytest.raises(MetricError, match="zeppelin"):
+        ScenesScorer("cpu", 8, str(tmp_path)).score(
+            torch.zeros(2, 3, 64, 64, dtype=torch.uint8), prompts
+        )

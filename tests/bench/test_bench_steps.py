@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 
 from bench.__main__ import main
@@ -18,8 +19,11 @@ from bench.measure.step_table import HEADERS, cells, notes, step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
 from decoders.backends.execution import chain
+from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
+from decoders.models.native import make_native
 from decoders.models.small import random_model
 from tests.bench import fakes
+from tests.decoders.native_cases import needs_kernel
 
 
 def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() -> None:
@@ -93,6 +97,35 @@ def test_products_run_every_linear_layer_once() -> None:
     assert [tuple(o.shape) for o in out] == [(3, 1, 8), (3, 1, 4)]
     calls = {e.key: e.count for e in profile.key_averages()}
     assert calls["aten::linear"] == 2
+
+
+@needs_kernel
+def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None:
+    """No F.linear, whose time says nothing of the kernel's."""
+    multiplied: list[tuple[int, int]] = []
+    rows_of: list[int] = []
+    linear, products = NativeLinear.__call__, NativeLayers.products
+
+    def counted(self, x):
+        multiplied.append((self.inputs, self.outputs))
+        return linear(self, x)
+
+    def asked(self, rows):
+        rows_of.append(rows)
+        return products(self, rows)
+
+    monkeypatch.setattr(NativeLinear, "__call__", counted)
+    monkeypatch.setattr(NativeLayers, "products", asked)
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("a slower product"))
+    model = random_model(vocab=64, grid=4, width=64, layers=3)
+    make_native(model.target)
+    with torch.inference_mode():
+        text = model.target.cls_embedding  # its own products are PyTorch's, and not in a step
+        monkeypatch.setattr(text, "forward", lambda *_: torch.zeros(2, 4, 64))
+        costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1, 5))
+    assert rows_of == [2, 10, 2]
+    assert {(64, 64), (128, 64)} <= {*multiplied}  # the head, the drafter's fc
+    assert all(c.products_ms > 0 and c.factor > 1 for c in costs)
 
 
 def test_steps_run_as_the_models_backend_runs_them() -> None:

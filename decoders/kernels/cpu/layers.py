@@ -1,5 +1,5 @@
-"""Layers of a transformer through the CPU kernel of `stack.cpp`: weights packed once, then one call
-a forward.
+"""Layers of a transformer through the CPU kernel of `kernel.cpp`: weights packed once, then one
+call a forward.
 
 What runs is what `decoders.models.transformer` computes (RMSNorm, rotation, append to the cache,
 attention over the visible slots, SwiGLU; Touvron et al., 2302.13971), with sums and the residual
@@ -9,18 +9,21 @@ stream in float32 whatever the model's dtype.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import mmap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from decoders.api import DecoderError
 from decoders.cache import KVCache
 from decoders.kernels.cpu.library import Forward, LayerWeights, library, missing
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
 DTYPES = (torch.bfloat16, torch.float32)
+HUGE = 2 * 2**20  # bytes of a huge page
 MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 
@@ -37,7 +40,9 @@ class Weights:
     w2: Tensor
 
 
-def reason(width: int, heads: int, ffn: int, dtype: torch.dtype, device: torch.device) -> str | None:
+def reason(
+    width: int, heads: int, ffn: int, dtype: torch.dtype, device: torch.device
+) -> str | None:
     """Why the kernel does not run such layers here; None where it does."""
     if device.type != "cpu":
         return f"it runs on CPUs, the model is on {device.type}"
@@ -50,19 +55,41 @@ def reason(width: int, heads: int, ffn: int, dtype: torch.dtype, device: torch.d
     return missing()
 
 
-def packed(weight: Tensor) -> Tensor:
-    """[outputs, inputs] -> the kernel's panels, flat, zeros after the last output."""
-    outputs, inputs = weight.shape
-    panels = -(-outputs // LANES)
-    out = torch.empty(panels * LANES * inputs, dtype=weight.dtype)
-    library().lantern_pack(
-        ctypes.c_void_p(weight.contiguous().data_ptr()),
-        ctypes.c_long(outputs),
-        ctypes.c_long(inputs),
-        ctypes.c_void_p(out.data_ptr()),
-        ctypes.c_int(weight.dtype == torch.bfloat16),
-    )
-    return out
+def huge(count: int, dtype: torch.dtype) -> Tensor:
+    """[count], in huge pages where the system grants them: a forward reads every weight once, and
+    small pages cost it as much again in lookups."""
+    size = -(-count * dtype.itemsize // HUGE) * HUGE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
+    memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start)
+
+
+def packed(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Each [outputs, inputs] of one dtype -> the kernel's panels, flat, zeros after the last
+    output; all of them in one piece of memory."""
+    sizes = [-(-len(w) // LANES) * LANES * w.shape[1] for w in weights]
+    made = list(huge(sum(sizes), weights[0].dtype).split(sizes))
+    for weight, out in zip(weights, made, strict=True):
+        library().lantern_pack(
+            ctypes.c_void_p(weight.detach().contiguous().data_ptr()),
+            ctypes.c_long(weight.shape[0]),
+            ctypes.c_long(weight.shape[1]),
+            ctypes.c_void_p(out.data_ptr()),
+            ctypes.c_int(weight.dtype == torch.bfloat16),
+        )
+    return made
+
+
+def check(x: Tensor, width: int, dtype: torch.dtype) -> None:
+    """Raises DecoderError where x is not [..., width] in `dtype` on the CPU."""
+    if x.shape[-1] != width or x.dtype != dtype or x.device.type != "cpu":
+        raise DecoderError(
+            f"the CPU kernel expected [..., {width}] in {dtype}, found {list(x.shape)} in "
+            f"{x.dtype} on {x.device.type}"
+        )
 
 
 class NativeLinear:
@@ -71,12 +98,13 @@ class NativeLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.outputs, self.inputs = weight.shape
         self.dtype = weight.dtype
-        self.weight = packed(weight.detach())
+        (self.weight,) = packed([weight])
         self.bias = None if bias is None else bias.detach().contiguous()
-        self._call = library().lantern_linear
+        self._call, self._logits = library().lantern_linear, library().lantern_logits
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out] in the dtype of the weights."""
+        """[..., in] -> [..., out], both in the dtype of the weights; DecoderError for others."""
+        check(x, self.inputs, self.dtype)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.outputs)
         self._call(
@@ -87,6 +115,30 @@ class NativeLinear:
             ctypes.c_long(x.numel() // self.inputs),
             ctypes.c_long(self.inputs),
             ctypes.c_long(self.outputs),
+            ctypes.c_int(torch.get_num_threads()),
+            ctypes.c_int(self.dtype == torch.bfloat16),
+        )
+        return out
+
+    def guided(self, hidden: Tensor, cfg: float) -> Tensor:
+        """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
+        logits [B, T, V] float32, uncond + cfg (cond - uncond)."""
+        check(hidden, self.inputs, self.dtype)
+        rows, queries, _ = hidden.shape
+        copies = 1 if cfg == 1 else 2
+        hidden = hidden.contiguous()
+        out = torch.empty(rows // copies, queries, self.outputs)
+        raw = torch.empty(0 if copies == 1 else rows * queries * self.outputs)
+        self._logits(
+            ctypes.c_void_p(hidden.data_ptr()),
+            ctypes.c_void_p(self.weight.data_ptr()),
+            ctypes.c_long(rows * queries),
+            ctypes.c_long(self.inputs),
+            ctypes.c_long(self.outputs),
+            ctypes.c_int(copies),
+            ctypes.c_float(cfg),
+            ctypes.c_void_p(raw.data_ptr()),
+            ctypes.c_void_p(out.data_ptr()),
             ctypes.c_int(torch.get_num_threads()),
             ctypes.c_int(self.dtype == torch.bfloat16),
         )
@@ -107,7 +159,10 @@ class NativeLayers:
         self.width, self.ffn = len(first.wo), first.w2.shape[1]
         self.heads, self.eps, self.dtype = heads, eps, first.wo.dtype
         self._kept: list[Tensor] = []  # what the kernel holds addresses of
-        self._table = (LayerWeights * len(layers))(*(self._layer(one) for one in layers))
+        panels = packed([w for one in layers for w in (one.wqkv, one.wo, _blocks(one.w13), one.w2)])
+        rows = zip(*(iter(panels),) * 4, strict=True)
+        table = [self._layer(one, *row) for one, row in zip(layers, rows, strict=True)]
+        self._table = (LayerWeights * len(layers))(*table)
         self._norm = None if norm is None else self._address(norm)
         self._rope = torch.view_as_real(rope).contiguous()
         self._scratch = torch.empty(0)
@@ -117,59 +172,97 @@ class NativeLayers:
         self._kept.append(tensor.detach().contiguous())
         return self._kept[-1].data_ptr()
 
-    def _layer(self, one: Weights) -> LayerWeights:
-        gate, up = (half.unflatten(0, (-1, LANES)) for half in one.w13.detach().chunk(2))
-        both = torch.stack([gate, up], 1).flatten(0, 2)  # [2 F, D], blocks of gate and up in turn
-        return LayerWeights(
-            None if one.attention_norm is None else self._address(one.attention_norm),
-            self._address(packed(one.wqkv.detach())),
-            self._address(packed(one.wo.detach())),
-            self._address(one.ffn_norm),
-            self._address(packed(both)),
-            self._address(packed(one.w2.detach())),
-        )
+    def _layer(
+        self, one: Weights, wqkv: Tensor, wo: Tensor, w13: Tensor, w2: Tensor
+    ) -> LayerWeights:
+        norm = None if one.attention_norm is None else self._address(one.attention_norm)
+        ffn_norm = self._address(one.ffn_norm)
+        first, *others = (self._address(panel) for panel in (wqkv, wo, w13, w2))
+        return LayerWeights(norm, first, others[0], ffn_norm, *others[1:])
 
     def __call__(
-        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
-    ) -> Tensor:
-        """x [R, T, D]; places [R, T] int64 in the rotary table; slots [R, T] int64 of the cache,
-        written; mask [R, T, S] bool, True where a query may look -> [R, T, D] in the dtype of x."""
-        x = x.contiguous()
-        if mask.stride(-1) != 1:
-            mask = mask.contiguous()
-        out = torch.empty_like(x)
-        self._run(x, places, slots, mask, cache, out, False)
-        return out
-
-    def products(self, rows: int) -> None:
-        """The matrix products of a forward of `rows` rows and nothing else, to be timed."""
-        x = torch.zeros(rows, 1, self.width, dtype=self.dtype)
-        nothing = torch.zeros(rows, 1, dtype=torch.long)
-        cache = KVCache(1, 1, 1, self.heads, self.width // self.heads, self.dtype, x.device)
-        mask = torch.ones(rows, 1, 1, dtype=torch.bool)
-        self._run(x, nothing, nothing, mask, cache, torch.empty_like(x), True)
-
-    def _run(
         self,
         x: Tensor,
         places: Tensor,
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
+        embedding: Tensor | None = None,
+    ) -> Tensor:
+        """x [R, T, D], or with an embedding [., D] its rows [R, T] int64; places [R, T] int64 in
+        the rotary table; slots [R, T] int64 of the cache, written; mask [R, T, S] bool, True where a
+        query may look -> [R, T, D] in the dtype of the weights."""
+        check(x if embedding is None else embedding, self.width, self.dtype)
+        rows, queries = x.shape[:2]
+        self._check_cache(cache, rows, queries, mask)
+        x = x.contiguous()
+        if mask.stride(-1) != 1:
+            mask = mask.contiguous()
+        out = torch.empty(rows, queries, self.width, dtype=self.dtype)
+        self._run(self.forward(x, places, slots, mask, cache.data, out, embedding))
+        return out
+
+    def _check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
+        layers, heads = len(self._table), self.heads
+        wanted = (layers, 2, rows, heads, cache.capacity, self.width // heads)
+        if cache.data.shape != wanted or cache.data.dtype != self.dtype:
+            raise DecoderError(
+                f"the CPU kernel expected a cache {list(wanted)} in {self.dtype}, found "
+                f"{list(cache.data.shape)} in {cache.data.dtype}"
+            )
+        if mask.shape != (rows, queries, cache.capacity) or mask.dtype != torch.bool:
+            raise DecoderError(
+                f"the CPU kernel expected a mask {[rows, queries, cache.capacity]} in torch.bool, "
+                f"found {list(mask.shape)} in {mask.dtype}"
+            )
+
+    def products(self, rows: int) -> Callable[[], None]:
+        """What runs the matrix products of a forward of `rows` rows and nothing else, to be timed.
+
+        They read whatever numbers the last forward has left behind.
+        """
+        x = torch.zeros(rows, 1, self.width, dtype=self.dtype)
+        nothing = torch.zeros(rows, 1, dtype=torch.long)
+        mask = torch.ones(rows, 1, 1, dtype=torch.bool)
+        out = torch.empty_like(x)
+        call = self.forward(x, nothing, nothing, mask, x, out)
+        call.products = 1
+        kept = (x, nothing, mask, out, self._scratch)  # a later forward may need a larger scratch
+        return lambda: self._run(call, kept)
+
+    def forward(
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: Tensor,
         out: Tensor,
-        products: bool,
-    ) -> None:
-        rows, queries, _ = x.shape
+        embedding: Tensor | None = None,
+    ) -> Forward:
+        """The call of these tensors, which must live until it is over; see `__call__`."""
+        rows, queries, capacity = mask.shape
+        source, codes = (x, None) if embedding is None else (embedding, x.data_ptr())
         call = Forward(
-            rows, queries, self.width, self.heads, self.ffn, len(self._table), cache.capacity,
+            rows, queries, self.width, self.heads, self.ffn, len(self._table), capacity,
             self.eps, torch.get_num_threads(), ctypes.addressof(self._table), self._norm,
-            x.data_ptr(), out.data_ptr(), cache.data.data_ptr(),
+            source.data_ptr(), codes, out.data_ptr(), cache.data_ptr(),
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),
-            slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, products,
+            slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0,
         )  # fmt: skip
         need = self._library.lantern_scratch(ctypes.byref(call))
         if need > self._scratch.numel():
-            self._scratch = torch.empty(need)
+            self._scratch = torch.zeros(need)  # no stray NaN for the products alone
         call.scratch = self._scratch.data_ptr()
+        return call
+
+    def _run(self, call: Forward, kept: tuple[Tensor, ...] = ()) -> None:
+        del kept  # what the call refers to
         half = ctypes.c_int(self.dtype == torch.bfloat16)
         self._library.lantern_forward(ctypes.byref(call), half)
+
+
+def _blocks(w13: Tensor) -> Tensor:
+    """[2 F, D], gate then up -> the same rows, `LANES` of the gate and of up in turn."""
+    gate, up = (half.unflatten(0, (-1, LANES)) for half in w13.detach().chunk(2))
+    return torch.stack([gate, up], 1).flatten(0, 2)

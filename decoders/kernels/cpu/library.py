@@ -1,6 +1,6 @@
 """The CPU kernel's shared library: compiled where it runs, for the processor it runs on.
 
-One call of a C++ compiler on `stack.cpp`, a few seconds, once a machine: the library is kept under
+One call of a C++ compiler on `kernel.cpp`, a few seconds, once a machine: the library is kept under
 a name made of the source, the flags, the compiler and the processor. It is not linked with an
 OpenMP library of its own: it uses the one that PyTorch has loaded, since two would keep two sets of
 threads spinning on the same cores.
@@ -20,14 +20,14 @@ from pathlib import Path
 
 from decoders.api import DecoderError
 
-SOURCE = Path(__file__).parent / "stack.cpp"
-COMPILERS = ("c++", "g++", "clang++")
+SOURCE = Path(__file__).parent / "kernel.cpp"
+COMPILERS = ("g++", "c++")
 WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
 FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 
 class LayerWeights(ctypes.Structure):
-    """`LayerWeights` of stack.cpp."""
+    """`LayerWeights` of layers.h."""
 
     _fields_ = [
         (n, ctypes.c_void_p) for n in ("attention_norm", "wqkv", "wo", "ffn_norm", "w13", "w2")
@@ -35,14 +35,15 @@ class LayerWeights(ctypes.Structure):
 
 
 class Forward(ctypes.Structure):
-    """`Forward` of stack.cpp."""
+    """`Forward` of layers.h."""
 
     _fields_ = [
         *((n, ctypes.c_long) for n in ("rows", "queries", "width", "heads", "ffn", "layers")),
         ("slots", ctypes.c_long),
         ("eps", ctypes.c_float),
         ("threads", ctypes.c_int),
-        *((n, ctypes.c_void_p) for n in ("weights", "final_norm", "input", "output", "cache")),
+        *((n, ctypes.c_void_p) for n in ("weights", "final_norm", "input")),
+        *((n, ctypes.c_void_p) for n in ("codes", "output", "cache")),
         ("rope", ctypes.c_void_p),
         ("places", ctypes.c_long),
         ("place", ctypes.c_void_p),
@@ -59,6 +60,23 @@ class Forward(ctypes.Structure):
     ]
 
 
+class Expand(ctypes.Structure):
+    """`Expand` of drafting.h."""
+
+    _fields_ = [
+        ("layer", Forward),
+        ("batch", ctypes.c_long),
+        ("nodes", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("embedding", "tokens", "fc", "fc_bias", "head")),
+        ("vocab", ctypes.c_long),
+        ("cfg", ctypes.c_float),
+        *((n, ctypes.c_void_p) for n in ("features", "seen", "root_slot", "codes", "node")),
+        ("parents", ctypes.c_void_p),
+        ("depth", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("mixed", "raw", "logits")),
+    ]
+
+
 def compiler() -> str | None:
     """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
     named = os.environ.get("CXX")
@@ -66,12 +84,23 @@ def compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
+@cache
+def version(found: str) -> str:
+    """What the compiler says of itself; Clang is told by it, under whatever name it goes."""
+    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
 def missing() -> str | None:
     """Why the kernel cannot be built here; None where it can."""
     if platform.system() != "Linux":
         return f"it is built on Linux only, this is {platform.system()}"
-    if compiler() is None:
-        return f"no C++ compiler ({', '.join(COMPILERS)}) was found; install g++, or name one in CXX"
+    found = compiler()
+    if found is None:
+        names = ", ".join(COMPILERS)
+        return f"no C++ compiler ({names}) was found; install g++, or name one in CXX"
+    if "clang" in version(found):
+        return f"it needs g++ (Clang has other vector words), {found} is Clang; name g++ in CXX"
     return None
 
 
@@ -98,13 +127,18 @@ def library() -> ctypes.CDLL:
     found = compiler()
     if reason is not None or found is None:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-    parts = (SOURCE.read_text(), *FLAGS, version.stdout, _processor())
-    name = f"stack-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
+    sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
+    parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
+    name = f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     path = folder() / name
     if not path.is_file():
         _compile(found, path)
-    loaded = ctypes.CDLL(str(path))
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's
+        raise DecoderError(
+            f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
+        ) from error
     loaded.lantern_scratch.restype = ctypes.c_long
     return loaded
 
@@ -113,7 +147,7 @@ def _compile(found: str, path: Path) -> None:
     """Beside its place, then moved there: two processes may build at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
-        part, made = Path(name) / "stack.o", Path(name) / "stack.so"
+        part, made = Path(name) / "kernel.o", Path(name) / "kernel.so"
         # Linked without -fopenmp: see above.
         for command in (
             [found, *FLAGS, "-c", str(SOURCE), "-o", str(part)],

@@ -1,0 +1,121 @@
+// Guided logits, and a call of an EAGLE drafter on the nodes of a level.
+#pragma once
+
+#include "layers.h"
+
+namespace {
+
+// `self` of `threads`.
+void guide(const float* raw, float* guided, long size, int copies, float cfg, int self, int threads) {
+  for (long i = share(size, self, threads); i < share(size, self + 1, threads); ++i)
+    guided[i] = copies == 1 ? raw[i] : raw[size + i] + cfg * (raw[i] - raw[size + i]);
+}
+
+// Guided logits: hidden [M, D] times head [V, D]; with guidance its halves meet in `raw` [M, V].
+template <class T>
+void logits_part(const T* hidden, const T* head, long rows, long width, long vocab, int copies, float cfg,
+                 float* raw, float* out, int self, int threads) {
+  const long panels = (vocab + LANES - 1) / LANES;
+  float* to = copies == 1 ? out : raw;
+  product(hidden, width, head, width, 0, rows, share(panels, self, threads), share(panels, self + 1, threads),
+          [=](long m, long panel, int count, const V* sums) {
+            for (int n = 0; n < count; ++n) {
+              const long at = (panel + n) * LANES;
+              if (at + LANES <= vocab) store(to + m * vocab + at, sums[n]);
+              else
+                for (long o = at; o < vocab; ++o) to[m * vocab + o] = sums[n][o - at];
+            }
+          });
+  if (copies == 1) return;
+#pragma omp barrier
+  guide(raw, out, rows / copies * vocab, copies, cfg, self, threads);
+}
+
+template <class T>
+void logits(const T* hidden, const T* head, long rows, long width, long vocab, int copies, float cfg,
+            float* raw, float* out, int threads) {
+#pragma omp parallel num_threads(threads)
+  logits_part(hidden, head, rows, width, vocab, copies, cfg, raw, out, omp_get_thread_num(),
+              omp_get_num_threads());
+}
+
+}  // namespace
+
+extern "C" {
+
+// One call of an EAGLE drafter on w nodes of a level (decoders.drafters.eagle.EagleSession.expand).
+struct Expand {
+  Forward layer;             // R rows, w queries; its input, output, places, slots and mask lie in memory
+                             // that is given here, and are written
+  long batch, nodes;         // B; N + 1 places of a session
+  const void* embedding;     // [tokens, D]
+  const int64_t* tokens;     // [V] rows of the embedding; null: the codes themselves
+  const void *fc, *fc_bias;  // packed [D, 2 D]; [D] or null
+  const void* head;          // packed [V, D]
+  long vocab;
+  float cfg;
+  void* features;            // [R, N + 1, D]
+  uint8_t* seen;             // [R, N + 1, S]
+  const int64_t* root_slot;  // [R]
+  const int64_t* codes;      // [B, w]
+  const int64_t* node;       // [w]
+  const int64_t* parents;    // [B, w]
+  long depth;
+  void* mixed;               // [R, w, 2 D]
+  float* raw;                // [R, w, V]
+  float* logits;             // [B, w, V]
+};
+
+}  // extern "C"
+
+namespace {
+
+template <class T>
+void expand(const Expand& e) {
+  const Forward& f = e.layer;
+  const Scratch at(f);
+  const long D = f.width, w = f.queries, S = f.slots;
+  T* mixed = static_cast<T*>(e.mixed);
+  T* input = static_cast<T*>(const_cast<void*>(f.input));
+  T* features = static_cast<T*>(e.features);
+  const T *embedding = static_cast<const T*>(e.embedding), *output = static_cast<const T*>(f.output);
+  const T* bias = static_cast<const T*>(e.fc_bias);
+  uint8_t* mask = const_cast<uint8_t*>(f.mask);
+  int64_t *place = const_cast<int64_t*>(f.place), *slot = const_cast<int64_t*>(f.slot);
+#pragma omp parallel num_threads(f.threads)
+  {
+    const int self = omp_get_thread_num(), threads = omp_get_num_threads();
+    const long m0 = share(f.rows * w, self, threads), m1 = share(f.rows * w, self + 1, threads);
+    for (long m = m0; m < m1; ++m) {
+      const long r = m / w, i = m % w, b = r % e.batch;
+      const long parent = e.parents[b * w + i], code = e.codes[b * w + i];
+      const long token = e.tokens == nullptr ? code : e.tokens[code];
+      std::memcpy(mixed + m * 2 * D, embedding + token * D, D * sizeof(T));
+      std::memcpy(mixed + m * 2 * D + D, features + (r * e.nodes + parent) * D, D * sizeof(T));
+      std::memcpy(mask + m * S, e.seen + (r * e.nodes + parent) * S, S);
+      slot[m] = e.root_slot[r] + e.node[i];
+      place[m] = e.root_slot[r] + e.depth;
+      mask[m * S + slot[m]] = 1;
+    }
+#pragma omp barrier
+    product(mixed, 2 * D, static_cast<const T*>(e.fc), 2 * D, 0, f.rows * w, share(D / LANES, self, threads),
+            share(D / LANES, self + 1, threads), [=](long m, long panel, int count, const V* sums) {
+              for (int n = 0; n < count; ++n) {
+                const long o = (panel + n) * LANES;
+                store(input + m * D + o, bias == nullptr ? sums[n] : sums[n] + load(bias + o));
+              }
+            });
+#pragma omp barrier
+    work<T>(f, at, self, threads);
+#pragma omp barrier
+    for (long m = m0; m < m1; ++m) {
+      const long to = m / w * e.nodes + e.node[m % w];
+      std::memcpy(features + to * D, output + m * D, D * sizeof(T));
+      std::memcpy(e.seen + to * S, mask + m * S, S);
+    }
+    logits_part(output, static_cast<const T*>(e.head), f.rows * w, D, e.vocab,
+                static_cast<int>(f.rows / e.batch), e.cfg, e.raw, e.logits, self, threads);
+  }
+}
+
+}  // namespace

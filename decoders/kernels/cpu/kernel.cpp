@@ -1,0 +1,66 @@
+// A decoding step's forwards at a handful of rows, for CPUs: what Python calls.
+//
+// Why: at 2 to 50 rows a library spends more time around a product than in it, and an interpreter more
+// around an operator than either. Here the weights are packed once, and a whole forward is one call.
+// With AVX512-BF16 products use its dot instruction; all else is plain vector code that any compiler
+// maps to what the processor has.
+#include <omp.h>
+
+#include "acceptance.h"
+#include "drafting.h"
+
+extern "C" {
+
+// p [M, V] becomes the residuals; q [M, V] (or null) is used up; verdicts [4, M, K]; left [threads, V].
+void lantern_judge(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
+                   const int32_t* table, long row, int kind, float value, long k, long nodes, long vocab,
+                   long children, float* verdicts, int threads) {
+  const long all = nodes * children;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (long m = 0; m < nodes; ++m) {
+    float* at = verdicts + m * children;
+    judge_node(p + m * vocab, q == nullptr ? nullptr : q + m * vocab, left + omp_get_thread_num() * vocab,
+               codes + m * children, valid + m * children, table, row, kind, value, k, vocab, children,
+               Judged{at, at + all, at + 2 * all, at + 3 * all});
+  }
+}
+
+long lantern_scratch(const Forward* f) { return Scratch(*f).floats(f->threads); }
+
+void lantern_forward(const Forward* f, int half) {
+  if (half) forward<uint16_t>(*f);
+  else forward<float>(*f);
+}
+
+void lantern_expand(const Expand* e, int half) {
+  if (half) expand<uint16_t>(*e);
+  else expand<float>(*e);
+}
+
+// hidden [M, D], rows [cond; uncond] of `copies` = 2 -> out [M / copies, V]; raw [M, V].
+void lantern_logits(const void* hidden, const void* head, long rows, long width, long vocab, int copies,
+                    float cfg, float* raw, float* out, int threads, int half) {
+  if (half)
+    logits(static_cast<const uint16_t*>(hidden), static_cast<const uint16_t*>(head), rows, width, vocab,
+           copies, cfg, raw, out, threads);
+  else
+    logits(static_cast<const float*>(hidden), static_cast<const float*>(head), rows, width, vocab, copies,
+           cfg, raw, out, threads);
+}
+
+void lantern_pack(const void* w, long outputs, long inputs, void* out, int half) {
+  if (half) pack(static_cast<const uint16_t*>(w), outputs, inputs, static_cast<uint16_t*>(out));
+  else pack(static_cast<const float*>(w), outputs, inputs, static_cast<float*>(out));
+}
+
+void lantern_linear(const void* x, const void* w, const void* bias, void* y, long rows, long inputs,
+                    long outputs, int threads, int half) {
+  if (half)
+    linear(static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(w),
+           static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(y), rows, inputs, outputs, threads);
+  else
+    linear(static_cast<const float*>(x), static_cast<const float*>(w), static_cast<const float*>(bias),
+           static_cast<float*>(y), rows, inputs, outputs, threads);
+}
+
+}  // extern "C"

@@ -1,0 +1,235 @@
+// The layers of a transformer, all of them inside one parallel region.
+//
+// Activations are float32 [M, D] between products, M = R * T rows (t fastest); inputs of products have
+// the model's type. w13 is packed with a panel of the gate, then the same one of up.
+#pragma once
+
+#include "attention.h"
+#include "products.h"
+
+extern "C" {
+
+// One layer's packed weights; attention_norm is null in the EAGLE drafter's layer.
+struct LayerWeights {
+  const void *attention_norm, *wqkv, *wo, *ffn_norm, *w13, *w2;
+};
+
+// A forward's shape and tensors. Strides in elements; the last axis is contiguous everywhere.
+struct Forward {
+  long rows, queries, width, heads, ffn, layers, slots;  // R, T, D, H, F, layers, S
+  float eps;
+  int threads;
+  const LayerWeights* weights;
+  const void* final_norm;            // null: none
+  const void* input;                 // [R, T, D] in the model's type, contiguous; or, with codes,
+  const int64_t* codes;              // [R, T] (null: none): rows of the input, an embedding [., D]
+  void* output;                      // [R, T, D], contiguous
+  void* cache;                       // [layers, 2, R, H, S, d], contiguous
+  const float* rope;                 // [places, d / 2, 2]
+  long places;                       // rows of the table; places beyond read the last one
+  const int64_t* place;              // [R, T]
+  long place_row, place_query;
+  const int64_t* slot;               // [R, T], where keys and values go
+  long slot_row, slot_query;
+  const uint8_t* mask;               // [R, T, S], nonzero where a query may look
+  long mask_row, mask_query;
+  float* scratch;                    // `lantern_scratch` floats
+  int products;                      // nonzero: the matrix products alone, to be timed
+};
+
+}  // extern "C"
+
+namespace {
+
+// x / rms(x) * weight of rows [first, last), to the model's type; without weight a mere cast.
+template <class T>
+void norm(const float* x, const T* weight, float eps, long width, long first, long last, T* out) {
+  for (long m = first; m < last; ++m) {
+    const float* row = x + m * width;
+    float scale = 1;
+    if (weight != nullptr) {
+      V squares = {};
+      for (long i = 0; i < width; i += LANES) squares += load(row + i) * load(row + i);
+      scale = 1.f / std::sqrt(total(squares) / width + eps);
+    }
+    for (long i = 0; i < width; i += LANES)
+      store(out + m * width + i,
+            weight == nullptr ? load(row + i) : load(row + i) * scale * load(weight + i));
+  }
+}
+
+// Queries of a row, in groups that attend together.
+inline long group(const Forward& f) { return f.queries == 1 ? 1 : QUERIES; }
+inline long groups(const Forward& f) { return (f.queries + group(f) - 1) / group(f); }
+
+// Floats of scratch: x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as it is added,
+// [R, groups, S, group]; per thread a normed [M, D], and queries and scores of one head.
+struct Scratch {
+  long x, qkv, attended, active, closed, used, shared, normed, query, scores, own;
+  explicit Scratch(const Forward& f) {
+    const long m = f.rows * f.queries;
+    x = 0;
+    qkv = x + m * f.width;
+    attended = qkv + m * 3 * f.width;
+    active = attended + m * f.width;
+    closed = active + m * f.ffn;
+    used = closed + f.rows * groups(f) * group(f) * (f.slots + QUERIES);
+    shared = used + f.rows + LANES;
+    normed = 0;
+    query = normed + m * f.width;
+    scores = query + groups(f) * group(f) * (f.width / f.heads);
+    own = scores + group(f) * (f.slots + QUERIES) + 2 * LANES;
+  }
+  long floats(int threads) const { return shared + threads * own; }
+  long closed_row(const Forward& f) const { return groups(f) * group(f) * (f.slots + QUERIES); }
+};
+
+// The mask of row r as it is added to scores, and how many slots some query of the row sees (a multiple
+// of 4; those behind are closed).
+void open_row(const Forward& f, const Scratch& at, long r) {
+  const long size = group(f);
+  long used = 1;
+  for (long t = 0; t < f.queries; ++t) {
+    const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
+    long s = f.slots;
+    while (s > used && !row[s - 1]) --s;
+    used = s > used ? s : used;
+  }
+  const long padded = (used + QUERIES - 1) / QUERIES * QUERIES;
+  float* closed = f.scratch + at.closed + r * at.closed_row(f);
+  for (long t = 0; t < groups(f) * size; ++t) {
+    float* column = closed + t / size * size * padded + t % size;
+    const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
+    for (long s = 0; s < padded; ++s)
+      column[s * size] = t >= f.queries ? 0.f : (s < f.slots && row[s] ? 0.f : -INFINITY);
+  }
+  f.scratch[at.used + r] = static_cast<float>(padded);
+}
+
+// Neighbouring entries as complex numbers, times the pairs (re, im).
+inline V turned(V x, V factors) {
+  const V real = SHUFFLE1(factors, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
+  const V imaginary = SHUFFLE1(factors, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
+  const V sign{-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  const V swapped = SHUFFLE1(x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  return x * real + swapped * (sign * imaginary);
+}
+
+// Rotates the queries and keys of (row, head), appends keys and values, attends.
+template <class T>
+void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
+  const long d = f.width / f.heads, m0 = r * f.queries;
+  float* query = own + at.query;
+  const long plane = f.rows * f.heads * f.slots * d;
+  T* keys = static_cast<T*>(f.cache) + layer * 2 * plane + (r * f.heads + h) * f.slots * d;
+  T* values = keys + plane;
+  const float scale = 1.f / std::sqrt(static_cast<float>(d));
+  for (long t = 0; t < f.queries; ++t) {
+    const float* qkv = f.scratch + at.qkv + (m0 + t) * 3 * f.width + h * d;
+    long place = f.place[r * f.place_row + t * f.place_query];
+    place = place < f.places ? place : f.places - 1;
+    const float* turn = f.rope + place * d;
+    const long slot = f.slot[r * f.slot_row + t * f.slot_query];
+    for (long i = 0; i < d; i += LANES) {
+      const V factors = load(turn + i);
+      T half[LANES];  // the model's type in between, as in PyTorch's path
+      store(half, turned(load(qkv + i), factors));
+      store(query + t * d + i, load(half) * scale);
+      store(keys + slot * d + i, turned(load(qkv + f.width + i), factors));
+    }
+    for (long i = 0; i < d; i += LANES) store(values + slot * d + i, load(qkv + 2 * f.width + i));
+  }
+  const long size = group(f), used = static_cast<long>(f.scratch[at.used + r]);
+  for (long i = f.queries * d; i < groups(f) * size * d; ++i) query[i] = 0;
+  const float* closed = f.scratch + at.closed + r * at.closed_row(f);
+  T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
+  for (long t = 0; t < f.queries; t += size) {
+    const int real = static_cast<int>(f.queries - t < size ? f.queries - t : size);
+    const float *q = query + t * d, *c = closed + t * used;
+    T* out = attended + t * f.width;
+    float* scores = own + at.scores;
+    if (size == 1) attend_width<1>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
+    else attend_width<QUERIES>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
+  }
+}
+
+// One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet;
+// below that they own panels and heads, and meet after every product.
+template <class T>
+void work(const Forward& f, const Scratch& at, int self, int threads) {
+  const bool by_rows = f.rows >= 8L * threads;
+  const int part = by_rows ? 0 : self, parts = by_rows ? 1 : threads;
+  const long r0 = by_rows ? share(f.rows, self, threads) : 0;
+  const long r1 = by_rows ? share(f.rows, self + 1, threads) : f.rows;
+  const long first = r0 * f.queries, last = r1 * f.queries;
+  const long D = f.width, F = f.ffn;
+  float* x = f.scratch + at.x;
+  float* qkv = f.scratch + at.qkv;
+  float* own = f.scratch + at.shared + self * at.own;
+  T* attended = reinterpret_cast<T*>(f.scratch + at.attended);
+  T* active = reinterpret_cast<T*>(f.scratch + at.active);
+  T* normed = reinterpret_cast<T*>(own + at.normed);
+  const T* input = static_cast<const T*>(f.input);
+  const auto meet = [&] {
+    if (!by_rows && threads > 1) {
+#pragma omp barrier
+    }
+  };
+  const auto to = [](float* out, long stride, bool add) {
+    return [=](long m, long panel, int count, const V* sums) {
+      float* row = out + m * stride + panel * LANES;
+      for (int n = 0; n < count; ++n) {
+        V* place = reinterpret_cast<V*>(row + n * LANES);
+        *place = add ? *place + sums[n] : sums[n];
+      }
+    };
+  };
+  const long m0 = first + share(last - first, part, parts);  // rows that this thread reads and writes
+  const long m1 = first + share(last - first, part + 1, parts);
+  for (long m = m0; m < m1; ++m) {
+    const T* row = input + (f.codes == nullptr ? m : f.codes[m]) * D;
+    for (long i = 0; i < D; i += LANES) store(x + m * D + i, load(row + i));
+  }
+  if (!f.products)
+    for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
+      open_row(f, at, r);
+  meet();
+  for (long layer = 0; layer < f.layers; ++layer) {
+    const LayerWeights& w = f.weights[layer];
+    if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
+    product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, share(3 * D / LANES, part, parts),
+            share(3 * D / LANES, part + 1, parts), to(qkv, 3 * D, false));
+    meet();
+    const long items = (r1 - r0) * f.heads;
+    for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
+      head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
+    meet();
+    product(attended, D, static_cast<const T*>(w.wo), D, first, last, share(D / LANES, part, parts),
+            share(D / LANES, part + 1, parts), to(x, D, true));
+    meet();
+    if (!f.products) norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
+    product(normed, D, static_cast<const T*>(w.w13), D, first, last,
+            2 * share(F / LANES, part, parts), 2 * share(F / LANES, part + 1, parts),
+            [=, &f](long m, long panel, int count, const V* sums) {
+              for (int n = 0; n < count; n += 2) {  // panels are even: gate, up
+                T* out = active + m * F + (panel + n) / 2 * LANES;
+                const V gate = sums[n];
+                store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
+              }
+            });
+    meet();
+    product(active, F, static_cast<const T*>(w.w2), F, first, last, share(D / LANES, part, parts),
+            share(D / LANES, part + 1, parts), to(x, D, true));
+    meet();
+  }
+  norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));
+}
+
+template <class T>
+void forward(const Forward& f) {
+  const Scratch at(f);
+#pragma omp parallel num_threads(f.threads)
+  work<T>(f, at, omp_get_thread_num(), omp_get_num_threads());
+}
+
+}  // namespace

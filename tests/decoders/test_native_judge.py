@@ -1,0 +1,115 @@
+"""The CPU kernel's acceptance and drafting beside the tensor code that they replace."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from decoders.acceptance.exact import Exact
+from decoders.acceptance.lantern import Lantern
+from decoders.acceptance.lantern_pp import LanternPP
+from decoders.api import DecoderError, Sampling
+from decoders.drafters.eagle import Eagle
+from decoders.kernels.acceptance import judge_of
+from decoders.kernels.cpu.judge import native_test_children
+from decoders.kernels.cpu.library import missing
+from decoders.kernels.relaxed import bound_of
+from decoders.models import native
+from decoders.models.small import random_model
+from decoders.verification import test_children as judged_by_tensors
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+FIELDS = ("accept", "strict", "moved", "bound", "residual")
+CPU = torch.device("cpu")
+VOCAB = 70
+
+
+def rules():
+    book = torch.randn(VOCAB, 4, generator=torch.Generator().manual_seed(1))
+    model = SimpleNamespace(tokenizer=None, codebook=book, device=CPU)
+    return {
+        "exact": Exact(),
+        "delta": Lantern(model, k=20, delta=0.3),
+        "nothing": Lantern(model, k=20, delta=0.0),
+        "all": Lantern(model, k=69, delta=1.0),
+        "lambda": LanternPP(model, k=20, lam=4.0),
+    }
+
+
+def nodes(*shape: int, seed: int, top_k: int = VOCAB) -> torch.Tensor:
+    logits = 2 * torch.randn(*shape, VOCAB, generator=torch.Generator().manual_seed(seed))
+    kth = logits.topk(top_k, -1).values[..., -1:]
+    return logits.masked_fill(logits < kth, float("-inf")).softmax(-1)
+
+
+@pytest.mark.parametrize("name", rules())
+@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("top_k", [5, VOCAB])
+def test_every_verdict_is_that_of_the_tensor_code(name: str, drawn: bool, top_k: int):
+    rule = rules()[name]
+    p, q = nodes(2, 9, seed=2, top_k=top_k), nodes(2, 9, seed=3, top_k=top_k)
+    random = torch.Generator().manual_seed(4)
+    codes = torch.stack([torch.multinomial(row, 4, generator=random) for row in q.flatten(0, 1)])
+    codes = codes.view(2, 9, 4)
+    valid = torch.rand(2, 9, 4, generator=random) < 0.8
+    kept = (p.clone(), q.clone())
+    found = native_test_children(p, q if drawn else None, codes, valid, bound_of(rule))
+    right = judged_by_tensors(rule, p, q if drawn else None, codes, valid)
+    for field in FIELDS:
+        have, want = getattr(found, field), getattr(right, field)
+        assert have.shape == want.shape
+        torch.testing.assert_close(have, want, rtol=2e-5, atol=2e-6, msg=f"{field} of {name}")
+    assert torch.equal(p, kept[0]) and torch.equal(q, kept[1])  # inputs are left as they were
+    assert (right.accept[valid] > 0).any() and (found.accept[~valid] == 0).all()
+
+
+def test_a_rule_without_a_kernel_is_judged_by_tensors():
+    model = SimpleNamespace(tokenizer=None, codebook=torch.randn(VOCAB, 4), device=CPU)
+    rule = Lantern(model, k=5, delta=0.2, residual="released")
+    p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
+    valid = torch.ones_like(codes, dtype=torch.bool)
+    found = judge_of(rule, CPU, native=True)(p, None, codes, valid)
+    right = judged_by_tensors(rule, p, None, codes, valid)
+    assert all(torch.equal(getattr(found, f), getattr(right, f)) for f in FIELDS)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
+    valid = torch.ones_like(codes, dtype=torch.bool)
+    with pytest.raises(DecoderError, match="codes must be"):
+        native_test_children(p, None, codes.int(), valid, bound_of(Exact()))
+    with pytest.raises(DecoderError, match="q must be"):
+        native_test_children(p, p[:, :1], codes, valid, bound_of(Exact()))
+
+
+@pytest.mark.parametrize("cfg", [1.0, 3.0])
+def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(cfg: float):
+    sessions = []
+    for own in (True, False):
+        model = random_model(vocab=50, grid=4, width=32)  # 50 codes: no multiple of a panel
+        drafter = Eagle(model)
+        if own:
+            native.make_native(model.target)
+            drafter = Eagle(model)
+        sampling = Sampling(cfg=cfg)
+        with torch.inference_mode():
+            text = model.text.encode(["a", "b"])
+            rows = sampling.guidance_rows
+            hidden = model.target.prefill(text, rows, model.target.new_cache(2 * rows, 4))
+            session = drafter.begin(text, hidden, sampling, 3, 6)
+            told = torch.cat([hidden[:, -1:]] * 2, 1)
+            codes, count = torch.tensor([[3, 4], [5, 49]]), torch.tensor([2, 1])
+            first = session.advance(told, codes, count, torch.tensor([0, 1]))
+            one = session.expand(
+                torch.tensor([[7, 8], [9, 10]]), torch.tensor([1, 2]), torch.zeros(2, 2).long(), 1
+            )
+            two = session.expand(
+                torch.tensor([[1], [2]]), torch.tensor([4]), torch.tensor([[2], [1]]), 2
+            )
+        assert (session.native is not None) == own
+        sessions.append((first, one, two, session.features, session.seen, session.cache.data))
+    for have, want in zip(*sessions, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+    assert sessions[0][1].shape == (2, 2, 50)
