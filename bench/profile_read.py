@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.profile_annotate import PREFIX, STEP
+from decoders.kernels.cpu.library import NAMES
 
 PRODUCTS = re.compile(
     r"aten::(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|_addmm_activation|"
@@ -71,6 +72,11 @@ class Reading:
         """Self time of matrix products: of their kernels where there is a device."""
         found = [op for op in self.operators if op.product]
         return sum(op.device_ms if self.on_device else op.self_ms for op in found)
+
+    @property
+    def native_ms(self) -> float:
+        """Self time of calls of the CPU kernel, in which products have no names of their own."""
+        return sum(op.self_ms for op in self.operators if op.name.startswith(NAMES))
 
     @property
     def operators_ms(self) -> float:
@@ -161,7 +167,8 @@ def _operators(profiler: Any, steps: int) -> tuple[list[Operator], float, float]
     for entry in profiler.key_averages():
         if LAUNCHES.search(entry.key):
             launches += entry.count
-        if entry.key.startswith(PREFIX) or getattr(entry, "is_user_annotation", False):
+        annotated = entry.key.startswith(PREFIX) or getattr(entry, "is_user_annotation", False)
+        if annotated and not entry.key.startswith(NAMES):
             continue
         if not _on_host(entry):
             kernels += US * entry.self_device_time_total

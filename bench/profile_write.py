@@ -61,6 +61,13 @@ def headline(one: Profiled, reading: Reading) -> list[str]:
             f"({figures['outside_products_unrecorded']:.0%} of the one that was not); Python "
             f"between operators: {figures['between_operators']:.0%}"
         )
+    elif reading.native_ms > 0:
+        share = reading.native_ms / reading.step_ms
+        lines.append(
+            f"  in the CPU kernel: {reading.native_ms:.3f} ms, {share:.0%} of the recorded "
+            "step (`bench steps` times its matrix products alone); Python between "
+            f"operators: {figures['between_operators']:.0%}"
+        )
     else:
         lines.append("  matrix products have no names inside such a step: their share is unknown")
     if reading.on_device:
@@ -73,8 +80,9 @@ def headline(one: Profiled, reading: Reading) -> list[str]:
 
 def named(one: Profiled, reading: Reading) -> bool:
     """Whether matrix products can be told from the rest: inside a compiled step most have no
-    operator of their own, inside a recorded one none."""
-    return one.execution in ("", "eager") and reading.products_ms > 0
+    operator of their own, inside a recorded one or the CPU kernel none."""
+    eager = one.execution in ("", "eager")
+    return eager and reading.products_ms > 0 and reading.native_ms == 0
 
 
 def summary(one: Profiled, reading: Reading) -> dict[str, Any]:
@@ -85,7 +93,7 @@ def summary(one: Profiled, reading: Reading) -> dict[str, Any]:
         "decoder": one.decoder, "status": "ok", "error": "", "execution": one.execution,
         "steps": one.steps, "step_ms": one.step_ms, "recorded_step_ms": step,
         "operators": reading.outermost, "operators_with_inner": reading.calls,
-        "products_ms": products if known else math.nan,
+        "products_ms": products if known else math.nan, "cpu_kernel_ms": reading.native_ms,
         "outside_products": 1 - products / step if known else math.nan,
         "outside_products_unrecorded": (
             max(0.0, 1 - products / one.step_ms) if known else math.nan

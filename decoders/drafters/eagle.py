@@ -20,7 +20,6 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.drafting import NativeExpand
-from decoders.kernels.cpu.layers import NativeLinear
 from decoders.models.native import Native, make_native, reason, usable
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
@@ -157,11 +156,11 @@ class EagleSession:
     def _native(self, batch: int) -> NativeExpand | None:
         """`expand` in the CPU kernel, where drafter and target run in it."""
         net, target = self.net, self.target
-        if net.native is None or not usable(net) or target.forced is not None:
+        theirs: Native | None = getattr(target, "native", None)
+        if net.native is None or theirs is None or not usable(net) or target.forced is not None:
             return None
-        head: NativeLinear = target.native.project  # type: ignore[attr-defined]
         embedding, tokens = net.embed_tokens.weight, net.code_tokens
-        own = (net.native.layers, net.native.project, head)
+        own = (net.native.layers, net.native.project, theirs.project)
         return NativeExpand(*own, embedding, tokens, self.cache, batch, self.cfg)
 
     def _rows(self, values: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import gzip
 import json
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from bench.profile_annotate import Window, annotated
 from bench.profile_read import PRODUCTS, read
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.kernels.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.bench import fakes
@@ -162,7 +164,8 @@ def words(tmp_path, *more: str) -> list[str]:
 
 def test_the_command_writes_traces_and_tables(tmp_path, capsys):
     more = "decoders=[ar,{decoder: sd_chain, overrides: ['tree.depth=2']}]"
-    assert main(["profile", *words(tmp_path, more, "profile.top=3")]) == 0
+    more = (more, "profile.top=3", "backend.layers=torch")
+    assert main(["profile", *words(tmp_path, *more)]) == 0
     shown = capsys.readouterr().out
     assert "outside matrix products" in shown and "target forward" in shown
     folder = tmp_path / "profile"
@@ -209,3 +212,13 @@ def test_a_big_trace_is_compressed(tmp_path, monkeypatch):
 def test_bad_settings_are_refused_with_what_is_known(word, said):
     with pytest.raises(ConfigError, match=said):
         own_settings(ProfileSettings, "profile", [word])
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_calls_of_the_cpu_kernel_are_told(tmp_path, capsys):
+    assert main(["profile", *words(tmp_path, "decoders=[ar]", "backend.layers=native")]) == 0
+    shown = capsys.readouterr().out
+    assert "in the CPU kernel" in shown and "lantern::layers" in shown
+    assert "outside matrix products" not in shown
+    line = pd.read_csv(tmp_path / "profile" / "summary.csv").iloc[0]
+    assert 0 < line.cpu_kernel_ms < line.recorded_step_ms and pd.isna(line.products_ms)

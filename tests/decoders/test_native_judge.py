@@ -113,3 +113,21 @@ def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(c
     for have, want in zip(*sessions, strict=True):
         torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
     assert sessions[0][1].shape == (2, 2, 50)
+
+
+def test_an_index_outside_its_table_is_refused_before_anything_is_written():
+    model = random_model(vocab=50, grid=4, width=32)
+    native.make_native(model.target)
+    target = model.target
+    with torch.inference_mode():
+        cache = target.new_cache(1, 6)
+        before = cache.data.clone()
+        mask = torch.ones(1, 1, 6, dtype=torch.bool)
+        one = torch.tensor([[1]])
+        for codes, place, slot in ((50, 0, 4), (-1, 0, 4), (3, -9, 4), (3, 0, 6), (3, 0, -1)):
+            with pytest.raises(DecoderError, match="lies outside its table"):
+                target.forward_codes(one * codes, one * place, one * slot, mask, cache)
+        assert torch.equal(cache.data, before)
+        p, codes = nodes(1, 1, seed=5), torch.tensor([[[VOCAB]]])
+        with pytest.raises(DecoderError, match="lies outside its table"):
+            native_test_children(p, None, codes, torch.ones_like(codes).bool(), bound_of(Exact()))

@@ -21,7 +21,7 @@ void attend(const float* query, const T* keys, const T* values, const float* clo
     V sum[QUERIES] = {};
     for (int i = 0; i < STEP; ++i)
       for (int v = 0; v < VECTORS; ++v) {
-        const V k = load(keys + (s + i < limit ? s + i : s) * d + v * LANES);
+        const V k = load(keys + (s + i < limit ? s + i : limit - 1) * d + v * LANES);
         for (int t = 0; t < COUNT; ++t) sum[i * COUNT + t] += q[t][v] * k;
       }
     *reinterpret_cast<Q*>(scores + s * COUNT) =

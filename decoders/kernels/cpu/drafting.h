@@ -48,7 +48,8 @@ struct Expand {
   Forward layer;             // R rows, w queries; its input, output, places, slots and mask lie in memory
                              // that is given here, and are written
   long batch, nodes;         // B; N + 1 places of a session
-  const void* embedding;     // [tokens, D]
+  const void* embedding;     // [embedded, D]
+  long embedded;
   const int64_t* tokens;     // [V] rows of the embedding; null: the codes themselves
   const void *fc, *fc_bias;  // packed [D, 2 D]; [D] or null
   const void* head;          // packed [V, D]
@@ -69,6 +70,21 @@ struct Expand {
 }  // extern "C"
 
 namespace {
+
+// Whether every code, node and slot is in its table.
+bool fits(const Expand& e) {
+  const long w = e.layer.queries;
+  bool all = within(e.codes, e.batch * w, e.tokens == nullptr ? e.embedded : e.vocab);
+  all &= within(e.parents, e.batch * w, e.nodes) && within(e.node, w, e.nodes);
+  for (long i = 0; i < e.batch * w && all && e.tokens != nullptr; ++i)
+    all &= e.tokens[e.codes[i]] >= 0 && e.tokens[e.codes[i]] < e.embedded;
+  for (long r = 0; r < e.layer.rows; ++r)
+    for (long i = 0; i < w; ++i) {
+      const long slot = e.root_slot[r] + e.node[i];
+      all &= e.root_slot[r] >= 0 && slot < e.layer.slots;
+    }
+  return all;
+}
 
 template <class T>
 void expand(const Expand& e) {

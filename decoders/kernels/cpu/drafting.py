@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoders.cache import KVCache
 from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
-from decoders.kernels.cpu.library import Expand, library
+from decoders.kernels.cpu.library import Expand, library, run
 
 
 class NativeExpand:
@@ -61,12 +61,13 @@ class NativeExpand:
         layer = self.layers.forward(flat[0], places[0], places[1], mask, self.cache.data, flat[1])
         bias = self.fc.bias
         call = Expand(
-            layer, self.batch, features.shape[1], self.embedding.data_ptr(),
+            layer, self.batch, features.shape[1], self.embedding.data_ptr(), len(self.embedding),
             None if self.tokens is None else self.tokens.data_ptr(), self.fc.weight.data_ptr(),
             None if bias is None else bias.data_ptr(), self.head.weight.data_ptr(), vocab, self.cfg,
             features.data_ptr(), seen.data_ptr(), root_slot.data_ptr(), codes.data_ptr(),
             nodes.data_ptr(), parents.data_ptr(), depth, flat[2].data_ptr(), logits[1].data_ptr(),
             logits[0].data_ptr(),
         )  # fmt: skip
-        self._call(ctypes.byref(call), ctypes.c_int(features.dtype == torch.bfloat16))
+        half = ctypes.c_int(features.dtype == torch.bfloat16)
+        run("expand", self._call, ctypes.byref(call), half)
         return logits[0]

@@ -12,7 +12,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from decoders.kernels.cpu.library import library
+from decoders.kernels.cpu.library import library, run
 from decoders.kernels.relaxed import KINDS, Bound, check
 from decoders.verification import Verdicts
 
@@ -30,7 +30,9 @@ def native_test_children(
     used = None if q is None else q.clone(memory_format=torch.contiguous_format)
     verdicts = torch.empty(4, *codes.shape)
     codes, valid, table = codes.contiguous(), valid.contiguous(), bound.table
-    library().lantern_judge(
+    run(
+        "judge",
+        library().lantern_judge,
         ctypes.c_void_p(residual.data_ptr()),
         ctypes.c_void_p(None if used is None else used.data_ptr()),
         ctypes.c_void_p(left.data_ptr()),

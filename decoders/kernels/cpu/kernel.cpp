@@ -11,11 +11,15 @@
 
 extern "C" {
 
+// All calls but `lantern_scratch` return 0, or 1 where an index lies outside its table: then nothing was
+// written.
+
 // p [M, V] becomes the residuals; q [M, V] (or null) is used up; verdicts [4, M, K]; left [threads, V].
-void lantern_judge(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
-                   const int32_t* table, long row, int kind, float value, long k, long nodes, long vocab,
-                   long children, float* verdicts, int threads) {
+int lantern_judge(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
+                  const int32_t* table, long row, int kind, float value, long k, long nodes, long vocab,
+                  long children, float* verdicts, int threads) {
   const long all = nodes * children;
+  if (!within(codes, all, vocab)) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (long m = 0; m < nodes; ++m) {
     float* at = verdicts + m * children;
@@ -23,44 +27,52 @@ void lantern_judge(float* p, float* q, float* left, const int64_t* codes, const 
                codes + m * children, valid + m * children, table, row, kind, value, k, vocab, children,
                Judged{at, at + all, at + 2 * all, at + 3 * all});
   }
+  return 0;
 }
 
 long lantern_scratch(const Forward* f) { return Scratch(*f).floats(f->threads); }
 
-void lantern_forward(const Forward* f, int half) {
+int lantern_forward(const Forward* f, int half) {
+  if (!fits(*f)) return 1;
   if (half) forward<uint16_t>(*f);
   else forward<float>(*f);
+  return 0;
 }
 
-void lantern_expand(const Expand* e, int half) {
+int lantern_expand(const Expand* e, int half) {
+  if (!fits(*e)) return 1;
   if (half) expand<uint16_t>(*e);
   else expand<float>(*e);
+  return 0;
 }
 
 // hidden [M, D], rows [cond; uncond] of `copies` = 2 -> out [M / copies, V]; raw [M, V].
-void lantern_logits(const void* hidden, const void* head, long rows, long width, long vocab, int copies,
-                    float cfg, float* raw, float* out, int threads, int half) {
+int lantern_logits(const void* hidden, const void* head, long rows, long width, long vocab, int copies,
+                   float cfg, float* raw, float* out, int threads, int half) {
   if (half)
     logits(static_cast<const uint16_t*>(hidden), static_cast<const uint16_t*>(head), rows, width, vocab,
            copies, cfg, raw, out, threads);
   else
     logits(static_cast<const float*>(hidden), static_cast<const float*>(head), rows, width, vocab, copies,
            cfg, raw, out, threads);
+  return 0;
 }
 
-void lantern_pack(const void* w, long outputs, long inputs, void* out, int half) {
+int lantern_pack(const void* w, long outputs, long inputs, void* out, int half) {
   if (half) pack(static_cast<const uint16_t*>(w), outputs, inputs, static_cast<uint16_t*>(out));
   else pack(static_cast<const float*>(w), outputs, inputs, static_cast<float*>(out));
+  return 0;
 }
 
-void lantern_linear(const void* x, const void* w, const void* bias, void* y, long rows, long inputs,
-                    long outputs, int threads, int half) {
+int lantern_linear(const void* x, const void* w, const void* bias, void* y, long rows, long inputs,
+                   long outputs, int threads, int half) {
   if (half)
     linear(static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(w),
            static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(y), rows, inputs, outputs, threads);
   else
     linear(static_cast<const float*>(x), static_cast<const float*>(w), static_cast<const float*>(bias),
            static_cast<float*>(y), rows, inputs, outputs, threads);
+  return 0;
 }
 
 }  // extern "C"

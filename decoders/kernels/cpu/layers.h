@@ -22,7 +22,8 @@ struct Forward {
   const LayerWeights* weights;
   const void* final_norm;            // null: none
   const void* input;                 // [R, T, D] in the model's type, contiguous; or, with codes,
-  const int64_t* codes;              // [R, T] (null: none): rows of the input, an embedding [., D]
+  const int64_t* codes;              // [R, T] (null: none): rows of the input, an embedding
+  long embedded;                     // [embedded, D]
   void* output;                      // [R, T, D], contiguous
   void* cache;                       // [layers, 2, R, H, S, d], contiguous
   const float* rope;                 // [places, d / 2, 2]
@@ -223,6 +224,17 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     meet();
   }
   norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));
+}
+
+// Whether every code, place and slot is in its table (places beyond it are allowed: the last is read).
+bool fits(const Forward& f) {
+  bool all = f.codes == nullptr || within(f.codes, f.rows * f.queries, f.embedded);
+  for (long r = 0; r < f.rows; ++r)
+    for (long t = 0; t < f.queries; ++t) {
+      const long slot = f.slot[r * f.slot_row + t * f.slot_query];
+      all &= f.place[r * f.place_row + t * f.place_query] >= 0 && slot >= 0 && slot < f.slots;
+    }
+  return all;
 }
 
 template <class T>

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache
-from decoders.kernels.cpu.library import Forward, LayerWeights, library, missing
+from decoders.kernels.cpu.library import Forward, LayerWeights, library, missing, run
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
@@ -107,7 +107,9 @@ class NativeLinear:
         check(x, self.inputs, self.dtype)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.outputs)
-        self._call(
+        run(
+            "linear",
+            self._call,
             ctypes.c_void_p(x.data_ptr()),
             ctypes.c_void_p(self.weight.data_ptr()),
             ctypes.c_void_p(None if self.bias is None else self.bias.data_ptr()),
@@ -129,7 +131,9 @@ class NativeLinear:
         hidden = hidden.contiguous()
         out = torch.empty(rows // copies, queries, self.outputs)
         raw = torch.empty(0 if copies == 1 else rows * queries * self.outputs)
-        self._logits(
+        run(
+            "logits",
+            self._logits,
             ctypes.c_void_p(hidden.data_ptr()),
             ctypes.c_void_p(self.weight.data_ptr()),
             ctypes.c_long(rows * queries),
@@ -190,8 +194,8 @@ class NativeLayers:
         embedding: Tensor | None = None,
     ) -> Tensor:
         """x [R, T, D], or with an embedding [., D] its rows [R, T] int64; places [R, T] int64 in
-        the rotary table; slots [R, T] int64 of the cache, written; mask [R, T, S] bool, True where a
-        query may look -> [R, T, D] in the dtype of the weights."""
+        the rotary table; slots [R, T] int64 of the cache, written; mask [R, T, S] bool, True where
+        a query may look -> [R, T, D] in the dtype of the weights."""
         check(x if embedding is None else embedding, self.width, self.dtype)
         rows, queries = x.shape[:2]
         self._check_cache(cache, rows, queries, mask)
@@ -243,10 +247,11 @@ class NativeLayers:
         """The call of these tensors, which must live until it is over; see `__call__`."""
         rows, queries, capacity = mask.shape
         source, codes = (x, None) if embedding is None else (embedding, x.data_ptr())
+        size = 0 if embedding is None else len(embedding)
         call = Forward(
             rows, queries, self.width, self.heads, self.ffn, len(self._table), capacity,
             self.eps, torch.get_num_threads(), ctypes.addressof(self._table), self._norm,
-            source.data_ptr(), codes, out.data_ptr(), cache.data_ptr(),
+            source.data_ptr(), codes, size, out.data_ptr(), cache.data_ptr(),
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),
             slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0,
         )  # fmt: skip
@@ -259,7 +264,7 @@ class NativeLayers:
     def _run(self, call: Forward, kept: tuple[Tensor, ...] = ()) -> None:
         del kept  # what the call refers to
         half = ctypes.c_int(self.dtype == torch.bfloat16)
-        self._library.lantern_forward(ctypes.byref(call), half)
+        run("layers", self._library.lantern_forward, ctypes.byref(call), half)
 
 
 def _blocks(w13: Tensor) -> Tensor:

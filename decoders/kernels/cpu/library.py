@@ -15,11 +15,16 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from decoders.api import DecoderError
 
+NAMES = "lantern::"  # what a profiler calls these functions
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
@@ -43,7 +48,9 @@ class Forward(ctypes.Structure):
         ("eps", ctypes.c_float),
         ("threads", ctypes.c_int),
         *((n, ctypes.c_void_p) for n in ("weights", "final_norm", "input")),
-        *((n, ctypes.c_void_p) for n in ("codes", "output", "cache")),
+        ("codes", ctypes.c_void_p),
+        ("embedded", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("output", "cache")),
         ("rope", ctypes.c_void_p),
         ("places", ctypes.c_long),
         ("place", ctypes.c_void_p),
@@ -67,7 +74,9 @@ class Expand(ctypes.Structure):
         ("layer", Forward),
         ("batch", ctypes.c_long),
         ("nodes", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("embedding", "tokens", "fc", "fc_bias", "head")),
+        ("embedding", ctypes.c_void_p),
+        ("embedded", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("tokens", "fc", "fc_bias", "head")),
         ("vocab", ctypes.c_long),
         ("cfg", ctypes.c_float),
         *((n, ctypes.c_void_p) for n in ("features", "seen", "root_slot", "codes", "node")),
@@ -141,6 +150,21 @@ def library() -> ctypes.CDLL:
         ) from error
     loaded.lantern_scratch.restype = ctypes.c_long
     return loaded
+
+
+def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls a function of the library, under `lantern::name` where a profiler records. Raises
+    DecoderError where it found an index out of its range, before it has written anything."""
+    if torch.autograd._profiler_enabled():
+        with torch.profiler.record_function(NAMES + name):
+            wrong = function(*arguments)
+    else:
+        wrong = function(*arguments)
+    if wrong:
+        raise DecoderError(
+            f"the CPU kernel ({name}): a code, node, slot or place lies outside its table; the "
+            "decoder or drafter that called it is wrong, or backend.layers=torch will say more"
+        )
 
 
 def _compile(found: str, path: Path) -> None:

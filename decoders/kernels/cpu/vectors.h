@@ -99,6 +99,13 @@ inline void store(uint16_t* p, V v) {
 #endif
 }
 
+// Whether all of `count` indices are in 0..size-1.
+inline bool within(const int64_t* index, long count, long size) {
+  bool all = true;
+  for (long i = 0; i < count; ++i) all &= index[i] >= 0 && index[i] < size;
+  return all;
+}
+
 inline long share(long count, int part, int parts) { return count * part / parts; }
 
 }  // namespace
