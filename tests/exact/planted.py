@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import torch
@@ -44,9 +45,9 @@ def stale_test_children(rule, p, q, codes, valid):
 class StaleQ(Speculative):
     """(1) q_j still holds the rejected siblings."""
 
-    def _decide(self, *args):
-        with swapped("test_children", stale_test_children):
-            return super()._decide(*args)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.judge = partial(stale_test_children, self.rule)
 
 
 class ParentQ(Speculative):
