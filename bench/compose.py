@@ -207,7 +207,14 @@ def settled(backend: BackendConfig) -> BackendConfig:
         return backend
     from decoders.kernels.cpu.library import missing
 
-    own = backend.takes_native and missing() is None
+    reason = missing() if backend.takes_native else None
+    if reason is not None:
+        log.warning(
+            "backend.layers: PyTorch's operators, several times slower on a small model than the "
+            "project's CPU kernel: %s",
+            reason,
+        )
+    own = backend.takes_native and reason is None
     return dataclasses.replace(backend, layers="native" if own else "torch")
 
 

@@ -78,7 +78,8 @@ class BackendConfig:
     @property
     def takes_native(self) -> bool:
         """Whether the CPU kernel is made for such a backend."""
-        return self.device == "cpu" and self.execution == "eager" and self.attention == "auto"
+        plain = self.device.partition(":")[0] == "cpu"
+        return plain and self.execution == "eager" and self.attention == "auto"
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.backends.execution import execution
 from decoders.compose import build_decoder
+from decoders.kernels.cpu.library import missing
 from decoders.kernels.selected import Kernels
 from decoders.models import native
 
@@ -134,7 +135,11 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
 
 def set_native(model: ImageModel) -> None:
     """Gives the target, and with it its drafters, the CPU kernel; a model that it cannot run keeps
-    PyTorch's operators, with a warning."""
+    PyTorch's operators, with a warning.
+
+    Raises ConfigError where the kernel cannot be built."""
+    if missing() is not None:
+        raise ConfigError(f"backend.layers=native: {missing()}; or use backend.layers=torch")
     reason = native.reason(model.target)
     if reason is None:
         native.make_native(model.target)

@@ -3,7 +3,8 @@
 The children of a node are tested in order; what a later child meets depends on the earlier ones
 having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
 in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
-very same function.
+very same function; the kernels that take its place (`decoders.kernels.acceptance`) are tested
+against it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The exact law of the next committed code at a node, by enumerating every draw of its children.
 
-The very function that the loop calls (`decoders.verification.test_children`) judges the children
-of every possible draw; nothing is sampled. Drawn children: all ordered tuples without replacement,
-with their probabilities. Deterministic ones: a single tuple. After the last rejection the loop
-samples in proportion to the residual, normalised or not.
+The loop's tensor code (`decoders.verification.test_children`, which the kernels are tested against)
+judges the children of every possible draw; nothing is sampled. Drawn children: all ordered tuples
+without replacement, with their probabilities. Deterministic ones: a single tuple. After the last
+rejection the loop samples in proportion to the residual, normalised or not.
     out = sum over draws w [sum_j prod_{i<j} (1 - a_i) a_j delta(x_j) + prod_j (1 - a_j) residual]
     bound = sum over draws w [1 - prod_j (1 - bound_j)]
 """

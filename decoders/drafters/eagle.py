@@ -9,6 +9,7 @@ table shifted by one accordingly.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from decoders.kernels.cpu.drafting import NativeExpand
 from decoders.models.native import Native, make_native, reason, usable
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
+
+logger = logging.getLogger(__name__)
 
 
 class EagleNet(nn.Module):
@@ -230,8 +233,12 @@ class Eagle:
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
         self.net, self.model = net_of(model, checkpoint), model
         check_match(self.net, model.target)
-        if getattr(model.target, "native", None) is not None and reason(self.net) is None:
-            make_native(self.net)
+        if getattr(model.target, "native", None) is not None:
+            why = reason(self.net)
+            if why is None:
+                make_native(self.net)
+            else:
+                logger.warning("the CPU kernel does not run drafter %s: %s", checkpoint, why)
 
     def __str__(self) -> str:
         return "eagle"

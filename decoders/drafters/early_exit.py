@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.distribution import code_logits
 from decoders.drafters.eagle import take
+from decoders.models.native import make_native
 from decoders.models.transformer import Transformer, empty
 from decoders.training.states import transformer_of
 
@@ -101,7 +102,10 @@ class EarlyExit:
     """The drafter as a part. ``layers``: how many of the target's layers it runs."""
 
     def __init__(self, model: ImageModel, layers: int = 2) -> None:
-        self.net = first_layers(transformer_of(model), layers)
+        target = transformer_of(model)
+        self.net = first_layers(target, layers)
+        if target.native is not None:
+            make_native(self.net)
         self.exit_layers = layers
 
     def __str__(self) -> str:

@@ -19,7 +19,8 @@ class DraftSession(Protocol):
     calls: int  # forwards of the drafter so far
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        """Tells the drafter what was committed; returns guided logits after the new root, [B, V].
+        """Tells the drafter what was committed; returns guided logits after the new root, [B, V]
+        float32.
 
         hidden [R, T, D]: target states; hidden[:, i] is the state that predicted codes[:, i].
         codes [B, T]; count [B]: how many of the T are real; start [B]: grid place of codes[:, 0].

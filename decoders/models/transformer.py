@@ -342,9 +342,10 @@ class Transformer(nn.Module):
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
-        if self.native is not None and usable(self):
+        own = type(self).logits is Transformer.logits  # else a plug-in's, which has the word
+        if own and self.native is not None and usable(self):
             return self.native.project.guided(hidden, cfg)
-        return guided(self.output(hidden), cfg)
+        return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.cache import KVCache
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
+from decoders.kernels.cpu.layers import NativeLayers, NativeLinear, check
 from decoders.kernels.cpu.library import Expand, library, run
 
 
@@ -49,6 +49,7 @@ class NativeExpand:
         """codes, parents [B, w], nodes [w] int64; features [R, n, D] and seen [R, n, S] bool are
         read at the parents and written at the nodes; root_slot [R, 1] -> guided logits [B, w, V]
         float32."""
+        check(features, self.layers.width, self.layers.dtype)
         rows, width, size = self.cache.rows, codes.shape[1], self.layers.width
         codes, parents, nodes = codes.contiguous(), parents.contiguous(), nodes.contiguous()
         root_slot = root_slot.contiguous()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +63,8 @@ def huge(count: int, dtype: torch.dtype) -> Tensor:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
     memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
     start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=start)
 
@@ -73,8 +75,9 @@ def packed(weights: Sequence[Tensor]) -> list[Tensor]:
     sizes = [-(-len(w) // LANES) * LANES * w.shape[1] for w in weights]
     made = list(huge(sum(sizes), weights[0].dtype).split(sizes))
     for weight, out in zip(weights, made, strict=True):
+        source = weight.detach().contiguous()
         library().lantern_pack(
-            ctypes.c_void_p(weight.detach().contiguous().data_ptr()),
+            ctypes.c_void_p(source.data_ptr()),
             ctypes.c_long(weight.shape[0]),
             ctypes.c_long(weight.shape[1]),
             ctypes.c_void_p(out.data_ptr()),
@@ -99,7 +102,7 @@ class NativeLinear:
         self.outputs, self.inputs = weight.shape
         self.dtype = weight.dtype
         (self.weight,) = packed([weight])
-        self.bias = None if bias is None else bias.detach().contiguous()
+        self.bias = None if bias is None else bias.detach().clone().contiguous()
         self._call, self._logits = library().lantern_linear, library().lantern_logits
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -153,7 +156,7 @@ class NativeLayers:
     """A chain of layers over one cache, and the norm after them where there is one.
 
     rope: the rotary table, complex64 [places, d / 2]. The weights are read once: layers that are
-    trained afterwards need another object.
+    trained afterwards need another object. One call at a time: they share their memory.
     """
 
     def __init__(
@@ -167,20 +170,21 @@ class NativeLayers:
         rows = zip(*(iter(panels),) * 4, strict=True)
         table = [self._layer(one, *row) for one, row in zip(layers, rows, strict=True)]
         self._table = (LayerWeights * len(layers))(*table)
-        self._norm = None if norm is None else self._address(norm)
+        self._norm = None if norm is None else self._address(_copy(norm))
         self._rope = torch.view_as_real(rope).contiguous()
         self._scratch = torch.empty(0)
         self._library = library()
 
     def _address(self, tensor: Tensor) -> int:
-        self._kept.append(tensor.detach().contiguous())
+        self._kept.append(tensor)
         return self._kept[-1].data_ptr()
 
     def _layer(
         self, one: Weights, wqkv: Tensor, wo: Tensor, w13: Tensor, w2: Tensor
     ) -> LayerWeights:
-        norm = None if one.attention_norm is None else self._address(one.attention_norm)
-        ffn_norm = self._address(one.ffn_norm)
+        before = one.attention_norm
+        norm = None if before is None else self._address(_copy(before))
+        ffn_norm = self._address(_copy(one.ffn_norm))
         first, *others = (self._address(panel) for panel in (wqkv, wo, w13, w2))
         return LayerWeights(norm, first, others[0], ffn_norm, *others[1:])
 
@@ -198,6 +202,12 @@ class NativeLayers:
         a query may look -> [R, T, D] in the dtype of the weights."""
         check(x if embedding is None else embedding, self.width, self.dtype)
         rows, queries = x.shape[:2]
+        for index in (places, slots) if embedding is None else (places, slots, x):
+            if index.dtype != torch.int64 or index.shape != (rows, queries):
+                raise DecoderError(
+                    f"the CPU kernel expected places, slots and codes {[rows, queries]} in "
+                    f"torch.int64, found {list(index.shape)} in {index.dtype}"
+                )
         self._check_cache(cache, rows, queries, mask)
         x = x.contiguous()
         if mask.stride(-1) != 1:
@@ -265,6 +275,11 @@ class NativeLayers:
         del kept  # what the call refers to
         half = ctypes.c_int(self.dtype == torch.bfloat16)
         run("layers", self._library.lantern_forward, ctypes.byref(call), half)
+
+
+def _copy(weight: Tensor) -> Tensor:
+    """As packed weights are, so that all of a forward's are of one moment."""
+    return weight.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _blocks(w13: Tensor) -> Tensor:

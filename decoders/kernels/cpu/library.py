@@ -89,7 +89,7 @@ class Expand(ctypes.Structure):
 def compiler() -> str | None:
     """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
     named = os.environ.get("CXX")
-    names = (named, *COMPILERS) if named else COMPILERS
+    names = (named,) if named else COMPILERS
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
@@ -105,6 +105,8 @@ def missing() -> str | None:
     if platform.system() != "Linux":
         return f"it is built on Linux only, this is {platform.system()}"
     found = compiler()
+    if found is None and os.environ.get("CXX"):
+        return f"CXX names {os.environ['CXX']!r}, which is no program here; give one, or unset CXX"
     if found is None:
         names = ", ".join(COMPILERS)
         return f"no C++ compiler ({names}) was found; install g++, or name one in CXX"
@@ -115,7 +117,7 @@ def missing() -> str | None:
 
 def folder() -> Path:
     """Where libraries are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base) / "lantern-bench"
 
 
@@ -138,10 +140,17 @@ def library() -> ctypes.CDLL:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
     sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
     parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
+    parts += platform.libc_ver()
     name = f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     path = folder() / name
-    if not path.is_file():
-        _compile(found, path)
+    try:
+        if not path.is_file():
+            _compile(found, path)
+    except OSError as error:
+        raise DecoderError(
+            f"the CPU kernel cannot be kept in {path.parent}: {error}; set XDG_CACHE_HOME to a "
+            "folder that can be written, or set backend.layers=torch"
+        ) from error
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's

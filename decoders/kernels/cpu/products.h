@@ -42,7 +42,10 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
       std::memcpy(&low, &low_bits, sizeof low);
       std::memcpy(&high, &high_bits, sizeof high);
       for (int m = 0; m < M_; ++m)
-        acc[m][n] += scalar(a[m * stride + k]) * low + scalar(a[m * stride + k + 1]) * high;
+        {
+          acc[m][n] += scalar(a[m * stride + k]) * low;
+          acc[m][n] += scalar(a[m * stride + k + 1]) * high;
+        }
     }
   }
 #endif
