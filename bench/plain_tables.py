@@ -1,4 +1,5 @@
-"""Cells, Markdown tables, CSV lines and files of the commands that measure without a report."""
+"""Cells, Markdown tables, CSV lines, provenance and files of the commands that measure without a
+report."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.config import StudyConfig
+from bench.measure.device import Provenance
 from bench.records import write_atomically
+from bench.rows import now
 from metrics.stats import Interval
 
 DASH = "—"
@@ -61,3 +65,28 @@ def write_text(path: Path, text: str) -> Path:
     """Writes a file that is whole or absent; returns its path."""
     write_atomically(path, lambda file: file.write(text.encode()))
     return path
+
+
+def place(config: StudyConfig) -> str:
+    """The model and its backend in words, the start of a table's first line."""
+    backend = config.backend
+    return f"{config.model.name}, backend {backend.name} ({backend.device}, {backend.dtype})"
+
+
+def setting_columns(config: StudyConfig) -> dict[str, Any]:
+    """What was asked for, in every line of a CSV."""
+    backend = config.backend
+    return {
+        "model": config.model.name, "backend": backend.name, "device": backend.device,
+        "dtype": backend.dtype,
+    }  # fmt: skip
+
+
+def machine_columns(made: Provenance) -> dict[str, Any]:
+    """What it ran on."""
+    return {"threads": made.threads, "cpu": made.cpu, "gpu": made.gpu}
+
+
+def code_columns(made: Provenance) -> dict[str, Any]:
+    """What code ran, and when the line was written."""
+    return {"git_commit": made.git_commit, "git_dirty": made.git_dirty, "made_at": now()}

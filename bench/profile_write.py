@@ -10,10 +10,18 @@ from typing import Any
 from bench.config import StudyConfig
 from bench.console import table
 from bench.measure.device import Provenance
-from bench.plain_tables import DASH, csv_text, number, write_text
+from bench.plain_tables import (
+    DASH,
+    code_columns,
+    csv_text,
+    machine_columns,
+    number,
+    place,
+    setting_columns,
+    write_text,
+)
 from bench.profile_read import Reading
 from bench.profile_run import Profiled
-from bench.rows import now
 
 PHASES = ("phase", "ms a step", "share", "recorded, ms a step")
 PARTS = ("phase", "part", "calls a step", "own ms a step", "share of the recorded step")
@@ -30,10 +38,7 @@ LEGEND = (
 
 def terminal(config: StudyConfig, found: Sequence[Profiled], top: int) -> str:
     """All tables of every decoder, the `top` operators of each."""
-    parts = [
-        f"{config.model.name}, backend {config.backend.name} ({config.backend.device}, "
-        f"{config.backend.dtype}), {config.backend.threads} threads"
-    ]
+    parts = [f"{place(config)}, {config.backend.threads} threads"]
     for one in found:
         if one.reading is None:
             parts.append(f"{one.decoder}: failed: {one.error}")
@@ -142,11 +147,8 @@ def save(
 
 def _provenance(config: StudyConfig, made: Provenance) -> dict[str, Any]:
     return {
-        "model": config.model.name, "backend": config.backend.name,
-        "device": config.backend.device, "dtype": config.backend.dtype,
-        "threads": made.threads, "cpu": made.cpu, "gpu": made.gpu,
-        "torch": made.versions["torch"], "git_commit": made.git_commit,
-        "git_dirty": made.git_dirty, "made_at": now(),
+        **setting_columns(config), **machine_columns(made), "torch": made.versions["torch"],
+        **code_columns(made),
     }  # fmt: skip
 
 

@@ -13,15 +13,18 @@ from bench.console import table
 from bench.measure.device import Provenance
 from bench.plain_tables import (
     DASH,
+    code_columns,
     columns,
     csv_text,
     escaped,
     interval,
+    machine_columns,
     markdown_table,
     number,
+    place,
+    setting_columns,
     write_text,
 )
-from bench.rows import now
 from bench.scaling_cells import Row
 
 HEADERS = (
@@ -48,10 +51,9 @@ class Scaling:
 
     @property
     def machine(self) -> str:
-        backend, made = self.config.backend, self.made
+        made = self.made
         return (
-            f"{self.config.model.name}, backend {backend.name} ({backend.device}, "
-            f"{backend.dtype}), {made.gpu or made.cpu}, {made.threads} threads, torch "
+            f"{place(self.config)}, {made.gpu or made.cpu}, {made.threads} threads, torch "
             f"{made.versions['torch']}"
         )
 
@@ -133,8 +135,6 @@ def _plain(row: Row) -> dict[str, Any]:
 def _provenance(scaling: Scaling) -> dict[str, Any]:
     config, made = scaling.config, scaling.made
     return {
-        "study": config.name, "model": config.model.name, "backend": config.backend.name,
-        "device": config.backend.device, "dtype": config.backend.dtype, "threads": made.threads,
-        "cpu": made.cpu, "gpu": made.gpu, "seed": config.seed, "torch": made.versions["torch"],
-        "git_commit": made.git_commit, "git_dirty": made.git_dirty, "made_at": now(),
+        "study": config.name, **setting_columns(config), **machine_columns(made),
+        "seed": config.seed, "torch": made.versions["torch"], **code_columns(made),
     }  # fmt: skip

@@ -15,15 +15,18 @@ from bench.peers.check import Proof
 from bench.peers.result import Row, headlines, words
 from bench.plain_tables import (
     DASH,
+    code_columns,
     columns,
     csv_text,
     escaped,
     interval,
+    machine_columns,
     markdown_table,
     number,
+    place,
+    setting_columns,
     write_text,
 )
-from bench.rows import now
 
 HEADERS = (
     "decoder", "s/image", "its time / our AR's", "its time / ours, same drafter",
@@ -54,10 +57,8 @@ class Comparison:
     @property
     def machine(self) -> str:
         gpu = f", {self.made.gpu}" if self.made.gpu else ""
-        backend = self.config.backend
         return (
-            f"{self.config.model.name}, backend {backend.name} ({backend.device}, "
-            f"{backend.dtype}), {self.made.cpu}{gpu}, {self.made.threads} threads, "
+            f"{place(self.config)}, {self.made.cpu}{gpu}, {self.made.threads} threads, "
             f"transformers {self.versions['transformers']} ({self.attention} attention), "
             f"torch {self.versions['torch']}"
         )
@@ -140,14 +141,11 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _provenance(made: Comparison) -> dict[str, Any]:
-    backend = made.config.backend
     return {
-        "model": made.config.model.name, "backend": backend.name, "device": backend.device,
-        "dtype": backend.dtype, "attention": made.attention, "threads": made.made.threads,
-        "cpu": made.made.cpu, "gpu": made.made.gpu, "seed": made.config.seed,
+        **setting_columns(made.config), "attention": made.attention,
+        **machine_columns(made.made), "seed": made.config.seed,
         "torch": made.versions["torch"], "transformers": made.versions["transformers"],
-        "largest_logit_difference": made.proof.difference, "git_commit": made.made.git_commit,
-        "git_dirty": made.made.git_dirty, "made_at": now(),
+        "largest_logit_difference": made.proof.difference, **code_columns(made.made),
     }  # fmt: skip
 
 
