@@ -140,11 +140,7 @@ def set_native(model: ImageModel) -> None:
     Raises ConfigError where the kernel cannot be built."""
     if missing() is not None:
         raise ConfigError(f"backend.layers=native: {missing()}; or use backend.layers=torch")
-    reason = native.reason(model.target)
-    if reason is None:
-        native.make_native(model.target)
-    else:
-        log.warning("the CPU kernel does not run %s: %s; PyTorch does", model.name, reason)
+    native.offer(model.target, model.name)
 
 
 def with_text_hashes(model: ImageModel) -> ImageModel:

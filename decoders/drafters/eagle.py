@@ -9,7 +9,6 @@ table shifted by one accordingly.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.drafting import NativeExpand
-from decoders.models.native import Native, make_native, reason, usable
+from decoders.models.native import Native, active, offer
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
-
-logger = logging.getLogger(__name__)
 
 
 class EagleNet(nn.Module):
@@ -74,9 +71,8 @@ class EagleNet(nn.Module):
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
         both = torch.cat([embedded, features], -1)
-        if self.native is not None and usable(self):
-            return self.native.project(both)
-        return self.fc(both)
+        own = active(self)
+        return self.fc(both) if own is None else own.project(both)
 
     def step(
         self,
@@ -89,8 +85,9 @@ class EagleNet(nn.Module):
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
-        if self.native is not None and usable(self):
-            return self.native.layers(self.mix(ids, features), places, slots, mask, cache)
+        own = active(self)
+        if own is not None:
+            return own.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype)  # [R, 1, T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
@@ -158,13 +155,12 @@ class EagleSession:
 
     def _native(self, batch: int) -> NativeExpand | None:
         """`expand` in the CPU kernel, where drafter and target run in it."""
-        net, target = self.net, self.target
-        theirs: Native | None = getattr(target, "native", None)
-        if net.native is None or theirs is None or not usable(net) or target.forced is not None:
+        net, own, theirs = self.net, active(self.net), active(self.target)
+        if own is None or theirs is None or self.target.forced is not None:
             return None
+        packed = (own.layers, own.project, theirs.project)
         embedding, tokens = net.embed_tokens.weight, net.code_tokens
-        own = (net.native.layers, net.native.project, theirs.project)
-        return NativeExpand(*own, embedding, tokens, self.cache, batch, self.cfg)
+        return NativeExpand(*packed, embedding, tokens, self.cache, batch, self.cfg)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""
@@ -234,11 +230,7 @@ class Eagle:
         self.net, self.model = net_of(model, checkpoint), model
         check_match(self.net, model.target)
         if getattr(model.target, "native", None) is not None:
-            why = reason(self.net)
-            if why is None:
-                make_native(self.net)
-            else:
-                logger.warning("the CPU kernel does not run drafter %s: %s", checkpoint, why)
+            offer(self.net, f"drafter {checkpoint}")
 
     def __str__(self) -> str:
         return "eagle"

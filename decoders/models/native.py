@@ -7,6 +7,7 @@ here. It holds a packed copy of the weights, so it is made once they are final, 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from decoders.api import DecoderError
 from decoders.kernels.cpu import layers as cpu
 from decoders.models.shape import TransformerConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,13 @@ class Native:
     project: cpu.NativeLinear
 
 
-def usable(net: Any) -> bool:
-    """Whether this forward goes through the kernel: not while a graph is traced or trained."""
-    return (
-        net.native is not None and not torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    )
+def active(net: Any) -> Native | None:
+    """The kernel that this forward goes through; None where there is none, and while a graph is
+    traced or trained."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return None
+    found: Native | None = getattr(net, "native", None)
+    return found
 
 
 def reason(net: Any) -> str | None:
@@ -61,6 +66,16 @@ def make_native(net: Any) -> None:
         made = cpu.NativeLayers(rows, norm, net.rope, net.cfg.heads, net.cfg.norm_eps)
         linear = net.output if final is not None else net.fc
         net.native = Native(made, cpu.NativeLinear(linear.weight, linear.bias))
+
+
+def offer(net: Any, name: str) -> None:
+    """`make_native` where the kernel runs the net called `name`; else PyTorch's operators stay,
+    with a warning."""
+    why = reason(net)
+    if why is None:
+        make_native(net)
+    else:
+        logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
 
 
 def _weights(layer: Any) -> cpu.Weights:

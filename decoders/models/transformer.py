@@ -25,7 +25,7 @@ from decoders.cache import KVCache
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
-from decoders.models.native import Native, usable
+from decoders.models.native import Native, active
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -274,8 +274,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """x [R, T, D] at places [R, T] of the rotary table; keys and values go to slots [R, T];
         mask [R, T, S]."""
-        if self.native is not None and usable(self):
-            return self.native.layers(x, places, slots, mask, cache)
+        own = active(self)
+        if own is not None:
+            return own.layers(x, places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias, index = additive(mask, x.dtype), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):
@@ -327,24 +328,24 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         places = self.prefix + grid_index  # [R, T]
-        if self.native is not None and usable(self):
+        own = active(self)
+        if own is not None:
             ids, table = self.token_ids(codes), self.tok_embeddings.weight
-            return self.native.layers(ids, places, slots, mask, cache, table)
+            return own.layers(ids, places, slots, mask, cache, table)
         x = self.embed(codes)  # [R, T, D]
         if self.kernels is not None:
             return self._run_kernels(x, turns(self.rope, places), slots, mask, cache)
         return self._run(x, places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        if self.native is not None and usable(self):
-            return self.native.project(hidden)
-        return self.output(hidden)
+        own = active(self)
+        return self.output(hidden) if own is None else own.project(hidden)
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
-        own = type(self).logits is Transformer.logits  # else a plug-in's, which has the word
-        if own and self.native is not None and usable(self):
-            return self.native.project.guided(hidden, cfg)
+        own = active(self)
+        if own is not None and type(self).logits is Transformer.logits:  # else a plug-in's
+            return own.project.guided(hidden, cfg)
         return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------

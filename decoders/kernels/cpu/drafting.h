@@ -5,10 +5,11 @@
 
 namespace {
 
-// `self` of `threads`.
-void guide(const float* raw, float* guided, long size, int copies, float cfg, int self, int threads) {
+// raw [2 B, w, V], rows [cond; uncond] -> guided [B, w, V], `size` numbers: uncond + cfg (cond - uncond).
+// Part `self` of `threads`.
+void guide(const float* raw, float* guided, long size, float cfg, int self, int threads) {
   for (long i = share(size, self, threads); i < share(size, self + 1, threads); ++i)
-    guided[i] = copies == 1 ? raw[i] : raw[size + i] + cfg * (raw[i] - raw[size + i]);
+    guided[i] = raw[size + i] + cfg * (raw[i] - raw[size + i]);
 }
 
 // Guided logits: hidden [M, D] times head [V, D]; with guidance its halves meet in `raw` [M, V].
@@ -28,7 +29,7 @@ void logits_part(const T* hidden, const T* head, long rows, long width, long voc
           });
   if (copies == 1) return;
 #pragma omp barrier
-  guide(raw, out, rows / copies * vocab, copies, cfg, self, threads);
+  guide(raw, out, rows / copies * vocab, cfg, self, threads);
 }
 
 template <class T>

@@ -53,20 +53,19 @@ class NativeExpand:
         rows, width, size = self.cache.rows, codes.shape[1], self.layers.width
         codes, parents, nodes = codes.contiguous(), parents.contiguous(), nodes.contiguous()
         root_slot = root_slot.contiguous()
-        x = features.new_empty(rows, width, 4 * size)  # input, output, embedding and feature
+        x = features.new_empty(4, rows, width, size)  # input, output, embedding and feature
         places = codes.new_empty(2, rows, width)
         mask = seen.new_empty(rows, width, self.cache.capacity)
         vocab = self.head.outputs
         logits = torch.empty(1 + rows // self.batch, self.batch, width, vocab)
-        flat = x.view(4, rows, width, size)
-        layer = self.layers.forward(flat[0], places[0], places[1], mask, self.cache.data, flat[1])
+        layer = self.layers.forward(x[0], places[0], places[1], mask, self.cache.data, x[1])
         bias = self.fc.bias
         call = Expand(
             layer, self.batch, features.shape[1], self.embedding.data_ptr(), len(self.embedding),
             None if self.tokens is None else self.tokens.data_ptr(), self.fc.weight.data_ptr(),
             None if bias is None else bias.data_ptr(), self.head.weight.data_ptr(), vocab, self.cfg,
             features.data_ptr(), seen.data_ptr(), root_slot.data_ptr(), codes.data_ptr(),
-            nodes.data_ptr(), parents.data_ptr(), depth, flat[2].data_ptr(), logits[1].data_ptr(),
+            nodes.data_ptr(), parents.data_ptr(), depth, x[2].data_ptr(), logits[1].data_ptr(),
             logits[0].data_ptr(),
         )  # fmt: skip
         half = ctypes.c_int(features.dtype == torch.bfloat16)
