@@ -15,22 +15,12 @@ from decoders.backends.compiled import Compiled
 from decoders.backends.execution import Execution, execution
 from decoders.backends.graphs import Graphed
 from decoders.backends.state import fill, rebind, snapshot, tensors
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import build_decoder
 from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from tests.decoders.compositions import SPECS
 
-EAGLE = PartSpec("decoders.drafters.eagle.Eagle")
-LOOP = PartSpec("decoders.speculative.Speculative")
-EXACT = PartSpec("decoders.acceptance.exact.Exact")
-LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
-DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
-STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
-SPECS = {
-    "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
-    "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
-    "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
-}
 PROMPTS = [["a b"], ["c d e"], ["f"]]
 
 

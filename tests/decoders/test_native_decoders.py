@@ -15,20 +15,14 @@ from decoders.kernels.cpu.layers import NativeLayers
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from tests.decoders.compositions import EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.native_cases import needs_kernel, network
 
-LOOP = PartSpec("decoders.speculative.Speculative")
-EAGLE = PartSpec("decoders.drafters.eagle.Eagle")
 EARLY = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
-EXACT = PartSpec("decoders.acceptance.exact.Exact")
-LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
-DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
-STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
 SPECS = {
-    "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
+    **SPECS_OF_ALL,
     "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),
-    "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
-    "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY, STATIC, EXACT),
 }
 

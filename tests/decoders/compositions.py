@@ -1,0 +1,17 @@
+"""Decoders of a small random model, shared by the tests of what runs a step."""
+
+from __future__ import annotations
+
+from decoders.compose import DecoderSpec, PartSpec
+
+EAGLE = PartSpec("decoders.drafters.eagle.Eagle")
+LOOP = PartSpec("decoders.speculative.Speculative")
+EXACT = PartSpec("decoders.acceptance.exact.Exact")
+LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
+DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
+STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
+SPECS = {
+    "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
+    "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
+    "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
+}
