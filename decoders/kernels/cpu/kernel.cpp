@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include "acceptance.h"
+#include "advancing.h"
 #include "drafting.h"
 
 extern "C" {
@@ -43,6 +44,13 @@ int lantern_expand(const Expand* e, int half) {
   if (!fits(*e)) return 1;
   if (half) expand<uint16_t>(*e);
   else expand<float>(*e);
+  return 0;
+}
+
+int lantern_advance(const Advance* a, int half) {
+  if (!fits(*a)) return 1;
+  if (half) advance<uint16_t>(*a);
+  else advance<float>(*a);
   return 0;
 }
 

@@ -116,6 +116,15 @@ inline V turned(V x, V factors) {
   return x * real + swapped * (sign * imaginary);
 }
 
+// A head's key, rotated, and its value, [d] each, to their places in the cache.
+template <class T>
+void append(const float* turn, const float* key, const float* value, long d, T* to_key, T* to_value) {
+  for (long i = 0; i < d; i += LANES) {
+    store(to_key + i, turned(load(key + i), load(turn + i)));
+    store(to_value + i, load(value + i));
+  }
+}
+
 // Rotates the queries and keys of (row, head), appends keys and values, attends.
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
@@ -136,9 +145,8 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
       T half[LANES];  // the model's type in between, as in PyTorch's path
       store(half, turned(load(qkv + i), factors));
       store(query + t * d + i, load(half) * scale);
-      store(keys + slot * d + i, turned(load(qkv + f.width + i), factors));
     }
-    for (long i = 0; i < d; i += LANES) store(values + slot * d + i, load(qkv + 2 * f.width + i));
+    append(turn, qkv + f.width, qkv + 2 * f.width, d, keys + slot * d, values + slot * d);
   }
   const long size = group(f), used = static_cast<long>(f.scratch[at.used + r]);
   for (long i = f.queries * d; i < groups(f) * size * d; ++i) query[i] = 0;

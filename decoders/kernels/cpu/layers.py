@@ -175,6 +175,12 @@ class NativeLayers:
         self._scratch = torch.empty(0)
         self._library = library()
 
+    @property
+    def scratch(self) -> Tensor:
+        """The memory of the calls made last; a larger call takes another, so who keeps a call keeps
+        this too."""
+        return self._scratch
+
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
         return self._kept[-1].data_ptr()
