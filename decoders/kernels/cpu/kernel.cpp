@@ -9,6 +9,7 @@
 #include "acceptance.h"
 #include "advancing.h"
 #include "drafting.h"
+#include "growing.h"
 
 extern "C" {
 
@@ -51,6 +52,20 @@ int lantern_advance(const Advance* a, int half) {
   if (!fits(*a)) return 1;
   if (half) advance<uint16_t>(*a);
   else advance<float>(*a);
+  return 0;
+}
+
+int lantern_grow_static(const GrowStatic* g, int half) {
+  if (!fits(*g)) return 1;
+  if (half) grow<uint16_t>(*g);
+  else grow<float>(*g);
+  return 0;
+}
+
+int lantern_grow_dynamic(const GrowDynamic* g, int half) {
+  if (!fits(*g)) return 1;
+  if (half) grow<uint16_t>(*g);
+  else grow<float>(*g);
   return 0;
 }
 
