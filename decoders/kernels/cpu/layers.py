@@ -175,6 +175,16 @@ class NativeLayers:
         self._scratch = torch.empty(0)
         self._library = library()
 
+    @property
+    def count(self) -> int:
+        """Layers."""
+        return len(self._table)
+
+    @property
+    def scratch(self) -> int:
+        """Address of the work space, for a call that was made before a larger one."""
+        return self._scratch.data_ptr()
+
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
         return self._kept[-1].data_ptr()
