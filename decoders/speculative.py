@@ -33,6 +33,9 @@ from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.kernels.acceptance import Judge, judge_of
+from decoders.kernels.cpu.speculation import NativeStep, Parts, State
+from decoders.kernels.relaxed import Bound, bound_or_none
+from decoders.models.native import whole_step
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
 from decoders.timing import Stopwatch
@@ -75,6 +78,7 @@ class Run:
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
     told: Told
+    native: NativeStep | None = None  # verification and settling in the CPU kernel
 
     @property
     def shape(self) -> int:
@@ -115,9 +119,23 @@ class Speculative:
             if compiled
             else judge_of(acceptance, model.device, native)
         )
+        self.bound = self._native_bound()
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
 
+    def _native_bound(self) -> Bound | None:
+        """The rule as the CPU kernel takes it, where it runs whole steps of this loop; else None.
+
+        A subclass may decide in another way.
+        """
+        own = whole_step(self.model.target, self.sampling) is not None
+        if not own or self.execution.name != "eager" or type(self) is not Speculative:
+            return None
+        return bound_or_none(self.rule)
+
     def pieces(self) -> Sequence[Piece]:
+        if self.bound is not None:
+            verify, settle = self._verify_natively, self._settle_natively
+            return [("draft", self._grow), ("verify", verify), ("accept", settle)]
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
 
     @torch.inference_mode()
@@ -214,13 +232,16 @@ class Speculative:
         self.tree.grow(session, logits, self.sampling, noise, told.count)
         return session.calls - before
 
-    def _draft(self, run: Run) -> tuple[Draft, Tensor]:
-        """The drafter reads what was committed and grows a tree under the root; with the tree comes
-        its mask (made here, so that a compiled forward reads it instead of making it in every
-        layer)."""
+    def _grow(self, run: Run) -> tuple[Draft]:
+        """The drafter reads what was committed and grows a tree under the root."""
         told = run.told
         logits = run.session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
-        draft = self.tree.grow(run.session, logits, self.sampling, run.noise, run.length)
+        return (self.tree.grow(run.session, logits, self.sampling, run.noise, run.length),)
+
+    def _draft(self, run: Run) -> tuple[Draft, Tensor]:
+        """The tree and its mask (made here, so that a compiled forward reads it instead of making
+        it in every layer)."""
+        (draft,) = self._grow(run)
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
         return draft, _tree_mask(run, draft, base, self.sampling.guidance_rows)
 
@@ -246,7 +267,44 @@ class Speculative:
         run.length = (start + path.count + 1).clamp_max(size)
         run.target_calls = run.target_calls + active
         run.drafter_calls = run.drafter_calls + active * (self.draft_calls or 0)
-        return start, size, draft, path, p, codes, valid
+        return start, size, draft, path.nodes, path.count, p
+
+    def _verify_natively(self, run: Run, draft: Draft) -> tuple[Draft]:
+        """As `_verify`, in one call."""
+        if run.native is None:
+            run.native = self._native_step(run, draft)
+        run.native.verify(draft, run.cache)
+        return (draft,)
+
+    def _settle_natively(self, run: Run, draft: Draft) -> tuple[Any, ...]:
+        """As `_settle`, in one call."""
+        if run.native is None:
+            raise DecoderError("a step settles what it has verified; `_verify_natively` comes first")
+        start = run.told.start  # overwritten by this step's
+        nodes, count, p = run.native.settle(draft)
+        return start, self.model.target.length, draft, nodes, count, p
+
+    def _native_step(self, run: Run, draft: Draft) -> NativeStep:
+        """The kernel's calls for this run, whose trees have the shape of `draft`."""
+        target: Any = self.model.target
+        own, told, record = target.native, run.told, run.record
+        parts = Parts(
+            own.layers,
+            own.project,
+            target.tok_embeddings.weight.detach().contiguous(),
+            target.code_tokens,
+            target.prefix,
+            target.length,
+            self.sampling,
+            self.bound or Bound(None, 0, "exact", 0.0),
+            self.tree.depth,
+            self.draft_calls or 0,
+        )
+        calls = run.target_calls, run.drafter_calls
+        uniform = run.noise.uniform.contiguous()
+        tell = told.hidden, told.codes, told.count, told.start
+        state = State(run.seen, uniform, run.length, record, *calls, *tell)
+        return NativeStep(parts, state, *draft.children.shape[1:])
 
     def _forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
@@ -369,19 +427,21 @@ def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _visited(
-    start: Tensor, size: int, draft: Draft, path: Path, p: Tensor, codes: Tensor, valid: Tensor
+    start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
-    past the path's or the image's end has no valid child. start [B]: place of the root's child."""
-    span = torch.arange(path.nodes.shape[1], device=p.device)
+    past the path's or the image's end has no valid child. start [B]: place of the root's child;
+    nodes [B, D + 1], count [B]: the path."""
+    span = torch.arange(nodes.shape[1], device=p.device)
     inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
-    live = (span <= path.count[:, None]) & inside
+    live = (span <= count[:, None]) & inside
     rows = torch.arange(len(p), device=p.device)[:, None]
-    q = None if draft.q is None else draft.q[rows, path.nodes].flatten(0, 1)
-    seen = valid[rows, path.nodes] & live[..., None]  # [B, D + 1, K]
+    codes, valid = children_of(draft)
+    q = None if draft.q is None else draft.q[rows, nodes].flatten(0, 1)
+    seen = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
     return (
-        p[rows, path.nodes].flatten(0, 1),
+        p[rows, nodes].flatten(0, 1),
         q,
-        codes[rows, path.nodes].flatten(0, 1),
+        codes[rows, nodes].flatten(0, 1),
         seen.flatten(0, 1),
     )

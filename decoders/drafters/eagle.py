@@ -21,7 +21,7 @@ from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.advancing import NativeAdvance
 from decoders.kernels.cpu.drafting import NativeDrafter, Net, State
-from decoders.models.native import Native, active, offer
+from decoders.models.native import Native, active, offer, plain
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
 
@@ -158,11 +158,9 @@ class EagleSession:
 
     def _native(self) -> NativeDrafter | None:
         """This session in the CPU kernel, where drafter and target run in it."""
-        net, own, theirs = self.net, active(self.net), active(self.target)
-        if own is None or theirs is None or self.target.forced is not None:
-            return None
-        if type(self) is not EagleSession:  # it may draft in its own way
-            return None
+        net, own, theirs = self.net, active(self.net), plain(self.target)
+        if own is None or theirs is None or type(self) is not EagleSession:
+            return None  # a session of somebody's own may draft in its own way
         embedding = net.embed_tokens.weight.detach().contiguous()
         weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
         state = State(self.features, self.seen, self.root_slot, self.root_code, self.cache)

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError
+from decoders.api import AcceptRule
 from decoders.kernels.cpu.judge import native_test_children
-from decoders.kernels.relaxed import bound_of, fused_test_children
+from decoders.kernels.relaxed import bound_or_none, fused_test_children
 from decoders.kernels.runtime import missing
 from decoders.verification import Verdicts, test_children
 
@@ -22,9 +22,8 @@ def judge_of(rule: AcceptRule, device: torch.device, native: bool) -> Judge:
     """The fastest judge of a rule, all of which return the same. native: may the CPU kernel be
     used?"""
     by_tensors = partial(test_children, rule)
-    try:
-        bound = bound_of(rule)
-    except DecoderError:  # a rule that no kernel computes
+    bound = bound_or_none(rule)
+    if bound is None:
         return by_tensors
     if device.type == "cuda" and missing(device) is None:
         one = (bound.table, bound.k, bound.kind, bound.value)

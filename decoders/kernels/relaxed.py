@@ -58,6 +58,14 @@ def bound_of(rule: AcceptRule) -> Bound:
     )
 
 
+def bound_or_none(rule: AcceptRule) -> Bound | None:
+    """`bound_of`, or None for a rule that no kernel computes."""
+    try:
+        return bound_of(rule)
+    except DecoderError:
+        return None
+
+
 @dataclass(frozen=True)
 class Space:
     """Where a call works and leaves its results; the next call with it overwrites them.

@@ -9,21 +9,29 @@ import pytest
 import torch
 
 from bench.runner import set_native
-from decoders.api import DecoderError, Generation, ImageModel, Sampling
+from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.distribution import guided
 from decoders.kernels.cpu.layers import NativeLayers
+from decoders.kernels.cpu.speculation import NativeStep
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.native_cases import needs_kernel, network
 
 EARLY = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
+CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
+LANTERN = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "delta": 0.4})
+RELEASED = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "residual": "released"})
 SPECS = {
     **SPECS_OF_ALL,
     "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY, STATIC, EXACT),
+    "sd_chain": DecoderSpec("sd_chain", LOOP, EAGLE, CHAIN, EXACT),
+    "lantern": DecoderSpec("lantern", LOOP, EAGLE, DYNAMIC, LANTERN),
+    "released": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
 }
 
 
@@ -34,11 +42,14 @@ def model_of(kernel: bool) -> ImageModel:
     return model
 
 
-def image(model: ImageModel, name: str, temperature: float, batch: int) -> Generation:
-    decoder = build_decoder(model, SPECS[name], Sampling(temperature=temperature, cfg=2.0))
+def image(
+    model: ImageModel, name: str, temperature: float, batch: int, pairs: int = 0, **sampling: Any
+) -> Generation:
+    words = {"temperature": temperature, "cfg": 2.0} | sampling
+    decoder = build_decoder(model, SPECS[name], Sampling(**words))
     prompts = ["a b", "c d e", "f"][:batch]
     noise = Noise.for_prompts(3, prompts, model.target.length)
-    return decoder.generate(model.text.encode(prompts), noise)
+    return decoder.generate(model.text.encode(prompts), noise, pairs=pairs)
 
 
 @needs_kernel
@@ -55,7 +66,9 @@ def test_codes_are_those_of_pytorchs_operators(
         calls.append(x.shape[1])
         return run(self, x, *rest)
 
+    verify = NativeStep.verify
     monkeypatch.setattr(NativeLayers, "__call__", counted)
+    monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append(1), verify(*a))[1])
     wanted = image(model_of(False), name, temperature, batch)
     assert not calls
     found = image(model_of(True), name, temperature, batch)
@@ -63,6 +76,76 @@ def test_codes_are_those_of_pytorchs_operators(
     assert torch.equal(found.codes, wanted.codes)
     assert torch.equal(found.trace.accepted, wanted.trace.accepted)
     assert torch.equal(found.trace.kind, wanted.trace.kind)
+
+
+@needs_kernel
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "lantern", "lantern_pp"])
+def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(
+    name: str, temperature: float, cfg: float
+) -> None:
+    settings = {"temperature": temperature, "batch": 3, "pairs": 12, "cfg": cfg}
+    wanted = image(model_of(False), name, **settings).trace
+    found = image(model_of(True), name, **settings).trace
+    for field in ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls"):
+        assert torch.equal(getattr(found, field), getattr(wanted, field)), field
+    for field in ("moved", "bound"):
+        torch.testing.assert_close(getattr(found, field), getattr(wanted, field))
+    assert found.pairs is not None and wanted.pairs is not None
+    for field in ("children", "valid"):
+        assert torch.equal(getattr(found.pairs, field), getattr(wanted.pairs, field)), field
+    torch.testing.assert_close(found.pairs.p, wanted.pairs.p, rtol=1e-4, atol=1e-6)
+    if wanted.pairs.q is not None:
+        torch.testing.assert_close(found.pairs.q, wanted.pairs.q, rtol=1e-4, atol=1e-6)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("name", "sampling", "whole"),
+    [
+        ("lantern_pp", {}, True),
+        ("lantern_pp", {"top_k": 20}, False),
+        ("lantern_pp", {"top_p": 0.9}, False),
+        ("lantern_pp", {"top_k": 20, "temperature": 0.0}, True),  # greedy filters nothing
+        ("released", {}, False),
+    ],
+)
+def test_a_whole_step_is_a_call_where_all_of_it_is_known(
+    name: str, sampling: dict[str, Any], whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    settle = NativeStep.settle
+    monkeypatch.setattr(NativeStep, "settle", lambda *a: (calls.append(1), settle(*a))[1])
+    words = {"temperature": 1.0, "batch": 2} | sampling
+    wanted = image(model_of(False), name, **words).codes
+    assert torch.equal(image(model_of(True), name, **words).codes, wanted)
+    assert bool(calls) == whole
+
+
+@needs_kernel
+def test_logits_of_somebodys_own_are_asked_for() -> None:
+    """A target that changes a part of its forward is never decoded past it."""
+    asked: list[int] = []
+    for kernel in (False, True):
+        model = model_of(kernel)
+        target: Any = model.target
+        logits = target.logits
+        target.guided_logits = lambda hidden, cfg, logits=logits: guided(
+            (asked.append(1), logits(hidden))[1], cfg
+        )
+        image(model, "lantern_pp", 1.0, 1)
+        assert asked
+        asked.clear()
+
+
+@needs_kernel
+def test_logits_that_are_not_finite_are_an_error() -> None:
+    model = model_of(True)
+    target: Any = model.target
+    target.native.project.weight.fill_(float("nan"))
+    with pytest.raises(NumericalError, match="finite logits"):
+        image(model, "lantern_pp", 1.0, 1)
 
 
 @needs_kernel

@@ -3,13 +3,30 @@
 
 #include "vectors.h"
 
+extern "C" {
+
+// A rule: kind 0: exact, 1: bound = value, 2: bound = value p(x); table [V, >= k], rows `row` apart.
+struct Rule {
+  const int32_t* table;
+  long row;
+  int kind;
+  float value;
+  long k;
+};
+
+}  // extern "C"
+
 namespace {
 
-// All children of one node in order: decoders.verification.test_children with residual=paper
-// (METHODS 3, 4). p [V] becomes the residual; q [V] (null: deterministic children) loses every tested
-// code. kind 0: exact, 1: bound = value, 2: bound = value p(x). Sums in double.
+// Of one child; `admitted` is the size of A(x), the neighbours whose mass is moved onto it.
+struct Verdict {
+  float accept, strict, moved, bound;
+  long admitted;
+};
+
+// Verdicts of a node's children, [K] each.
 struct Judged {
-  float *accept, *strict, *moved, *bound;  // [K] each
+  float *accept, *strict, *moved, *bound;
 };
 
 inline float ratio(float mass, const float* q, long x) {
@@ -34,38 +51,49 @@ bool normalise(float* values, long size) {
   return true;
 }
 
-void judge_node(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
-                const int32_t* table, long row, int kind, float value, long k, long vocab, long children,
-                Judged out) {
+// The test of child x against p [V]; q null: deterministic children. Sums in double.
+Verdict test_child(const float* p, const float* q, long x, const Rule& rule) {
+  const float bound = rule.kind == 0 ? 0.f : (rule.kind == 1 ? rule.value : rule.value * p[x]);
+  const int32_t* near = rule.kind == 0 ? nullptr : rule.table + x * rule.row;
+  double mass = 0;
+  long admitted = 0;
+  for (; rule.kind != 0 && admitted < rule.k; ++admitted) {
+    const double more = mass + p[near[admitted]];
+    if (!(static_cast<float>(more) <= bound)) break;
+    mass = more;
+  }
+  const float moved = static_cast<float>(mass);
+  return {ratio(p[x] + moved, q, x), ratio(p[x], q, x), moved, bound < 1.f ? bound : 1.f, admitted};
+}
+
+// After a rejection p becomes the rule's residual (residual=paper) and q loses x; left [V] is work space.
+void reject_child(float* p, float* q, float* left, long x, const Verdict& found, const Rule& rule, long vocab) {
+  const float onto = p[x] + found.moved;
+  std::memcpy(left, p, vocab * sizeof(float));
+  for (long i = 0; i < found.admitted; ++i) left[rule.table[x * rule.row + i]] = 0;
+  left[x] = q == nullptr ? 0 : onto;
+  if (q != nullptr)
+    for (long i = 0; i < vocab; ++i) left[i] = left[i] > q[i] ? left[i] - q[i] : 0.f;
+  if (normalise(left, vocab)) std::memcpy(p, left, vocab * sizeof(float));
+  if (q != nullptr) {
+    q[x] = 0;
+    if (!normalise(q, vocab)) std::memset(q, 0, vocab * sizeof(float));
+  }
+}
+
+// All children of one node in order: decoders.verification.test_children. p [V] becomes the residual; q [V]
+// loses every tested code.
+void judge_node(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid, const Rule& rule,
+                long vocab, long children, Judged out) {
   for (long j = 0; j < children; ++j) {
     out.accept[j] = out.strict[j] = out.moved[j] = out.bound[j] = 0;
     if (!valid[j]) continue;
-    const long x = codes[j];
-    const float bound = kind == 0 ? 0.f : (kind == 1 ? value : value * p[x]);
-    double mass = 0;
-    long admitted = 0;
-    const int32_t* near = kind == 0 ? nullptr : table + x * row;
-    for (; kind != 0 && admitted < k; ++admitted) {
-      const double more = mass + p[near[admitted]];
-      if (!(static_cast<float>(more) <= bound)) break;
-      mass = more;
-    }
-    const float moved = static_cast<float>(mass);
-    out.accept[j] = ratio(p[x] + moved, q, x);
-    out.strict[j] = ratio(p[x], q, x);
-    out.moved[j] = moved;
-    out.bound[j] = bound < 1.f ? bound : 1.f;
-    std::memcpy(left, p, vocab * sizeof(float));
-    for (long i = 0; i < admitted; ++i) left[near[i]] = 0;
-    left[x] = p[x] + moved;
-    if (q == nullptr) left[x] = 0;
-    else
-      for (long i = 0; i < vocab; ++i) left[i] = left[i] > q[i] ? left[i] - q[i] : 0.f;
-    if (normalise(left, vocab)) std::memcpy(p, left, vocab * sizeof(float));
-    if (q != nullptr) {
-      q[x] = 0;
-      if (!normalise(q, vocab)) std::memset(q, 0, vocab * sizeof(float));
-    }
+    const Verdict found = test_child(p, q, codes[j], rule);
+    out.accept[j] = found.accept;
+    out.strict[j] = found.strict;
+    out.moved[j] = found.moved;
+    out.bound[j] = found.bound;
+    reject_child(p, q, left, codes[j], found, rule, vocab);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "advancing.h"
 #include "drafting.h"
 #include "growing.h"
+#include "speculation.h"
 
 extern "C" {
 
@@ -21,12 +22,13 @@ int lantern_judge(float* p, float* q, float* left, const int64_t* codes, const u
                   const int32_t* table, long row, int kind, float value, long k, long nodes, long vocab,
                   long children, float* verdicts, int threads) {
   const long all = nodes * children;
+  const Rule rule{table, row, kind, value, k};
   if (!within(codes, all, vocab)) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (long m = 0; m < nodes; ++m) {
     float* at = verdicts + m * children;
     judge_node(p + m * vocab, q == nullptr ? nullptr : q + m * vocab, left + omp_get_thread_num() * vocab,
-               codes + m * children, valid + m * children, table, row, kind, value, k, vocab, children,
+               codes + m * children, valid + m * children, rule, vocab, children,
                Judged{at, at + all, at + 2 * all, at + 3 * all});
   }
   return 0;
@@ -66,6 +68,19 @@ int lantern_grow_dynamic(const GrowDynamic* g, int half) {
   if (!fits(*g)) return 1;
   if (half) grow<uint16_t>(*g);
   else grow<float>(*g);
+  return 0;
+}
+
+int lantern_verify(const Verify* v, int half) {
+  if (!fits(*v)) return 1;
+  if (half) verify<uint16_t>(*v);
+  else verify<float>(*v);
+  return 0;
+}
+
+int lantern_settle(const Settle* s) {
+  if (!fits(*s)) return 1;
+  settle(*s);
   return 0;
 }
 

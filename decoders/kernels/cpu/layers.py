@@ -176,10 +176,14 @@ class NativeLayers:
         self._library = library()
 
     @property
-    def scratch(self) -> Tensor:
-        """The memory of the calls made last; a larger call takes another, so who keeps a call keeps
-        this too."""
-        return self._scratch
+    def count(self) -> int:
+        """Layers."""
+        return len(self._table)
+
+    @property
+    def scratch(self) -> int:
+        """Address of the work space, for a call that was made before a larger one."""
+        return self._scratch.data_ptr()
 
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

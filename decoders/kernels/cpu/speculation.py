@@ -1,0 +1,256 @@
+"""The two calls of a speculative step after the draft: the target on the tree, and acceptance with
+all that follows from it (record, commit, what the drafter is told).
+
+They compute what `decoders.speculative.Speculative` does in some ninety operators, each a few
+microseconds, beside a verification of less than two milliseconds. Structures and buffers are made
+once an image.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, Sampling
+from decoders.cache import KVCache
+from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
+from decoders.kernels.cpu.library import Forward, library, run
+from decoders.kernels.relaxed import KINDS, Bound
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
+from decoders.recording import Recorder
+
+POINTER, LONG = ctypes.c_void_p, ctypes.c_long
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Nodes(ctypes.Structure):
+    """`Nodes` of speculation.h."""
+
+    _fields_ = [
+        *_fields(LONG, "batch count children"),
+        *_fields(POINTER, "codes parents"),
+        ("parents_row", LONG),
+        ("level", POINTER),
+        ("level_row", LONG),
+        ("child", POINTER),
+        ("child_row", LONG),
+    ]
+
+
+class Verify(ctypes.Structure):
+    """`Verify` of speculation.h."""
+
+    _fields_ = [
+        ("layer", Forward),
+        ("tree", Nodes),
+        ("prefix", LONG),
+        *_fields(POINTER, "length seen"),
+        ("seen_row", LONG),
+        *_fields(POINTER, "tokens head"),
+        ("vocab", LONG),
+        ("cfg", ctypes.c_float),
+        *_fields(POINTER, "raw logits"),
+    ]
+
+
+class Rule(ctypes.Structure):
+    """`Rule` of acceptance.h."""
+
+    _fields_ = [
+        ("table", POINTER),
+        ("row", LONG),
+        ("kind", ctypes.c_int),
+        ("value", ctypes.c_float),
+        ("k", LONG),
+    ]
+
+
+class Settle(ctypes.Structure):
+    """`Settle` of speculation.h."""
+
+    _fields_ = [
+        ("tree", Nodes),
+        *_fields(LONG, "copies vocab depth"),
+        *_fields(POINTER, "q logits"),
+        ("temperature", ctypes.c_float),
+        ("rule", Rule),
+        ("uniform", POINTER),
+        *_fields(LONG, "places slots accept_slot target_slot image prefix"),
+        *_fields(POINTER, "length hidden"),
+        ("state", LONG),
+        ("cache", POINTER),
+        *_fields(LONG, "lines heads capacity head"),
+        *_fields(POINTER, "told_hidden told_codes told_count told_start"),
+        *_fields(POINTER, "codes kind step at moved bound"),
+        ("width", LONG),
+        *_fields(POINTER, "accepted steps bad target_calls drafter_calls"),
+        ("draft_calls", LONG),
+        *_fields(POINTER, "path count p work"),
+        ("room", LONG),
+        ("threads", ctypes.c_int),
+    ]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What stays the same from image to image. embedding [., D]; tokens [V] int64, its rows, or
+    None; prefix: places before the first code; image: codes of an image; depth of the tree."""
+
+    layers: NativeLayers
+    head: NativeLinear
+    embedding: Tensor
+    tokens: Tensor | None
+    prefix: int
+    image: int
+    sampling: Sampling
+    bound: Bound
+    depth: int
+    draft_calls: int
+
+
+@dataclass(frozen=True)
+class State:
+    """The moving state of B images, changed in place: see `decoders.speculative.Run` and `Told`."""
+
+    seen: Tensor
+    uniform: Tensor
+    length: Tensor
+    record: Recorder
+    target_calls: Tensor
+    drafter_calls: Tensor
+    told_hidden: Tensor
+    told_codes: Tensor
+    told_count: Tensor
+    told_start: Tensor
+
+
+class NativeStep:
+    """Verification and settling of one run's steps."""
+
+    def __init__(self, parts: Parts, state: State, nodes: int, children: int) -> None:
+        """nodes: N + 1, the root with them; children: K."""
+        self.parts, self.state, self.shape = parts, state, (len(state.length), nodes, children)
+        batch, copies = len(state.length), parts.sampling.guidance_rows
+        rows, width, vocab = batch * copies, parts.layers.width, parts.head.outputs
+        self.hidden = torch.empty(rows, nodes, width, dtype=parts.layers.dtype)
+        self.indices = torch.zeros(3, rows, nodes, dtype=torch.long)  # codes, places, slots
+        self.logits = torch.empty(1 + copies, batch, nodes, vocab)  # guided; then of each row
+        self.p = torch.zeros(batch, nodes, vocab)
+        self.path = torch.zeros(batch, parts.depth + 1, dtype=torch.long)
+        self.count = torch.zeros(batch, dtype=torch.long)
+        self.work = torch.empty(torch.get_num_threads(), 3, max(vocab, nodes))
+        self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
+        self._half = ctypes.c_int(parts.layers.dtype == torch.bfloat16)
+        self._verify, self._settle = library().lantern_verify, library().lantern_settle
+        self._verifying = Verify(prefix=parts.prefix, cfg=parts.sampling.cfg, vocab=vocab)
+        self._settling = self._prepared()
+        self._address()
+
+    def verify(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Hidden states [R, N + 1, D] and guided logits [B, N + 1, V] float32 of the draft's nodes;
+        both are overwritten by the next call."""
+        if self.mask.shape[-1] != cache.capacity:
+            self._fit(cache)
+        call = self._verifying
+        call.tree = self._nodes(draft)
+        call.layer.scratch = self.parts.layers.scratch
+        run("verify", self._verify, ctypes.byref(call), self._half)
+        return self.hidden, self.logits[0]
+
+    def settle(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+        """Accepts, records and commits, on what `verify` has left -> nodes of the path [B, D + 1],
+        accepted drafts [B], and p [B, N + 1, V] at the path's nodes; all are overwritten by the
+        next call."""
+        call = self._settling
+        call.tree = self._verifying.tree
+        call.q = None
+        if draft.q is not None:
+            call.q = self._drawn(draft.q).data_ptr()
+        run("settle", self._settle, ctypes.byref(call))
+        return self.path, self.count, self.p
+
+    def _drawn(self, q: Tensor) -> Tensor:
+        wanted = self.p.shape
+        if q.shape != wanted or q.dtype != torch.float32 or not q.is_contiguous():
+            raise DecoderError(
+                f"a tree's q must be {list(wanted)} float32 and contiguous, found {list(q.shape)} "
+                f"{q.dtype}, strides {q.stride()}"
+            )
+        return q
+
+    def _nodes(self, draft: Draft) -> Nodes:
+        batch, nodes, children = self.shape
+        codes = _whole(draft.codes, (batch, nodes))
+        parents, level = _whole(draft.parents, (batch, nodes)), _whole(draft.depth, (batch, nodes))
+        child = _whole(draft.children, (batch, nodes, children))
+        if codes.stride(0) != nodes and batch > 1:
+            codes = codes.contiguous()
+        self._held = (codes, parents, level, child)  # until both calls are over
+        return Nodes(
+            batch, nodes, children, codes.data_ptr(), parents.data_ptr(), parents.stride(0),
+            level.data_ptr(), level.stride(0), child.data_ptr(), child.stride(0),
+        )  # fmt: skip
+
+    def _fit(self, cache: KVCache) -> None:
+        """Mask and addresses for a cache that is new or has grown."""
+        parts, call = self.parts, self._verifying
+        rows, nodes = self.hidden.shape[:2]
+        self.mask = torch.empty(rows, nodes, cache.capacity, dtype=torch.bool)
+        codes, places, slots = self.indices
+        call.layer = parts.layers.forward(
+            codes, places, slots, self.mask, cache.data, self.hidden, parts.embedding
+        )
+        self._settling.cache, self._settling.capacity = cache.data.data_ptr(), cache.capacity
+
+    def _address(self) -> None:
+        """What `verify` reads and writes besides."""
+        parts, state, call = self.parts, self.state, self._verifying
+        call.length, call.seen = state.length.data_ptr(), state.seen.data_ptr()
+        call.seen_row = state.seen.stride(0)
+        call.tokens = None if parts.tokens is None else parts.tokens.data_ptr()
+        call.head = parts.head.weight.data_ptr()
+        call.raw, call.logits = self.logits[1:].data_ptr(), self.logits[0].data_ptr()
+
+    def _prepared(self) -> Settle:
+        """All of `Settle` but the draft and the cache."""
+        parts, state, record, bound = self.parts, self.state, self.state.record, self.parts.bound
+        sampling, layers = parts.sampling, parts.layers
+        head = layers.width // layers.heads * layers.dtype.itemsize
+        value = bound.value - 1 if bound.kind == "lambda" else bound.value
+        table = bound.table
+        rule = Rule(None, 0, KINDS[bound.kind], value, bound.k)
+        if table is not None:
+            rule.table, rule.row = table.data_ptr(), table.stride(0)
+        return Settle(
+            Nodes(), sampling.guidance_rows, parts.head.outputs, parts.depth, None,
+            self.logits[0].data_ptr(), sampling.temperature, rule, state.uniform.data_ptr(),
+            *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT, parts.image, parts.prefix,
+            state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
+            None, 2 * layers.count, layers.heads, 0, head, state.told_hidden.data_ptr(),
+            state.told_codes.data_ptr(), state.told_count.data_ptr(), state.told_start.data_ptr(),
+            *(getattr(record, name).data_ptr() for name in RECORD), record.codes.shape[1],
+            record.accepted.data_ptr(), record.steps.data_ptr(), record.bad.data_ptr(),
+            state.target_calls.data_ptr(), state.drafter_calls.data_ptr(), parts.draft_calls,
+            self.path.data_ptr(), self.count.data_ptr(), self.p.data_ptr(), self.work.data_ptr(),
+            self.work.shape[-1], len(self.work),
+        )  # fmt: skip
+
+
+RECORD = ("codes", "kind", "step", "depth", "moved", "bound")  # buffers of a Recorder, in order
+
+
+def _whole(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Checked, with rows that are contiguous each; the rows may be one and the same."""
+    if values.shape != shape or values.dtype != torch.int64:
+        raise DecoderError(
+            f"a draft's codes, parents, depths and children must be {list(shape)} int64 here, found "
+            f"{list(values.shape)} {values.dtype}"
+        )
+    return values if values[0].is_contiguous() else values.contiguous()
