@@ -8,6 +8,7 @@
 
 #include "acceptance.h"
 #include "drafting.h"
+#include "stepping.h"
 
 extern "C" {
 
@@ -43,6 +44,13 @@ int lantern_expand(const Expand* e, int half) {
   if (!fits(*e)) return 1;
   if (half) expand<uint16_t>(*e);
   else expand<float>(*e);
+  return 0;
+}
+
+int lantern_next(const NextCode* n, int half) {
+  if (!fits(*n)) return 1;
+  if (half) next_code<uint16_t>(*n);
+  else next_code<float>(*n);
   return 0;
 }
 
