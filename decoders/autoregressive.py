@@ -25,7 +25,8 @@ from decoders.api import (
 from decoders.backends.execution import Execution, Piece, execution
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
-from decoders.kernels.cpu.stepping import Moving, NativeNext
+from decoders.kernels.cpu.layers import NativeLayers
+from decoders.kernels.cpu.stepping import Head, Moving, NativeNext
 from decoders.models.whole_steps import parts_of
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
@@ -135,7 +136,10 @@ class Autoregressive:
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch = Stopwatch(device)
         length, copies = target.length, sampling.guidance_rows
-        most = min(BLOCK, length) if self.execution.grows else length
+        grows = (
+            self.execution.grows and self._parts() is None
+        )  # the kernel reads what is seen alone
+        most = min(BLOCK, length) if grows else length
         cache = target.new_cache(text.batch * copies, target.prefix + most)
         record = Recorder(text.batch, length, 1, device)
         hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
@@ -150,11 +154,15 @@ class Autoregressive:
         watch.lap("prefill")
         return run
 
-    def _native(self, run: Run) -> NativeNext | None:
-        """The step of this run as one call, where its target's steps are one."""
+    def _parts(self) -> tuple[NativeLayers, Head] | None:
+        """What a step as one call is made of, where it is one."""
         if self.execution.name != "eager":
             return None
-        parts = parts_of(self.model.target, self.sampling)
+        return parts_of(self.model.target, self.sampling)
+
+    def _native(self, run: Run) -> NativeNext | None:
+        """The step of this run as one call, made anew when a tensor of it is."""
+        parts = self._parts()
         if parts is None:
             return None
         record, uniform = run.record, run.noise.uniform[..., TARGET_SLOT]
