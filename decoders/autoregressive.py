@@ -25,6 +25,9 @@ from decoders.api import (
 from decoders.backends.execution import Execution, Piece, execution
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
+from decoders.kernels.cpu.layers import NativeLayers
+from decoders.kernels.cpu.stepping import Head, Moving, NativeNext
+from decoders.models.whole_steps import parts_of
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
@@ -57,6 +60,7 @@ class Run:
     watch: Stopwatch
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
+    native: NativeNext | None = None  # the step as one call of the CPU kernel
     pairs: None = None  # nothing is verified
 
     @property
@@ -93,6 +97,22 @@ class Autoregressive:
     def pieces(self) -> Sequence[Piece]:
         return [("verify", self._next)]
 
+    def standing(self, text: TextFeatures, noise: Noise, place: int, capacity: int) -> Run:
+        """A run whose next code is at `place`, with a cache of `capacity` slots, empty behind the
+        prefix, and seen up to there: steps of it can be timed."""
+        target = self.model.target
+        run = self._begin(text, noise)
+        run.seen[..., target.prefix : target.prefix + place - 1] = True
+        run.place.fill_(place)
+        most = target.prefix + target.length
+        self.widen(run, max(run.cache.capacity, min(capacity, most)))
+        return run
+
+    def widen(self, run: Run, capacity: int) -> None:
+        """Gives the run a cache of `capacity` slots."""
+        run.cache = run.cache.widened(capacity)
+        run.native = self._native(run)
+
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
         del pairs  # nothing is verified
@@ -101,7 +121,7 @@ class Autoregressive:
         for place in range(1, target.length):
             slot = target.prefix + place - 1
             if slot == run.cache.capacity:
-                run.cache = run.cache.widened(min(slot + BLOCK, target.prefix + target.length))
+                self.widen(run, min(slot + BLOCK, target.prefix + target.length))
             self.execution.step(self, run)
         record = run.record
         require_finite(record, "autoregressive decoding")
@@ -116,7 +136,10 @@ class Autoregressive:
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch = Stopwatch(device)
         length, copies = target.length, sampling.guidance_rows
-        most = min(BLOCK, length) if self.execution.grows else length
+        grows = (
+            self.execution.grows and self._parts() is None
+        )  # the kernel reads what is seen alone
+        most = min(BLOCK, length) if grows else length
         cache = target.new_cache(text.batch * copies, target.prefix + most)
         record = Recorder(text.batch, length, 1, device)
         hidden = target.prefill(text, copies, cache)[:, -1:]  # [R, 1, D]
@@ -126,11 +149,34 @@ class Autoregressive:
         codes, p = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
         record.check(p)
         record.first(codes)
+        run = Run(seen, noise, cache, record, watch, codes, places[0] + 1)
+        run.native = self._native(run)
         watch.lap("prefill")
-        return Run(seen, noise, cache, record, watch, codes, places[0] + 1)
+        return run
+
+    def _parts(self) -> tuple[NativeLayers, Head] | None:
+        """What a step as one call is made of, where it is one."""
+        if self.execution.name != "eager":
+            return None
+        return parts_of(self.model.target, self.sampling)
+
+    def _native(self, run: Run) -> NativeNext | None:
+        """The step of this run as one call, made anew when a tensor of it is."""
+        parts = self._parts()
+        if parts is None:
+            return None
+        record, uniform = run.record, run.noise.uniform[..., TARGET_SLOT]
+        state = Moving(
+            run.seen, uniform, run.codes, run.place,
+            record.codes, record.accepted, record.steps, record.bad,
+        )  # fmt: skip
+        return NativeNext(*parts, self.sampling, state, run.cache)
 
     def _next(self, run: Run) -> tuple[()]:
         """The target on the last code, and the next code."""
+        if run.native is not None:
+            run.native()
+            return ()
         target, sampling = self.model.target, self.sampling
         copies, place = sampling.guidance_rows, run.place
         grid = (place - 1).expand(len(run.seen), 1)  # [R, 1]

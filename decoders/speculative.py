@@ -34,8 +34,8 @@ from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.kernels.acceptance import Judge, judge_of
 from decoders.kernels.cpu.speculation import NativeStep, Parts, State
-from decoders.kernels.relaxed import Bound, bound_or_none
-from decoders.models.native import whole_step
+from decoders.kernels.relaxed import bound_or_none
+from decoders.models.whole_steps import parts_of
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
 from decoders.timing import Stopwatch
@@ -119,23 +119,9 @@ class Speculative:
             if compiled
             else judge_of(acceptance, model.device, native)
         )
-        self.bound = self._native_bound()
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
 
-    def _native_bound(self) -> Bound | None:
-        """The rule as the CPU kernel takes it, where it runs whole steps of this loop; else None.
-
-        A subclass may decide in another way.
-        """
-        own = whole_step(self.model.target, self.sampling) is not None
-        if not own or self.execution.name != "eager" or type(self) is not Speculative:
-            return None
-        return bound_or_none(self.rule)
-
     def pieces(self) -> Sequence[Piece]:
-        if self.bound is not None:
-            verify, settle = self._verify_natively, self._settle_natively
-            return [("draft", self._grow), ("verify", verify), ("accept", settle)]
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
 
     @torch.inference_mode()
@@ -184,7 +170,10 @@ class Speculative:
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
         capacity = self._slots(target.length)
-        most = min(self._slots(1) + BLOCK, capacity) if self.execution.grows else capacity
+        grows = (
+            self.execution.grows and self._parts() is None
+        )  # the kernel reads what is seen alone
+        most = min(self._slots(1) + BLOCK, capacity) if grows else capacity
         cache = target.new_cache(batch * copies, most)
         record = Recorder(batch, target.length, tree.depth + 1, device)
         hidden = target.prefill(text, copies, cache)  # [R, P, D]
@@ -207,7 +196,7 @@ class Speculative:
         if self.draft_calls is None:
             self.draft_calls = self._count_calls(text, hidden, told, noise)
             watch.restart()
-        return Run(
+        run = Run(
             F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
             noise,
             cache,
@@ -220,6 +209,8 @@ class Speculative:
             torch.full_like(ones, session.calls),
             told,
         )
+        run.native = self._native(run)
+        return run
 
     def _count_calls(self, text: TextFeatures, hidden: Tensor, told: Told, noise: Noise) -> int:
         """Forwards of the drafter in one step, the same in all: counted once, on a session of its
@@ -232,26 +223,31 @@ class Speculative:
         self.tree.grow(session, logits, self.sampling, noise, told.count)
         return session.calls - before
 
-    def _grow(self, run: Run) -> tuple[Draft]:
-        """The drafter reads what was committed and grows a tree under the root."""
+    def _draft(self, run: Run) -> tuple[Draft, Tensor | None]:
+        """The drafter reads what was committed and grows a tree under the root; with the tree comes
+        its mask (made here, so that a compiled forward reads it instead of making it in every
+        layer; the CPU kernel makes its own)."""
         told = run.told
         logits = run.session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
-        return (self.tree.grow(run.session, logits, self.sampling, run.noise, run.length),)
-
-    def _draft(self, run: Run) -> tuple[Draft, Tensor]:
-        """The tree and its mask (made here, so that a compiled forward reads it instead of making
-        it in every layer)."""
-        (draft,) = self._grow(run)
+        draft = self.tree.grow(run.session, logits, self.sampling, run.noise, run.length)
+        if run.native is not None:
+            return draft, None
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
         return draft, _tree_mask(run, draft, base, self.sampling.guidance_rows)
 
-    def _verify(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
-        hidden, logits = self._forward(run, draft, mask)
-        return draft, hidden, logits
+    def _verify(self, run: Run, draft: Draft, mask: Tensor | None) -> tuple[Draft, Tensor, Tensor]:
+        if run.native is not None:
+            return draft, *run.native.verify(draft, run.cache)
+        if mask is None:
+            raise DecoderError("a tree is verified with its mask, found none")
+        return draft, *self._forward(run, draft, mask)
 
     def _settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Accepts, records and commits; returns what `_visited` needs."""
         size = self.model.target.length
+        if run.native is not None:
+            nodes, count, p = run.native.settle(draft)
+            return run.told.start, size, draft, nodes, count, p
         p = probabilities(logits, self.sampling)  # [B, N + 1, V]
         run.record.check(p)
         codes, valid = children_of(draft)
@@ -269,42 +265,25 @@ class Speculative:
         run.drafter_calls = run.drafter_calls + active * (self.draft_calls or 0)
         return start, size, draft, path.nodes, path.count, p
 
-    def _verify_natively(self, run: Run, draft: Draft) -> tuple[Draft]:
-        """As `_verify`, in one call."""
-        if run.native is None:
-            run.native = self._native_step(run, draft)
-        run.native.verify(draft, run.cache)
-        return (draft,)
+    def _parts(self) -> Parts | None:
+        """What verifies and settles as a call of the CPU kernel each, where it runs whole steps of
+        this loop; a subclass may decide in another way."""
+        bound, found = bound_or_none(self.rule), parts_of(self.model.target, self.sampling)
+        other = self.execution.name != "eager" or type(self) is not Speculative
+        if other or bound is None or found is None:
+            return None
+        size, calls = self.model.target.length, self.draft_calls or 0
+        return Parts(*found, size, self.sampling, bound, self.tree.depth, calls)
 
-    def _settle_natively(self, run: Run, draft: Draft) -> tuple[Any, ...]:
-        """As `_settle`, in one call."""
-        if run.native is None:
-            raise DecoderError("a step settles what it has verified; `_verify_natively` comes first")
-        start = run.told.start  # overwritten by this step's
-        nodes, count, p = run.native.settle(draft)
-        return start, self.model.target.length, draft, nodes, count, p
-
-    def _native_step(self, run: Run, draft: Draft) -> NativeStep:
-        """The kernel's calls for this run, whose trees have the shape of `draft`."""
-        target: Any = self.model.target
-        own, told, record = target.native, run.told, run.record
-        parts = Parts(
-            own.layers,
-            own.project,
-            target.tok_embeddings.weight.detach().contiguous(),
-            target.code_tokens,
-            target.prefix,
-            target.length,
-            self.sampling,
-            self.bound or Bound(None, 0, "exact", 0.0),
-            self.tree.depth,
-            self.draft_calls or 0,
-        )
-        calls = run.target_calls, run.drafter_calls
+    def _native(self, run: Run) -> NativeStep | None:
+        """The calls of this run."""
+        parts = self._parts()
+        if parts is None:
+            return None
         uniform = run.noise.uniform.contiguous()
-        tell = told.hidden, told.codes, told.count, told.start
-        state = State(run.seen, uniform, run.length, record, *calls, *tell)
-        return NativeStep(parts, state, *draft.children.shape[1:])
+        done = run.target_calls, run.drafter_calls
+        state = State(run.seen, uniform, run.length, run.record, *done, *vars(run.told).values())
+        return NativeStep(parts, state, self.tree.nodes + 1, self.tree.branching)
 
     def _forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The target on root and nodes -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask

@@ -20,7 +20,7 @@ from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, law_check
 from bench.gate.report import Finding, GateReport, Verdict
 from bench.gate.sampled import Recorded, calibration_check, images_check, record_nodes
-from bench.gate.small import CODEBOOK, drafter_names, small_model, small_spec
+from bench.gate.small import Real, drafter_names, small_model, small_spec
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 
@@ -33,13 +33,17 @@ def check_decoder(
 ) -> GateReport:
     """Rebuilds the composition of `spec` on small random models and judges it under `sampling`.
 
-    model: the real one, of which only the codebook's size is read: the rule's k and the sampling's
-    top-k keep their share of it (1024 codes without a model). Takes seconds. Raises DecoderError if
-    the composition cannot be built.
+    model: the real one, of which two things are taken over: the codebook's size, of which the
+    rule's k and the sampling's top-k keep their share (1024 codes without a model), and whether it
+    runs in the CPU kernel. Takes seconds. Raises DecoderError if the composition cannot be built.
     """
-    codebook = CODEBOOK if model is None else model.target.vocab_size
+    real = Real() if model is None else Real(model.target.vocab_size, _native(model))
     with _one_thread():
-        return (_greedy if sampling.greedy else _sampling)(spec, sampling, codebook)
+        return (_greedy if sampling.greedy else _sampling)(spec, sampling, real)
+
+
+def _native(model: ImageModel) -> bool:
+    return getattr(model.target, "native", None) is not None
 
 
 @contextmanager
@@ -54,8 +58,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _greedy(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:
-    found, exact = greedy_check(spec, sampling, codebook)
+def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real) -> GateReport:
+    found, exact = greedy_check(spec, sampling, real)
     verdict: Verdict = "violates" if found.fault else "exact" if exact else "bounded"
     says = {
         "exact": "tokens equal greedy AR on all prompts",
@@ -63,30 +67,28 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:
         f"{found.figure:.4f}, within its bound",
     }
     detail = found.fault or says[verdict]
-    return _report(verdict, found.figure, detail, [found], spec, codebook)
+    return _report(verdict, found.figure, detail, [found], spec, real)
 
 
-def _sampling(spec: DecoderSpec, sampling: Sampling, codebook: int) -> GateReport:
+def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real) -> GateReport:
     seen = Recorded()
     if spec.acceptance is None:
-        images = images_check(spec, sampling, codebook, seen)
-        return _sampling_report(
-            spec, codebook, None, [images, calibration_check(spec, sampling, codebook)]
-        )
-    law, relaxed = law_check(spec, codebook, record_nodes(spec, sampling, codebook))
+        images = images_check(spec, sampling, real, seen)
+        return _sampling_report(spec, real, None, [images, calibration_check(spec, sampling, real)])
+    law, relaxed = law_check(spec, real, record_nodes(spec, sampling, real))
     if law.fault and not relaxed:  # its images cannot follow the AR law
-        return _sampling_report(spec, codebook, law, [])
+        return _sampling_report(spec, real, law, [])
     tested = replace(spec, acceptance=EXACT) if relaxed else spec
     others = [
-        definition_check(spec, codebook),
-        images_check(tested, sampling, codebook, seen),
-        calibration_check(tested, sampling, codebook),
+        definition_check(spec, real),
+        images_check(tested, sampling, real, seen),
+        calibration_check(tested, sampling, real),
     ]
-    return _sampling_report(spec, codebook, law, others)
+    return _sampling_report(spec, real, law, others)
 
 
 def _sampling_report(
-    spec: DecoderSpec, codebook: int, law: Finding | None, others: list[Finding]
+    spec: DecoderSpec, real: Real, law: Finding | None, others: list[Finding]
 ) -> GateReport:
     findings = others if law is None else [law, *others]
     faults = [f.fault for f in findings if f.fault]
@@ -99,7 +101,7 @@ def _sampling_report(
         says += (
             f"; {_summary(law)}" if verdict == "exact" else f" with the exact rule; {_summary(law)}"
         )
-    return _report(verdict, figure, says, findings, spec, codebook)
+    return _report(verdict, figure, says, findings, spec, real)
 
 
 def _summary(law: Finding) -> str:
@@ -121,11 +123,11 @@ def _report(
     detail: str,
     findings: list[Finding],
     spec: DecoderSpec,
-    codebook: int,
+    real: Real,
 ) -> GateReport:
     evidence: dict[str, Any] = {f.name: f.evidence for f in findings if f.evidence}
     before = None if spec.acceptance is None else spec.acceptance.kwargs
-    small = small_spec(spec, small_model(64, 2, 0, drafter_names(spec)), codebook).acceptance
+    small = small_spec(spec, small_model(64, 2, 0, drafter_names(spec)), real).acceptance
     if small is not None and small.kwargs != before:
         detail += f" (k relative to the codebook: {small.kwargs['k']} of 64)"
     return GateReport(verdict, round(figure, DIGITS), detail, evidence)

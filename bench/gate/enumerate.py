@@ -1,9 +1,9 @@
 """The exact law of the next committed code at a node, by enumerating every draw of its children.
 
-The loop's tensor code (`decoders.verification.test_children`, which the kernels are tested against)
-judges the children of every possible draw; nothing is sampled. Drawn children: all ordered tuples
-without replacement, with their probabilities. Deterministic ones: a single tuple. After the last
-rejection the loop samples in proportion to the residual, normalised or not.
+The loop's judge (`decoders.kernels.acceptance.judge_of`) judges the children of every possible
+draw; nothing is sampled. Drawn children: all ordered tuples without replacement, with their
+probabilities. Deterministic ones: a single tuple. After the last rejection the loop samples in
+proportion to the residual, normalised or not.
     out = sum over draws w [sum_j prod_{i<j} (1 - a_i) a_j delta(x_j) + prod_j (1 - a_j) residual]
     bound = sum over draws w [1 - prod_j (1 - bound_j)]
 """
@@ -17,8 +17,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from decoders import verification
 from decoders.api import AcceptRule
+from decoders.kernels.acceptance import judge_of
 
 MAX_DRAWS = 6000  # ordered draws of one node that are enumerated at most
 
@@ -45,8 +45,11 @@ def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return codes, (mass / (q.double().sum() - taken).clamp_min(1e-300)).prod(-1)
 
 
-def node_law(rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | int) -> NodeLaw:
-    """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K]."""
+def node_law(
+    rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | int, native: bool = False
+) -> NodeLaw:
+    """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
+    native: judged by the CPU kernel, where it computes the rule."""
     if q is None:
         if isinstance(children, int):
             raise ValueError("deterministic children must be given as codes")
@@ -56,8 +59,7 @@ def node_law(rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | i
         codes, weight = ordered_draws(q, count)
     draws = len(codes)
     rows = None if q is None else q.expand(1, draws, -1)
-    found = verification.test_children(
-        rule,
+    found = judge_of(rule, p.device, native)(
         p.expand(1, draws, -1),
         rows,
         codes[None],

@@ -8,6 +8,7 @@ from torch import Tensor
 from bench.gate.reference import ReferenceRule, processed, teacher_logits
 from bench.gate.report import Finding
 from bench.gate.small import (
+    Real,
     build_small,
     drafter_names,
     fresh_noise,
@@ -25,16 +26,16 @@ MASS = 1e-5
 DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
-def greedy_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> tuple[Finding, bool]:
+def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Finding, bool]:
     """-> finding (figure: most mass moved onto an accepted draft), and whether tokens equalled AR's
     with no bound declared."""
     moved, faults, exact = 0.0, [], True
     evidence: dict[str, object] = {}
     for vocab, grid, seed in MODELS:
-        model = small_model(vocab, grid, seed, drafter_names(spec))
+        model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
         text = prompts(model, PROMPTS, seed)
         noise = fresh_noise(PROMPTS, grid * grid, torch.Generator().manual_seed(seed))
-        decoder = build_small(spec, sampling, model, codebook)
+        decoder = build_small(spec, sampling, model, real)
         made = decoder.generate(text, noise)
         wanted = Autoregressive(model, sampling).generate(text, noise).codes
         faults += _argmax_fault(model, text, wanted, sampling)

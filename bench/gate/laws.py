@@ -12,7 +12,7 @@ from bench.gate.nodes import Node, random_pairs
 from bench.gate.reference import ReferenceRule
 from bench.gate.report import Finding
 from bench.gate.sampled import Recorded
-from bench.gate.small import drafter_names, small_model, small_rule
+from bench.gate.small import Real, drafter_names, small_model, small_rule
 from decoders.api import AcceptRule, ImageModel
 from decoders.compose import DecoderSpec
 
@@ -23,7 +23,7 @@ VISITED = 40  # recorded nodes of each model
 COUNTS = 6  # numbers of children that are enumerated at most
 
 
-def law_check(spec: DecoderSpec, codebook: int, recorded: Recorded) -> tuple[Finding, bool]:
+def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Finding, bool]:
     """The law of the committed code at every node -> finding with the worst TV, and whether the
     rule declares any bound at all (if not, it claims to be exact). Fault: TV beyond the bound."""
     worst, beyond, declared, single, seen = 0.0, -1.0, 0.0, 0.0, 0
@@ -32,8 +32,9 @@ def law_check(spec: DecoderSpec, codebook: int, recorded: Recorded) -> tuple[Fin
     for node in _nodes(recorded):
         vocab = len(node.p)
         if vocab not in rules:
-            rules[vocab] = small_rule(spec, small_model(vocab, 2, 0, drafter_names(spec)), codebook)
-        law = node_law(rules[vocab], node.p, node.q if recorded.drawn else None, node.children)
+            rules[vocab] = small_rule(spec, small_model(vocab, 2, 0, drafter_names(spec)), real)
+        q = node.q if recorded.drawn else None
+        law = node_law(rules[vocab], node.p, q, node.children, real.native)
         count = node.children if isinstance(node.children, int) else len(node.children)
         declared, seen = max(declared, law.bound), seen + 1
         here = {
@@ -98,11 +99,11 @@ def _vocabulary(count: int) -> int:
     return fitting[0] if fitting else SMALLEST
 
 
-def definition_check(spec: DecoderSpec, codebook: int) -> Finding:
+def definition_check(spec: DecoderSpec, real: Real) -> Finding:
     """p_A by the rule against p_A by its definition: every draft, random p. For rules of the
     LANTERN family; others have no definition here, and only their laws are measured."""
     model: ImageModel = small_model(24, 2, 1, drafter_names(spec))
-    rule = small_rule(spec, model, codebook)
+    rule = small_rule(spec, model, real)
     reference = None if rule is None else ReferenceRule.of(rule, model)
     if reference is None:
         return Finding("definition", "", 0.0, {})

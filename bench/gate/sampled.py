@@ -11,6 +11,7 @@ from torch import Tensor
 from bench.gate.reference import ImageLaw, image_law, processed, teacher_logits
 from bench.gate.report import Finding
 from bench.gate.small import (
+    Real,
     build_small,
     drafter_names,
     fresh_noise,
@@ -59,18 +60,16 @@ class Recorded:
         return sorted({int(n) for n in torch.cat(sizes) if n > 0}) if sizes else []
 
 
-def images_check(
-    spec: DecoderSpec, sampling: Sampling, codebook: int, recorded: Recorded
-) -> Finding:
+def images_check(spec: DecoderSpec, sampling: Sampling, real: Real, recorded: Recorded) -> Finding:
     """Sampled whole images against the enumerated AR law, on two models; and the distributions that
     the decoder verified with against those of teacher forcing."""
     evidence: dict[str, object] = {}
     worst, faults = 0.0, []
     for vocab, grid, seed, knows in IMAGES:
-        model = small_model(vocab, grid, seed, drafter_names(spec), knows)
-        decoder = build_small(spec, sampling, model, codebook)
+        model = small_model(vocab, grid, seed, drafter_names(spec), knows, real.native)
+        decoder = build_small(spec, sampling, model, real)
         text = prompts(model, 1, seed)
-        law = image_law(model, text, small_sampling(sampling, vocab, codebook))
+        law = image_law(model, text, small_sampling(sampling, vocab, real))
         generator = torch.Generator().manual_seed(seed)
         sample = _sampler(decoder, model, text, generator, recorded)
         codes, adjusted = _tested(sample, lambda c, law=law: prefix_pvalues(law, c))  # type: ignore[misc]
@@ -94,12 +93,12 @@ def images_check(
     return Finding("images", "; ".join(dict.fromkeys(faults)), worst, evidence)
 
 
-def record_nodes(spec: DecoderSpec, sampling: Sampling, codebook: int) -> Recorded:
+def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
     """Nodes that the decoder, with its own rule, visits on a longer image."""
     vocab, grid, seed = TREE
-    model = small_model(vocab, grid, seed, drafter_names(spec))
+    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
     noise = fresh_noise(RECORDED, grid * grid, torch.Generator().manual_seed(seed))
-    made = build_small(spec, sampling, model, codebook).generate(
+    made = build_small(spec, sampling, model, real).generate(
         prompts(model, RECORDED, seed), noise, pairs=PAIRS
     )
     recorded = Recorded()
@@ -107,11 +106,11 @@ def record_nodes(spec: DecoderSpec, sampling: Sampling, codebook: int) -> Record
     return recorded
 
 
-def calibration_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> Finding:
+def calibration_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     """Longer images of many captions: is every code drawn from its own teacher-forced p?"""
     vocab, grid, seed = LONGER
-    model = small_model(vocab, grid, seed, drafter_names(spec))
-    decoder = build_small(spec, sampling, model, codebook)
+    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
+    decoder = build_small(spec, sampling, model, real)
     text = prompts(model, CALIBRATED, seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -121,9 +120,7 @@ def calibration_check(spec: DecoderSpec, sampling: Sampling, codebook: int) -> F
 
     def pvalues(codes: Tensor) -> list[float]:
         logits = teacher_logits(model, text, codes, sampling.cfg)
-        return [
-            calibration_pvalue(processed(logits, small_sampling(sampling, vocab, codebook)), codes)
-        ]
+        return [calibration_pvalue(processed(logits, small_sampling(sampling, vocab, real)), codes)]
 
     _, adjusted = _tested(sample, pvalues)
     fault = (

@@ -18,14 +18,24 @@ from torch import Tensor
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.drafters.eagle import EagleNet
+from decoders.models.native import make_native
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import OVERRUN, SLOTS, Noise
 
-CODEBOOK = 1024  # codes of the codebook that k is taken relative to, unless a model says otherwise
 WIDTH = 16  # of target and drafter
+HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
 DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
+
+
+@dataclass(frozen=True)
+class Real:
+    """What the small models take over from the real one. codebook: its codes, to which k and top-k
+    are taken relative; native: does it run in the CPU kernel?"""
+
+    codebook: int = 1024
+    native: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,10 +58,12 @@ def small_model(
     seed: int,
     drafters: tuple[str, ...] = ("eagle",),
     knows: bool = True,
+    native: bool = False,
 ) -> ImageModel:
     """V = vocab codes, L = grid**2, float32, on the CPU. knows: does the drafter embed codes as the
-    target does, so that it half knows what it will say?"""
-    model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed)
+    target does, so that it half knows what it will say? native: in the CPU kernel."""
+    heads = NATIVE_HEADS if native else HEADS
+    model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed, heads=heads)
     target, net = model.target, model.drafters["eagle"]
     if not isinstance(target, Transformer) or not isinstance(net, EagleNet):
         raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
@@ -64,6 +76,8 @@ def small_model(
             net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
         eye = torch.eye(width)
         net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
+    if native:  # from here on the weights are final
+        make_native(target)
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = SmallTokenizer(model.codebook, raw)
@@ -100,34 +114,34 @@ def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["eagle", *named]))
 
 
-def small_spec(spec: DecoderSpec, model: ImageModel, codebook: int) -> DecoderSpec:
+def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
     """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
     of L codes has no use for more than L - 1 levels (the last one's next code lies past its
     end)."""
     return replace(
         spec,
-        acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, codebook),
+        acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
         tree=_fitting_tree(spec.tree, model),
     )
 
 
-def small_sampling(sampling: Sampling, vocab: int, codebook: int) -> Sampling:
+def small_sampling(sampling: Sampling, vocab: int, real: Real) -> Sampling:
     """top-k keeps its share of the codebook (at least two codes)."""
     if not sampling.top_k:
         return sampling
-    return replace(sampling, top_k=max(2, round(sampling.top_k * vocab / codebook)))
+    return replace(sampling, top_k=max(2, round(sampling.top_k * vocab / real.codebook)))
 
 
-def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, codebook: int) -> Decoder:
+def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, real: Real) -> Decoder:
     vocab = model.target.vocab_size
     return build_decoder(
-        model, small_spec(spec, model, codebook), small_sampling(sampling, vocab, codebook)
+        model, small_spec(spec, model, real), small_sampling(sampling, vocab, real)
     )
 
 
-def small_rule(spec: DecoderSpec, model: ImageModel, codebook: int) -> Any:
+def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
     """The composition's acceptance rule alone; None where it has none."""
-    part = small_spec(spec, model, codebook).acceptance
+    part = small_spec(spec, model, real).acceptance
     return None if part is None else build_part(part, model)
 
 

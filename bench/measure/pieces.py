@@ -1,11 +1,13 @@
 """Parts of a decoding step as loops of one piece, so that a backend runs them as it runs a step.
 
 A backend (`decoders.backends.execution`) takes a loop, whose piece reads and changes the tensors of
-a state; here they are a target forward with its sample, a drafter call, and matrix products alone.
+a state; here they are the verification of a tree, a drafter call, and matrix products alone. An AR
+step is the decoder's own.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.autoregressive import Autoregressive
 from decoders.backends.execution import Piece, execution
 from decoders.distribution import code_logits, probabilities
 from decoders.models.native import Native
-from decoders.noise import sample
+from decoders.noise import Noise, sample
 from decoders.timing import Stopwatch
+
+AHEAD = 8  # steps that an AR decoder takes before it is put back
 
 
 @dataclass
@@ -50,7 +55,7 @@ def state(device: torch.device, shape: int, tensors: dict[str, Tensor], **parts:
 
 @dataclass
 class Forward:
-    """Target forward, guidance, distribution, sample: an AR step, or the verification of a tree."""
+    """Target forward, guidance, distributions and samples: the verification of a tree."""
 
     model: ImageModel
     sampling: Sampling
@@ -133,6 +138,26 @@ def forward_state(model: ImageModel, sampling: Sampling, text: TextFeatures, cou
     return state(device, count, tensors, cache=cache)
 
 
+def ar_step(
+    model: ImageModel, sampling: Sampling, text: TextFeatures, capacity: int
+) -> Callable[[], Any]:
+    """A call that takes the next step of an AR decoder half-way through an image, with a cache of
+    `capacity` slots. It goes back after a few steps, which a median does not see."""
+    loop, target = Autoregressive(model, sampling), model.target
+    half, noise = target.length // 2, Noise.for_prompts(0, ["a step"], target.length)
+    run = loop.standing(text, noise.to(model.device), half, capacity)
+    run = loop.execution.begin(loop, run)
+    ahead = itertools.cycle(range(min(AHEAD, target.length - half)))
+
+    def step() -> None:
+        if next(ahead) == 0:
+            run.place.fill_(half)
+            run.record.steps.zero_()
+        loop.execution.step(loop, run)
+
+    return step
+
+
 def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name: str) -> State:
     """A session of the drafter `name` half-way through an image, with one code to draft on from."""
     from decoders.drafters.eagle import Eagle
@@ -164,14 +189,12 @@ def products_state(loop: Products, rows: int, device: torch.device) -> State:
 def native_products(net: Native, target: Native, rows: int) -> Callable[[], None]:
     """The products of a step in the CPU kernel, by the kernel itself: of the layers of a target or
     drafter, of a drafter's ``fc``, and of the target's head."""
-    layers = net.layers.products(rows)
     linears = [net.project] if net is target else [net.project, target.project]
-    inputs = [torch.randn(rows, 1, one.inputs).to(one.dtype) for one in linears]
+    calls = [net.layers.products(rows), *(one.products(rows) for one in linears)]
 
     def run() -> None:
-        layers()
-        for linear, x in zip(linears, inputs, strict=True):
-            linear(x)
+        for call in calls:
+            call()
 
     return run
 

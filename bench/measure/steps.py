@@ -22,6 +22,7 @@ from bench.measure.pieces import (
     Draft,
     Forward,
     Products,
+    ar_step,
     draft_state,
     forward_state,
     native_products,
@@ -104,9 +105,7 @@ def step_costs(
         name = "AR step" if count == 1 else f"verify {count - 1} nodes + root"
         seen = target.prefix + half + count
         work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
-        step = repeated(
-            model, Forward(model, sampling), forward_state(model, sampling, text, count)
-        )
+        step = _step(model, sampling, text, count)
         alone = _products(model, target, layers, copies * count)
         runs.append(Timed(name, count, step, alone, work))
     for name in list(model.drafters):
@@ -121,6 +120,16 @@ def step_costs(
         StepCost(run.name, run.nodes, *figures, work=run.work)
         for run, figures in zip(runs, taken, strict=True)
     ]
+
+
+def _step(
+    model: ImageModel, sampling: Sampling, text: TextFeatures, count: int
+) -> Callable[[], Any]:
+    """An AR step, or the verification of a root and count - 1 nodes."""
+    if count == 1:
+        return ar_step(model, sampling, text, model.target.prefix + model.target.length)
+    start = forward_state(model, sampling, text, count)
+    return repeated(model, Forward(model, sampling), start)
 
 
 def _products(model: ImageModel, net: Any, body: Any, rows: int) -> Callable[[], Any] | None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from bench.codes_only import codes_only
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
-from bench.measure.pieces import Forward, State, forward_state, repeated, state
+from bench.measure.pieces import Forward, State, ar_step, forward_state, repeated, state
 from bench.outcome import Outcome, decode
 from bench.speed.model import Baseline, Curve, SpeedError, StepCosts, StepSeconds
 from bench.speed.parts import shape_of
@@ -193,7 +193,7 @@ def _pieces(
     found: Pieces = {
         ("prefill", 0): lambda: target.prefill(text, copies, cache),
         ("begin", 0): lambda: begin(max(*widths, *depths)),
-        ("ar", 1): repeated(model, Forward(model, sampling), _state(model, sampling, text, 1)),
+        ("ar", 1): ar_step(model, sampling, text, _capacity(model, 1)),
     }
     for count in nodes:
         start = _state(model, sampling, text, count)
@@ -209,13 +209,19 @@ def _state(model: ImageModel, sampling: Sampling, text: TextFeatures, count: int
     """`forward_state` with a cache as large as a loop's is half-way through an image, where it
     grows with the image."""
     start = forward_state(model, sampling, text, count)
-    if model.execution is None or model.execution.grows:
-        target = model.target
-        half = target.prefix + target.length // 2 + count + BLOCK // 2
-        capacity = min(half, start.cache.capacity)
-        start.cache = target.new_cache(sampling.guidance_rows, capacity)
+    capacity = min(_capacity(model, count), start.cache.capacity)
+    if capacity < start.cache.capacity:
+        start.cache = model.target.new_cache(sampling.guidance_rows, capacity)
         start.tensors["mask"] = start.tensors["mask"][..., :capacity].contiguous()  # [R, T, S]
     return start
+
+
+def _capacity(model: ImageModel, count: int) -> int:
+    """Slots of a loop's cache half-way through an image, in steps of `count` codes a row."""
+    target = model.target
+    if model.execution is None or model.execution.grows:
+        return int(target.prefix + target.length // 2 + count + BLOCK // 2)
+    return int(target.prefix + target.length + count)
 
 
 def _draft_state(model: ImageModel, session: Any, hidden: Tensor, count: int) -> State:

@@ -21,9 +21,10 @@ from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.advancing import NativeAdvance
 from decoders.kernels.cpu.drafting import NativeDrafter, Net, State
-from decoders.models.native import Native, active, offer, plain
+from decoders.models.native import Native, active, offer
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
+from decoders.models.whole_steps import plain
 
 
 class EagleNet(nn.Module):

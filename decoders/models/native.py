@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError
 from decoders.kernels.cpu import layers as cpu
 from decoders.models.shape import TransformerConfig
 
 logger = logging.getLogger(__name__)
-FORWARD = ("forward_codes", "token_ids", "embed", "logits", "guided_logits")  # of a decoding step
 
 
 @dataclass(frozen=True)
@@ -36,27 +35,6 @@ def active(net: Any) -> Native | None:
         return None
     found: Native | None = getattr(net, "native", None)
     return found
-
-
-def plain(target: Any) -> Native | None:
-    """The kernel, where a target's layers and head run in it and nothing of a decoding step's
-    forward is a plug-in's own."""
-    from decoders.models.transformer import Transformer
-
-    if not isinstance(target, Transformer) or target.forced is not None:
-        return None
-    own = all(
-        getattr(type(target), name) is getattr(Transformer, name) and name not in vars(target)
-        for name in FORWARD
-    )
-    return target.native if own else None
-
-
-def whole_step(target: Any, sampling: Sampling) -> Native | None:
-    """The kernel, where whole decoding steps may be calls of it: the target is plain, and the
-    distribution is not filtered."""
-    filtered = 0 < sampling.top_k < target.vocab_size or sampling.top_p < 1
-    return None if filtered and not sampling.greedy else plain(target)
 
 
 def reason(net: Any) -> str | None:

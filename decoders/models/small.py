@@ -56,6 +56,7 @@ def random_model(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     sharpness: float = SHARPNESS,
+    heads: int = 2,
 ) -> ImageModel:
     """An `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
     place = torch.device(device)
@@ -63,7 +64,7 @@ def random_model(
         vocab=vocab,
         width=width,
         layers=layers,
-        heads=2,
+        heads=heads,
         ffn=2 * width,
         grid=grid,
         prefix=4,

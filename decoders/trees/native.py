@@ -10,6 +10,7 @@ from torch import Tensor
 from decoders.api import Sampling
 from decoders.drafters.session import DraftSession
 from decoders.kernels.cpu.drafting import NativeDrafter
+from decoders.models.whole_steps import filtered
 
 
 def drafter_of(
@@ -18,8 +19,7 @@ def drafter_of(
     """The session's drafter in the CPU kernel; None, where the tree grows level by level: for any
     other session, and where a filter changes the distribution."""
     own = getattr(session, "native", None)
-    filtered = 0 < sampling.top_k < root_logits.shape[-1] or sampling.top_p < 1
-    if not isinstance(own, NativeDrafter) or (filtered and not sampling.greedy):
+    if not isinstance(own, NativeDrafter) or filtered(sampling, root_logits.shape[-1]):
         return None
     return own
 

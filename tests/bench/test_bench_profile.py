@@ -218,7 +218,7 @@ def test_bad_settings_are_refused_with_what_is_known(word, said):
 def test_calls_of_the_cpu_kernel_are_told(tmp_path, capsys):
     assert main(["profile", *words(tmp_path, "decoders=[ar]", "backend.layers=native")]) == 0
     shown = capsys.readouterr().out
-    assert "in the CPU kernel" in shown and "lantern::layers" in shown
+    assert "in the CPU kernel" in shown and "lantern::next" in shown
     assert "outside matrix products" not in shown
     line = pd.read_csv(tmp_path / "profile" / "summary.csv").iloc[0]
     assert 0 < line.cpu_kernel_ms < line.recorded_step_ms and pd.isna(line.products_ms)

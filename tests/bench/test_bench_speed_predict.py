@@ -29,7 +29,7 @@ DECODERS = (
 WORDS = [
     SEARCHPATH, "study=smoke", "model=random24", "prompts=fake", "metric=none", "backend.threads=1",
     "backend.dtype=float32", "latency.prompts=3", "quality.images=0", "gate=false", "report=false",
-    DECODERS,
+    "backend.layers=torch", DECODERS,  # steps that are longer than the prefill
 ]  # fmt: skip
 
 

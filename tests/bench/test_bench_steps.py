@@ -104,17 +104,17 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
     """No F.linear, whose time says nothing of the kernel's."""
     multiplied: list[tuple[int, int]] = []
     rows_of: list[int] = []
-    linear, products = NativeLinear.__call__, NativeLayers.products
+    linear, products = NativeLinear.products, NativeLayers.products
 
-    def counted(self, x):
+    def counted(self, rows):
         multiplied.append((self.inputs, self.outputs))
-        return linear(self, x)
+        return linear(self, rows)
 
     def asked(self, rows):
         rows_of.append(rows)
         return products(self, rows)
 
-    monkeypatch.setattr(NativeLinear, "__call__", counted)
+    monkeypatch.setattr(NativeLinear, "products", counted)
     monkeypatch.setattr(NativeLayers, "products", asked)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("a slower product"))
     model = random_model(vocab=64, grid=4, width=64, layers=3)
@@ -150,5 +150,5 @@ def test_steps_run_as_the_models_backend_runs_them() -> None:
     model = dataclasses.replace(random_model(vocab=8, grid=2), execution=backend)
     with torch.inference_mode():
         step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
-    assert backend.begun == ["Forward", "Products", "Draft", "Products"]
+    assert backend.begun == ["Autoregressive", "Products", "Draft", "Products"]
     assert backend.steps == 4 * (ROUNDS + WARMUP)

@@ -14,6 +14,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided
 from decoders.kernels.cpu.layers import NativeLayers
 from decoders.kernels.cpu.speculation import NativeStep
+from decoders.kernels.cpu.stepping import NativeNext
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -60,14 +61,19 @@ def test_codes_are_those_of_pytorchs_operators(
     name: str, temperature: float, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    run = NativeLayers.__call__
+    run, following = NativeLayers.__call__, NativeNext.__call__
 
     def counted(self: NativeLayers, x: torch.Tensor, *rest: Any) -> torch.Tensor:
         calls.append(x.shape[1])
         return run(self, x, *rest)
 
-    verify = NativeStep.verify
+    def counted_next(self: NativeNext) -> None:
+        calls.append(1)
+        following(self)
+
     monkeypatch.setattr(NativeLayers, "__call__", counted)
+    monkeypatch.setattr(NativeNext, "__call__", counted_next)
+    verify = NativeStep.verify
     monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append(1), verify(*a))[1])
     wanted = image(model_of(False), name, temperature, batch)
     assert not calls

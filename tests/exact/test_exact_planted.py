@@ -7,6 +7,10 @@ import pytest
 from bench.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.kernels.cpu.speculation import NativeStep
+from decoders.models.native import make_native
+from decoders.models.small import random_model
+from tests.decoders.native_cases import needs_kernel
 from tests.exact.specs import EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
 
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)
@@ -94,3 +98,32 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     found = check_decoder(spec, TAU_1)
     assert found.verdict == "violates"
     assert "do not follow the AR law" in found.detail
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("part", "field", "wrong", "sampling", "says"),
+    [
+        (None, "", None, TAU_1, "images follow the AR law"),
+        ("_settling", "temperature", 0.6, TAU_1, "do not follow the AR law"),
+        ("_settling", "accept_slot", 0, TAU_1, "do not follow the AR law"),
+        ("_verifying", "cfg", 1.0, TAU_1, "teacher forcing"),
+        (None, "", None, TAU_0, "tokens equal greedy AR"),
+        ("_verifying", "cfg", 1.0, TAU_0, "differ from greedy AR"),
+    ],
+)
+def test_errors_of_the_cpu_kernel_are_caught(part, field, wrong, sampling, says, monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 4096)
+    made = NativeStep.__init__
+
+    def broken(self, *args):
+        made(self, *args)
+        if part is not None:
+            setattr(getattr(self, part), field, wrong)
+
+    monkeypatch.setattr(NativeStep, "__init__", broken)
+    real = random_model(width=32)
+    make_native(real.target)
+    found = check_decoder(composed("small"), sampling, real)
+    assert found.verdict == ("exact" if part is None else "violates")
+    assert says in found.detail

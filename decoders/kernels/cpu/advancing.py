@@ -52,7 +52,7 @@ class NativeAdvance:
             call, self.prefix.data_ptr(), self.first, told, None, None, None, None,
             state.root_code.data_ptr(), order.data_ptr(), inputs.data_ptr(), pairs.data_ptr(),
         )  # fmt: skip
-        return made, (inputs, mixed, out, pairs, raw, order)
+        return made, (inputs, mixed, out, pairs, raw, order, own.net.layers.scratch)
 
     def __call__(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         """hidden [R, T, D], codes [B, T], count, start [B] -> guided logits [B, V] float32; see
@@ -73,7 +73,6 @@ class NativeAdvance:
         logits = torch.empty(own.batch, own.vocab)
         call.hidden, call.codes = hidden.data_ptr(), codes.data_ptr()
         call.count, call.start = count.data_ptr(), start.data_ptr()
-        drafter = call.drafter
-        drafter.logits, drafter.layer.scratch = logits.data_ptr(), own.net.layers.scratch
+        call.drafter.logits = logits.data_ptr()
         run("advance", library().lantern_advance, ctypes.byref(call), own.half)
         return logits

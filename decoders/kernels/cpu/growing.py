@@ -133,7 +133,6 @@ class NativeStatic(_Tree):
         base = call.base
         base.root_logits, base.codes = root_logits.data_ptr(), codes.data_ptr()
         base.child, call.position = children.data_ptr(), position.data_ptr()
-        base.drafter.layer.scratch = self.drafter.net.layers.scratch
         run("grow", library().lantern_grow_static, ctypes.byref(call), self.drafter.half)
         return codes, children if self._dropped else self._of_shape, self.q
 
@@ -181,6 +180,5 @@ class NativeDynamic(_Tree):
         base.root_logits, base.codes = root_logits.data_ptr(), codes.data_ptr()
         base.child, call.parents = children.data_ptr(), parents.data_ptr()
         call.depth, call.ancestry = depth.data_ptr(), ancestry.data_ptr()
-        base.drafter.layer.scratch = self.drafter.net.layers.scratch
         run("grow", library().lantern_grow_dynamic, ctypes.byref(call), self.drafter.half)
         return codes, parents, depth, children, ancestry

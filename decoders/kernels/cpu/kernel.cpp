@@ -11,6 +11,7 @@
 #include "drafting.h"
 #include "growing.h"
 #include "speculation.h"
+#include "stepping.h"
 
 extern "C" {
 
@@ -81,6 +82,13 @@ int lantern_verify(const Verify* v, int half) {
 int lantern_settle(const Settle* s) {
   if (!fits(*s)) return 1;
   settle(*s);
+  return 0;
+}
+
+int lantern_next(const NextCode* n, int half) {
+  if (!fits(*n)) return 1;
+  if (half) next_code<uint16_t>(*n);
+  else next_code<float>(*n);
   return 0;
 }
 

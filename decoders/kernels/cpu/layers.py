@@ -13,6 +13,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,9 +111,24 @@ class NativeLinear:
         check(x, self.inputs, self.dtype)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.outputs)
-        run(
-            "linear",
-            self._call,
+        run("linear", self._call, *self._arguments(x, out))
+        return out
+
+    def products(self, rows: int) -> Callable[[], None]:
+        """What multiplies `rows` rows over and over, to be timed."""
+        x = torch.randn(rows, self.inputs).to(self.dtype)
+        kept = (x, x.new_empty(rows, self.outputs))
+        arguments = self._arguments(*kept)
+
+        def multiply(kept: tuple[Tensor, Tensor] = kept) -> None:
+            del kept  # what the arguments point to
+            run("linear", self._call, *arguments)
+
+        return multiply
+
+    def _arguments(self, x: Tensor, out: Tensor) -> tuple[Any, ...]:
+        """Of `lantern_linear`; x and out, contiguous, must live until it is over."""
+        return (
             ctypes.c_void_p(x.data_ptr()),
             ctypes.c_void_p(self.weight.data_ptr()),
             ctypes.c_void_p(None if self.bias is None else self.bias.data_ptr()),
@@ -123,7 +139,6 @@ class NativeLinear:
             ctypes.c_int(torch.get_num_threads()),
             ctypes.c_int(self.dtype == torch.bfloat16),
         )
-        return out
 
     def guided(self, hidden: Tensor, cfg: float) -> Tensor:
         """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
@@ -180,11 +195,6 @@ class NativeLayers:
         """Layers."""
         return len(self._table)
 
-    @property
-    def scratch(self) -> int:
-        """Address of the work space, for a call that was made before a larger one."""
-        return self._scratch.data_ptr()
-
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
         return self._kept[-1].data_ptr()
@@ -218,7 +228,7 @@ class NativeLayers:
                     f"the CPU kernel expected places, slots and codes {[rows, queries]} in "
                     f"torch.int64, found {list(index.shape)} in {index.dtype}"
                 )
-        self._check_cache(cache, rows, queries, mask)
+        self.check_cache(cache, rows, queries, mask)
         x = x.contiguous()
         if mask.stride(-1) != 1:
             mask = mask.contiguous()
@@ -226,7 +236,8 @@ class NativeLayers:
         self._run(self.forward(x, places, slots, mask, cache.data, out, embedding))
         return out
 
-    def _check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
+    def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
+        """Raises DecoderError where cache and mask [R, T, S] are not of these layers and rows."""
         layers, heads = len(self._table), self.heads
         wanted = (layers, 2, rows, heads, cache.capacity, self.width // heads)
         if cache.data.shape != wanted or cache.data.dtype != self.dtype:
@@ -251,8 +262,14 @@ class NativeLayers:
         out = torch.empty_like(x)
         call = self.forward(x, nothing, nothing, mask, x, out)
         call.products = 1
-        kept = (x, nothing, mask, out, self._scratch)  # a later forward may need a larger scratch
-        return lambda: self._run(call, kept)
+        kept = (x, nothing, mask, out, self.scratch)
+        arguments = (ctypes.byref(call), ctypes.c_int(self.dtype == torch.bfloat16))
+
+        def multiply(kept: tuple[Tensor, ...] = kept) -> None:
+            del kept  # what the call points to
+            run("layers", self._library.lantern_forward, *arguments)
+
+        return multiply
 
     def forward(
         self,
@@ -281,8 +298,13 @@ class NativeLayers:
         call.scratch = self._scratch.data_ptr()
         return call
 
-    def _run(self, call: Forward, kept: tuple[Tensor, ...] = ()) -> None:
-        del kept  # what the call refers to
+    @property
+    def scratch(self) -> Tensor:
+        """The memory of the calls made last, to be held as long as such a call is: a later forward
+        may need a larger one."""
+        return self._scratch
+
+    def _run(self, call: Forward) -> None:
         half = ctypes.c_int(self.dtype == torch.bfloat16)
         run("layers", self._library.lantern_forward, ctypes.byref(call), half)
 

@@ -86,6 +86,24 @@ class Expand(ctypes.Structure):
     ]
 
 
+class NextCode(ctypes.Structure):
+    """`NextCode` of stepping.h."""
+
+    _fields_ = [
+        ("body", Forward),
+        *((n, ctypes.c_long) for n in ("batch", "prefix", "vocab")),
+        *((n, ctypes.c_void_p) for n in ("tokens", "head")),
+        *((n, ctypes.c_float) for n in ("cfg", "temperature")),
+        ("uniform", ctypes.c_void_p),
+        *((n, ctypes.c_long) for n in ("uniform_row", "uniform_place", "uniforms")),
+        *((n, ctypes.c_void_p) for n in ("codes", "place", "chosen")),
+        ("recorded", ctypes.c_long),
+        ("accepted", ctypes.c_void_p),
+        ("most", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("steps", "bad", "raw", "logits", "p")),
+    ]
+
+
 def compiler() -> str | None:
     """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
     named = os.environ.get("CXX")

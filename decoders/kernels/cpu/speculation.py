@@ -17,8 +17,9 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
+from decoders.kernels.cpu.layers import NativeLayers
 from decoders.kernels.cpu.library import Forward, library, run
+from decoders.kernels.cpu.stepping import Head
 from decoders.kernels.relaxed import KINDS, Bound
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
 from decoders.recording import Recorder
@@ -100,14 +101,11 @@ class Settle(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Parts:
-    """What stays the same from image to image. embedding [., D]; tokens [V] int64, its rows, or
-    None; prefix: places before the first code; image: codes of an image; depth of the tree."""
+    """What stays the same from image to image. image: codes of an image; depth: of the tree;
+    draft_calls: the drafter's forwards of a step."""
 
     layers: NativeLayers
-    head: NativeLinear
-    embedding: Tensor
-    tokens: Tensor | None
-    prefix: int
+    head: Head
     image: int
     sampling: Sampling
     bound: Bound
@@ -138,7 +136,7 @@ class NativeStep:
         """nodes: N + 1, the root with them; children: K."""
         self.parts, self.state, self.shape = parts, state, (len(state.length), nodes, children)
         batch, copies = len(state.length), parts.sampling.guidance_rows
-        rows, width, vocab = batch * copies, parts.layers.width, parts.head.outputs
+        rows, width, vocab = batch * copies, parts.layers.width, parts.head.output.outputs
         self.hidden = torch.empty(rows, nodes, width, dtype=parts.layers.dtype)
         self.indices = torch.zeros(3, rows, nodes, dtype=torch.long)  # codes, places, slots
         self.logits = torch.empty(1 + copies, batch, nodes, vocab)  # guided; then of each row
@@ -146,10 +144,11 @@ class NativeStep:
         self.path = torch.zeros(batch, parts.depth + 1, dtype=torch.long)
         self.count = torch.zeros(batch, dtype=torch.long)
         self.work = torch.empty(torch.get_num_threads(), 3, max(vocab, nodes))
+        self.embedding = parts.head.embedding.detach().contiguous()
         self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
         self._half = ctypes.c_int(parts.layers.dtype == torch.bfloat16)
         self._verify, self._settle = library().lantern_verify, library().lantern_settle
-        self._verifying = Verify(prefix=parts.prefix, cfg=parts.sampling.cfg, vocab=vocab)
+        self._verifying = Verify(prefix=parts.head.prefix, cfg=parts.sampling.cfg, vocab=vocab)
         self._settling = self._prepared()
         self._address()
 
@@ -160,7 +159,6 @@ class NativeStep:
             self._fit(cache)
         call = self._verifying
         call.tree = self._nodes(draft)
-        call.layer.scratch = self.parts.layers.scratch
         run("verify", self._verify, ctypes.byref(call), self._half)
         return self.hidden, self.logits[0]
 
@@ -205,8 +203,9 @@ class NativeStep:
         self.mask = torch.empty(rows, nodes, cache.capacity, dtype=torch.bool)
         codes, places, slots = self.indices
         call.layer = parts.layers.forward(
-            codes, places, slots, self.mask, cache.data, self.hidden, parts.embedding
+            codes, places, slots, self.mask, cache.data, self.hidden, self.embedding
         )
+        self._scratch = parts.layers.scratch
         self._settling.cache, self._settling.capacity = cache.data.data_ptr(), cache.capacity
 
     def _address(self) -> None:
@@ -214,8 +213,8 @@ class NativeStep:
         parts, state, call = self.parts, self.state, self._verifying
         call.length, call.seen = state.length.data_ptr(), state.seen.data_ptr()
         call.seen_row = state.seen.stride(0)
-        call.tokens = None if parts.tokens is None else parts.tokens.data_ptr()
-        call.head = parts.head.weight.data_ptr()
+        call.tokens = None if parts.head.tokens is None else parts.head.tokens.data_ptr()
+        call.head = parts.head.output.weight.data_ptr()
         call.raw, call.logits = self.logits[1:].data_ptr(), self.logits[0].data_ptr()
 
     def _prepared(self) -> Settle:
@@ -229,9 +228,9 @@ class NativeStep:
         if table is not None:
             rule.table, rule.row = table.data_ptr(), table.stride(0)
         return Settle(
-            Nodes(), sampling.guidance_rows, parts.head.outputs, parts.depth, None,
+            Nodes(), sampling.guidance_rows, parts.head.output.outputs, parts.depth, None,
             self.logits[0].data_ptr(), sampling.temperature, rule, state.uniform.data_ptr(),
-            *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT, parts.image, parts.prefix,
+            *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT, parts.image, parts.head.prefix,
             state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
             None, 2 * layers.count, layers.heads, 0, head, state.told_hidden.data_ptr(),
             state.told_codes.data_ptr(), state.told_count.data_ptr(), state.told_start.data_ptr(),
@@ -250,7 +249,7 @@ def _whole(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Checked, with rows that are contiguous each; the rows may be one and the same."""
     if values.shape != shape or values.dtype != torch.int64:
         raise DecoderError(
-            f"a draft's codes, parents, depths and children must be {list(shape)} int64 here, found "
-            f"{list(values.shape)} {values.dtype}"
+            "a draft's codes, parents, depths and children keep their shapes in a run: expected "
+            f"{list(shape)} int64, found {list(values.shape)} {values.dtype}"
         )
     return values if values[0].is_contiguous() else values.contiguous()
