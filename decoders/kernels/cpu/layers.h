@@ -59,12 +59,11 @@ void norm(const float* x, const T* weight, float eps, long width, long first, lo
   }
 }
 
-// Queries of a row, in groups that attend together.
-inline long group(const Forward& f) { return f.queries == 1 ? 1 : QUERIES; }
-inline long groups(const Forward& f) { return (f.queries + group(f) - 1) / group(f); }
+// Slots from one query's scores to the next: those of the cache, in whole vectors.
+inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LANES; }
 
 // Floats of scratch: x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as it is added,
-// [R, groups, S, group]; per thread a normed [M, D], and queries and scores of one head.
+// [R, T, apart]; per thread a normed [M, D], and queries and scores of one head.
 struct Scratch {
   long x, qkv, attended, active, closed, used, shared, normed, query, scores, own;
   explicit Scratch(const Forward& f) {
@@ -74,21 +73,19 @@ struct Scratch {
     attended = qkv + m * 3 * f.width;
     active = attended + m * f.width;
     closed = active + m * f.ffn;
-    used = closed + f.rows * groups(f) * group(f) * (f.slots + QUERIES);
+    used = closed + m * apart(f);
     shared = used + f.rows + LANES;
     normed = 0;
     query = normed + m * f.width;
-    scores = query + groups(f) * group(f) * (f.width / f.heads);
-    own = scores + group(f) * (f.slots + QUERIES) + 2 * LANES;
+    scores = query + f.queries * (f.width / f.heads);
+    own = scores + GROUP * apart(f) + 2 * LANES;
   }
   long floats(int threads) const { return shared + threads * own; }
-  long closed_row(const Forward& f) const { return groups(f) * group(f) * (f.slots + QUERIES); }
 };
 
-// The mask of row r as it is added to scores, and how many slots some query of the row sees (a multiple
-// of 4; those behind are closed).
+// The mask of row r as it is added to scores, and how many slots some query of the row sees (in whole
+// vectors; those behind are closed).
 void open_row(const Forward& f, const Scratch& at, long r) {
-  const long size = group(f);
   long used = 1;
   for (long t = 0; t < f.queries; ++t) {
     const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
@@ -96,13 +93,12 @@ void open_row(const Forward& f, const Scratch& at, long r) {
     while (s > used && !row[s - 1]) --s;
     used = s > used ? s : used;
   }
-  const long padded = (used + QUERIES - 1) / QUERIES * QUERIES;
-  float* closed = f.scratch + at.closed + r * at.closed_row(f);
-  for (long t = 0; t < groups(f) * size; ++t) {
-    float* column = closed + t / size * size * padded + t % size;
+  const long padded = (used + LANES - 1) / LANES * LANES, there = padded < f.slots ? padded : f.slots;
+  for (long t = 0; t < f.queries; ++t) {
+    float* closed = f.scratch + at.closed + (r * f.queries + t) * apart(f);
     const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
-    for (long s = 0; s < padded; ++s)
-      column[s * size] = t >= f.queries ? 0.f : (s < f.slots && row[s] ? 0.f : -INFINITY);
+    for (long s = 0; s < there; ++s) closed[s] = row[s] ? 0.f : -INFINITY;
+    for (long s = there; s < padded; ++s) closed[s] = -INFINITY;
   }
   f.scratch[at.used + r] = static_cast<float>(padded);
 }
@@ -120,11 +116,10 @@ inline V turned(V x, V factors) {
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
   const long d = f.width / f.heads, m0 = r * f.queries;
-  float* query = own + at.query;
+  T* query = reinterpret_cast<T*>(own + at.query);
   const long plane = f.rows * f.heads * f.slots * d;
   T* keys = static_cast<T*>(f.cache) + layer * 2 * plane + (r * f.heads + h) * f.slots * d;
   T* values = keys + plane;
-  const float scale = 1.f / std::sqrt(static_cast<float>(d));
   for (long t = 0; t < f.queries; ++t) {
     const float* qkv = f.scratch + at.qkv + (m0 + t) * 3 * f.width + h * d;
     long place = f.place[r * f.place_row + t * f.place_query];
@@ -133,25 +128,17 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
     const long slot = f.slot[r * f.slot_row + t * f.slot_query];
     for (long i = 0; i < d; i += LANES) {
       const V factors = load(turn + i);
-      T half[LANES];  // the model's type in between, as in PyTorch's path
-      store(half, turned(load(qkv + i), factors));
-      store(query + t * d + i, load(half) * scale);
+      store(query + t * d + i, turned(load(qkv + i), factors));
       store(keys + slot * d + i, turned(load(qkv + f.width + i), factors));
     }
     for (long i = 0; i < d; i += LANES) store(values + slot * d + i, load(qkv + 2 * f.width + i));
   }
-  const long size = group(f), used = static_cast<long>(f.scratch[at.used + r]);
-  for (long i = f.queries * d; i < groups(f) * size * d; ++i) query[i] = 0;
-  const float* closed = f.scratch + at.closed + r * at.closed_row(f);
+  const long used = static_cast<long>(f.scratch[at.used + r]), step = apart(f);
+  const float* closed = f.scratch + at.closed + m0 * step;
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
-  for (long t = 0; t < f.queries; t += size) {
-    const int real = static_cast<int>(f.queries - t < size ? f.queries - t : size);
-    const float *q = query + t * d, *c = closed + t * used;
-    T* out = attended + t * f.width;
-    float* scores = own + at.scores;
-    if (size == 1) attend_width<1>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
-    else attend_width<QUERIES>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
-  }
+  for (long t = 0; t < f.queries; t += GROUP)
+    attend_width(d, query + t * d, f.queries - t < GROUP ? f.queries - t : GROUP, keys, values,
+                 closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
 }
 
 // One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet;
