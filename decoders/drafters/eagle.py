@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
-from decoders.kernels.cpu.drafting import NativeExpand
+from decoders.kernels.cpu.advancing import NativeAdvance
+from decoders.kernels.cpu.drafting import NativeDrafter, Net, State
 from decoders.models.native import Native, active, offer
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
+from decoders.models.whole_steps import plain
 
 
 class EagleNet(nn.Module):
@@ -147,20 +149,23 @@ class EagleSession:
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
         self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
         self.calls = 0
-        self.native = self._native(text.batch)
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
         if self.start:
             self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
+        self.native = self._native()
+        told = (self.prefix[:, 0], self.start, max_new)
+        self._advance = None if self.native is None else NativeAdvance(self.native, *told)
 
-    def _native(self, batch: int) -> NativeExpand | None:
-        """`expand` in the CPU kernel, where drafter and target run in it."""
-        net, own, theirs = self.net, active(self.net), active(self.target)
-        if own is None or theirs is None or self.target.forced is not None:
-            return None
-        packed = (own.layers, own.project, theirs.project)
-        embedding, tokens = net.embed_tokens.weight, net.code_tokens
-        return NativeExpand(*packed, embedding, tokens, self.cache, batch, self.cfg)
+    def _native(self) -> NativeDrafter | None:
+        """This session in the CPU kernel, where drafter and target run in it."""
+        net, own, theirs = self.net, active(self.net), plain(self.target)
+        if own is None or theirs is None or type(self) is not EagleSession:
+            return None  # a session of somebody's own may draft in its own way
+        embedding = net.embed_tokens.weight.detach().contiguous()
+        weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
+        state = State(self.features, self.seen, self.root_slot, self.root_code, self.cache)
+        return NativeDrafter(weights, state, self.cfg)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""
@@ -183,6 +188,9 @@ class EagleSession:
         return self.net.step(ids, features, places, slots, seen, self.cache)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        if self._advance is not None:
+            self.calls += 1
+            return self._advance(hidden, codes, count, start)
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
         seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
         ids = self.net.token_ids(self._rows(codes))
@@ -198,8 +206,7 @@ class EagleSession:
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         if self.native is not None:
             self.calls += 1
-            state = (self.features, self.seen, self.root_slot)
-            return self.native(codes, nodes, parents, depth, *state)
+            return self.native.expand(codes, nodes, parents, depth)
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot

@@ -18,7 +18,10 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession
+from decoders.kernels.cpu.drafting import NativeDrafter
+from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
+from decoders.trees.native import drafter_of, grower
 from decoders.verification import ancestry, drop_sibling
 
 Path = tuple[int, ...]
@@ -111,6 +114,18 @@ class Shape:
     ancestry: Tensor  # [1, N + 1, N + 1] bool, see `decoders.api.Draft`
     places: Tensor  # [1, depth], 0, 1, ...: distance of a level from the root's child
 
+    def draft(self, codes: Tensor, children: Tensor, q: Tensor | None) -> Draft:
+        """codes [B, N + 1], children [B, N + 1, K], q [B, N + 1, V] -> a draft of this shape."""
+        batch = len(codes)
+        parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
+        return Draft(codes, parent, depth, children, q, self.ancestry.expand(batch, -1, -1))
+
+    def flat(self) -> Flat:
+        """As the CPU kernel takes it."""
+        sizes = torch.tensor([0] + [len(level.parents) for level in self.levels])
+        parents = torch.cat([level.parents for level in self.levels])
+        return Flat(parents, sizes.cumsum(0), self.parent[0], self.children[0])
+
 
 class Static:
     """A fixed tree. ``choices``: a name of `NAMED`, or a list of paths."""
@@ -142,6 +157,9 @@ class Static:
         position: Tensor,
     ) -> Draft:
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
+        own = drafter_of(session, sampling, root_logits)
+        if own is not None:
+            return self._grow_native(own, session, root_logits, sampling, noise, position)
         batch, vocab = root_logits.shape
         shape = self._shape_on(root_logits.device)
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
@@ -168,14 +186,22 @@ class Static:
         drafted = torch.cat(codes, 1)
         if q is not None and self.branching > 1:
             children = drop_impossible(children, drafted, q)
-        return Draft(
-            drafted,
-            shape.parent.expand(batch, -1),
-            shape.depth.expand(batch, -1),
-            children,
-            q,
-            shape.ancestry.expand(batch, -1, -1),
-        )
+        return shape.draft(drafted, children, q)
+
+    def _grow_native(
+        self,
+        own: NativeDrafter,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
+        """The same in one call. q lasts until the session's next tree."""
+        shape = self._shape_on(root_logits.device)
+        grow = grower(own, self, sampling, lambda: NativeStatic(own, sampling, shape.flat()))
+        session.calls += self.depth - 1
+        return shape.draft(*grow(root_logits, noise, position))
 
     def _shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""

@@ -87,52 +87,69 @@ bool fits(const Expand& e) {
   return all;
 }
 
+// The layer's input [M, D]: `fc` of M rows of [embedding ; feature]. Part `self` of `threads`.
 template <class T>
-void expand(const Expand& e) {
-  const Forward& f = e.layer;
-  const Scratch at(f);
+void mix_part(const Expand& e, long rows, T* input, int self, int threads) {
+  const long D = e.layer.width;
+  const T* bias = static_cast<const T*>(e.fc_bias);
+  product(static_cast<const T*>(e.mixed), 2 * D, static_cast<const T*>(e.fc), 2 * D, 0, rows,
+          share(D / LANES, self, threads), share(D / LANES, self + 1, threads),
+          [=](long m, long panel, int count, const V* sums) {
+            for (int n = 0; n < count; ++n) {
+              const long o = (panel + n) * LANES;
+              store(input + m * D + o, bias == nullptr ? sums[n] : sums[n] + load(bias + o));
+            }
+          });
+}
+
+// A node to draft on from: its code, and its own and its parent's place among the session's nodes.
+struct Node {
+  int64_t code;
+  long place, parent;
+};
+
+// Drafts on from the w = f.queries nodes `of(b, i)` of every image, all at one depth: part `self` of
+// `threads`. The logits [B, w, V] are whole once the threads have met.
+template <class T, class Of>
+void expand_part(const Expand& e, const Forward& f, long depth, Of of, int self, int threads) {
   const long D = f.width, w = f.queries, S = f.slots;
   T* mixed = static_cast<T*>(e.mixed);
-  T* input = static_cast<T*>(const_cast<void*>(f.input));
   T* features = static_cast<T*>(e.features);
   const T *embedding = static_cast<const T*>(e.embedding), *output = static_cast<const T*>(f.output);
-  const T* bias = static_cast<const T*>(e.fc_bias);
   uint8_t* mask = const_cast<uint8_t*>(f.mask);
   int64_t *place = const_cast<int64_t*>(f.place), *slot = const_cast<int64_t*>(f.slot);
-#pragma omp parallel num_threads(f.threads)
-  {
-    const int self = omp_get_thread_num(), threads = omp_get_num_threads();
-    const long m0 = share(f.rows * w, self, threads), m1 = share(f.rows * w, self + 1, threads);
-    for (long m = m0; m < m1; ++m) {
-      const long r = m / w, i = m % w, b = r % e.batch;
-      const long parent = e.parents[b * w + i], code = e.codes[b * w + i];
-      const long token = e.tokens == nullptr ? code : e.tokens[code];
-      std::memcpy(mixed + m * 2 * D, embedding + token * D, D * sizeof(T));
-      std::memcpy(mixed + m * 2 * D + D, features + (r * e.nodes + parent) * D, D * sizeof(T));
-      std::memcpy(mask + m * S, e.seen + (r * e.nodes + parent) * S, S);
-      slot[m] = e.root_slot[r] + e.node[i];
-      place[m] = e.root_slot[r] + e.depth;
-      mask[m * S + slot[m]] = 1;
-    }
-#pragma omp barrier
-    product(mixed, 2 * D, static_cast<const T*>(e.fc), 2 * D, 0, f.rows * w, share(D / LANES, self, threads),
-            share(D / LANES, self + 1, threads), [=](long m, long panel, int count, const V* sums) {
-              for (int n = 0; n < count; ++n) {
-                const long o = (panel + n) * LANES;
-                store(input + m * D + o, bias == nullptr ? sums[n] : sums[n] + load(bias + o));
-              }
-            });
-#pragma omp barrier
-    work<T>(f, at, self, threads);
-#pragma omp barrier
-    for (long m = m0; m < m1; ++m) {
-      const long to = m / w * e.nodes + e.node[m % w];
-      std::memcpy(features + to * D, output + m * D, D * sizeof(T));
-      std::memcpy(e.seen + to * S, mask + m * S, S);
-    }
-    logits_part(output, static_cast<const T*>(e.head), f.rows * w, D, e.vocab,
-                static_cast<int>(f.rows / e.batch), e.cfg, e.raw, e.logits, self, threads);
+  const long m0 = share(f.rows * w, self, threads), m1 = share(f.rows * w, self + 1, threads);
+  for (long m = m0; m < m1; ++m) {
+    const long r = m / w;
+    const Node node = of(r % e.batch, m % w);
+    const long token = e.tokens == nullptr ? node.code : e.tokens[node.code];
+    std::memcpy(mixed + m * 2 * D, embedding + token * D, D * sizeof(T));
+    std::memcpy(mixed + m * 2 * D + D, features + (r * e.nodes + node.parent) * D, D * sizeof(T));
+    std::memcpy(mask + m * S, e.seen + (r * e.nodes + node.parent) * S, S);
+    slot[m] = e.root_slot[r] + node.place;
+    place[m] = e.root_slot[r] + depth;
+    mask[m * S + slot[m]] = 1;
   }
+#pragma omp barrier
+  mix_part<T>(e, f.rows * w, static_cast<T*>(const_cast<void*>(f.input)), self, threads);
+#pragma omp barrier
+  work<T>(f, Scratch(f), self, threads);
+#pragma omp barrier
+  for (long m = m0; m < m1; ++m) {
+    const long to = m / w * e.nodes + of(m / w % e.batch, m % w).place;
+    std::memcpy(features + to * D, output + m * D, D * sizeof(T));
+    std::memcpy(e.seen + to * S, mask + m * S, S);
+  }
+  logits_part(output, static_cast<const T*>(e.head), f.rows * w, D, e.vocab,
+              static_cast<int>(f.rows / e.batch), e.cfg, e.raw, e.logits, self, threads);
+}
+
+template <class T>
+void expand(const Expand& e) {
+  const long w = e.layer.queries;
+  const auto of = [&](long b, long i) { return Node{e.codes[b * w + i], e.node[i], e.parents[b * w + i]}; };
+#pragma omp parallel num_threads(e.layer.threads)
+  expand_part<T>(e, e.layer, e.depth, of, omp_get_thread_num(), omp_get_num_threads());
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <omp.h>
 
 #include "acceptance.h"
+#include "advancing.h"
 #include "drafting.h"
+#include "growing.h"
 #include "speculation.h"
 #include "stepping.h"
 
@@ -46,6 +48,27 @@ int lantern_expand(const Expand* e, int half) {
   if (!fits(*e)) return 1;
   if (half) expand<uint16_t>(*e);
   else expand<float>(*e);
+  return 0;
+}
+
+int lantern_advance(const Advance* a, int half) {
+  if (!fits(*a)) return 1;
+  if (half) advance<uint16_t>(*a);
+  else advance<float>(*a);
+  return 0;
+}
+
+int lantern_grow_static(const GrowStatic* g, int half) {
+  if (!fits(*g)) return 1;
+  if (half) grow<uint16_t>(*g);
+  else grow<float>(*g);
+  return 0;
+}
+
+int lantern_grow_dynamic(const GrowDynamic* g, int half) {
+  if (!fits(*g)) return 1;
+  if (half) grow<uint16_t>(*g);
+  else grow<float>(*g);
   return 0;
 }
 

@@ -112,6 +112,15 @@ inline V turned(V x, V factors) {
   return x * real + swapped * (sign * imaginary);
 }
 
+// A head's key, rotated, and its value, [d] each, to their places in the cache.
+template <class T>
+void append(const float* turn, const float* key, const float* value, long d, T* to_key, T* to_value) {
+  for (long i = 0; i < d; i += LANES) {
+    store(to_key + i, turned(load(key + i), load(turn + i)));
+    store(to_value + i, load(value + i));
+  }
+}
+
 // Rotates the queries and keys of (row, head), appends keys and values, attends.
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
@@ -126,12 +135,8 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
     place = place < f.places ? place : f.places - 1;
     const float* turn = f.rope + place * d;
     const long slot = f.slot[r * f.slot_row + t * f.slot_query];
-    for (long i = 0; i < d; i += LANES) {
-      const V factors = load(turn + i);
-      store(query + t * d + i, turned(load(qkv + i), factors));
-      store(keys + slot * d + i, turned(load(qkv + f.width + i), factors));
-    }
-    for (long i = 0; i < d; i += LANES) store(values + slot * d + i, load(qkv + 2 * f.width + i));
+    for (long i = 0; i < d; i += LANES) store(query + t * d + i, turned(load(qkv + i), load(turn + i)));
+    append(turn, qkv + f.width, qkv + 2 * f.width, d, keys + slot * d, values + slot * d);
   }
   const long used = static_cast<long>(f.scratch[at.used + r]), step = apart(f);
   const float* closed = f.scratch + at.closed + m0 * step;

@@ -1,0 +1,79 @@
+"""What was committed, told to an EAGLE drafter in one call of the CPU kernel:
+`decoders.drafters.eagle.EagleSession.advance`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.kernels.cpu.drafting import NativeDrafter
+from decoders.kernels.cpu.layers import check
+from decoders.kernels.cpu.library import Expand, library, run
+
+
+class Advance(ctypes.Structure):
+    """`Advance` of advancing.h."""
+
+    _fields_ = [
+        ("drafter", Expand),
+        ("prefix", ctypes.c_void_p),
+        ("first", ctypes.c_long),
+        ("told", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("hidden", "codes", "count", "start", "root_code")),
+        *((n, ctypes.c_void_p) for n in ("order", "inputs", "pairs")),
+    ]
+
+
+class NativeAdvance:
+    """One session's calls. prefix [R, S] bool, the valid places of the prefix; first: the slot of
+    an image's first code; told: T of most calls."""
+
+    def __init__(self, drafter: NativeDrafter, prefix: Tensor, first: int, told: int) -> None:
+        self.drafter, self.prefix, self.first = drafter, prefix.contiguous(), first
+        self._call, self._kept = self._structure(told)
+
+    def _structure(self, told: int) -> tuple[Advance, tuple[Tensor, ...]]:
+        """A call at `told` codes an image, and what it refers to."""
+        own, state = self.drafter, self.drafter.state
+        rows, size = own.rows, own.width
+        inputs = state.features.new_empty(rows * told, size)
+        mixed = state.features.new_empty(rows * told, 2 * size)
+        out = state.features.new_empty(rows, 1, size)
+        pairs, raw = torch.empty(rows * told, 2 * size), torch.empty(rows, own.vocab)
+        order = state.root_slot.new_empty(rows * told)
+        # The root's row of the mask is made where the session keeps it.
+        slots, mask = state.root_slot, state.seen[:, :1]
+        call = own.of(inputs[:rows, None], slots, slots, mask, out)
+        call.mixed, call.raw = mixed.data_ptr(), raw.data_ptr()
+        made = Advance(
+            call, self.prefix.data_ptr(), self.first, told, None, None, None, None,
+            state.root_code.data_ptr(), order.data_ptr(), inputs.data_ptr(), pairs.data_ptr(),
+        )  # fmt: skip
+        return made, (inputs, mixed, out, pairs, raw, order)
+
+    def __call__(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        """hidden [R, T, D], codes [B, T], count, start [B] -> guided logits [B, V] float32; see
+        `decoders.drafters.session.DraftSession.advance`."""
+        own, told = self.drafter, codes.shape[1]
+        check(hidden, own.width, own.dtype)
+        if hidden.shape[:2] != (own.rows, told) or not len(count) == len(start) == own.batch:
+            raise DecoderError(
+                f"the CPU kernel expected hidden states {[own.rows, told, own.width]} and "
+                f"{own.batch} counts and places, found {list(hidden.shape)}, {len(count)} and "
+                f"{len(start)}"
+            )
+        if told != self._call.told:
+            self._call, self._kept = self._structure(told)
+        call = self._call
+        hidden, codes = hidden.contiguous(), codes.contiguous()
+        count, start = count.contiguous(), start.contiguous()
+        logits = torch.empty(own.batch, own.vocab)
+        call.hidden, call.codes = hidden.data_ptr(), codes.data_ptr()
+        call.count, call.start = count.data_ptr(), start.data_ptr()
+        drafter = call.drafter
+        drafter.logits, drafter.layer.scratch = logits.data_ptr(), own.net.layers.scratch.data_ptr()
+        run("advance", library().lantern_advance, ctypes.byref(call), own.half)
+        return logits
