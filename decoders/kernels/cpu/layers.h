@@ -4,6 +4,8 @@
 // the model's type. w13 is packed with a panel of the gate, then the same one of up.
 #pragma once
 
+#include <sched.h>
+
 #include "attention.h"
 #include "products.h"
 
@@ -59,16 +61,39 @@ void norm(const float* x, const T* weight, float eps, long width, long first, lo
   }
 }
 
+constexpr long MEETING = 64;  // floats: those who arrived, and a line of cache away what the others watch
+constexpr long SPINS = 4000;  // a fraction of a millisecond
+
+// Returns once all threads of a forward are here: they meet every few microseconds, so they wait awake, and
+// only where a processor has other work do they let that run.
+inline void meet(const Forward& f, int threads) {
+  if (threads == 1) return;
+  uint32_t* arrived = reinterpret_cast<uint32_t*>(f.scratch);
+  uint32_t* met = reinterpret_cast<uint32_t*>(f.scratch + MEETING / 2);
+  const uint32_t before = __atomic_load_n(met, __ATOMIC_RELAXED);
+  if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == static_cast<uint32_t>(threads)) {
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(met, before + 1, __ATOMIC_RELEASE);
+    return;
+  }
+  for (long i = 0; __atomic_load_n(met, __ATOMIC_ACQUIRE) == before; ++i) {
+    if (i > SPINS) sched_yield();
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+  }
+}
+
 // Slots from one query's scores to the next: those of the cache, in whole vectors.
 inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LANES; }
 
-// Floats of scratch: x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as it is added,
-// [R, T, apart]; per thread a normed [M, D], and queries and scores of one head.
+// Floats of scratch: where threads meet; x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as
+// it is added, [R, T, apart]; per thread a normed [M, D], and queries and scores of one head.
 struct Scratch {
   long x, qkv, attended, active, closed, used, shared, normed, query, scores, own;
   explicit Scratch(const Forward& f) {
     const long m = f.rows * f.queries;
-    x = 0;
+    x = MEETING;
     qkv = x + m * f.width;
     attended = qkv + m * 3 * f.width;
     active = attended + m * f.width;
@@ -147,7 +172,7 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
 }
 
 // One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet;
-// below that they own panels and heads, and meet after every product.
+// below that they own heads and panels, and meet after every product.
 template <class T>
 void work(const Forward& f, const Scratch& at, int self, int threads) {
   const bool by_rows = f.rows >= 8L * threads;
@@ -163,11 +188,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   T* active = reinterpret_cast<T*>(f.scratch + at.active);
   T* normed = reinterpret_cast<T*>(own + at.normed);
   const T* input = static_cast<const T*>(f.input);
-  const auto meet = [&] {
-    if (!by_rows && threads > 1) {
-#pragma omp barrier
-    }
-  };
+  const auto meet = [&] { ::meet(f, parts); };
   const auto to = [](float* out, long stride, bool add) {
     return [=](long m, long panel, int count, const V* sums) {
       float* row = out + m * stride + panel * LANES;
@@ -190,12 +211,21 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
     if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
-    product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, share(3 * D / LANES, part, parts),
-            share(3 * D / LANES, part + 1, parts), to(qkv, 3 * D, false));
-    meet();
-    const long items = (r1 - r0) * f.heads;
-    for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
-      head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
+    const auto project = [&](long begin, long end) {
+      product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, begin, end, to(qkv, 3 * D, false));
+    };
+    if (f.heads % parts == 0) {  // threads own heads, from the projections on
+      const long own_heads = f.heads / parts, each = D / LANES / parts;
+      for (int i = 0; i < 3; ++i) project(i * D / LANES + part * each, i * D / LANES + (part + 1) * each);
+      for (long r = r0; r < r1 && !f.products; ++r)
+        for (long h = part * own_heads; h < (part + 1) * own_heads; ++h) head<T>(f, at, layer, r, h, own);
+    } else {
+      project(share(3 * D / LANES, part, parts), share(3 * D / LANES, part + 1, parts));
+      meet();
+      const long items = (r1 - r0) * f.heads;
+      for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
+        head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
+    }
     meet();
     product(attended, D, static_cast<const T*>(w.wo), D, first, last, share(D / LANES, part, parts),
             share(D / LANES, part + 1, parts), to(x, D, true));
