@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from decoders.api import Sampling
+from decoders.distribution import filtered
 from decoders.kernels.cpu.layers import NativeLayers
 from decoders.kernels.cpu.stepping import Head
 from decoders.models.native import Native, active
@@ -17,18 +18,9 @@ from decoders.models.transformer import Transformer
 REPLACED = ("forward_codes", "token_ids", "embed", "logits", "guided_logits", "new_cache")
 
 
-def parts_of(target: Any, sampling: Sampling) -> tuple[NativeLayers, Head] | None:
-    """The layers of a target, and what stands around them; None where a step is not one call: not
-    `plain`, or filtered (top-k, top-p)."""
-    own = plain(target)
-    if own is None or filtered(sampling, target.vocab_size):
-        return None
-    weight, tokens = target.tok_embeddings.weight, target.code_tokens
-    return own.layers, Head(own.project, weight, tokens, target.prefix)
-
-
 def plain(target: Any) -> Native | None:
-    """The kernel, where a target runs in it without structural codes or methods of its own."""
+    """The kernel, where layers and head run in it and nothing of a step's forward is a plug-in's
+    own; None with structural codes too."""
     own = active(target)
     if own is None or target.forced is not None:
         return None
@@ -38,7 +30,11 @@ def plain(target: Any) -> Native | None:
     return own
 
 
-def filtered(sampling: Sampling, vocab: int) -> bool:
-    """Whether a distribution over `vocab` codes is more than a softmax."""
-    cut = 0 < sampling.top_k < vocab or sampling.top_p < 1
-    return cut and not sampling.greedy
+def parts_of(target: Any, sampling: Sampling) -> tuple[NativeLayers, Head] | None:
+    """The layers of a target, and what stands around them; None where a step is not one call: the
+    target is not `plain`, or the distribution is filtered (top-k, top-p)."""
+    own = plain(target)
+    if own is None or filtered(sampling, target.vocab_size):
+        return None
+    weight, tokens = target.tok_embeddings.weight, target.code_tokens
+    return own.layers, Head(own.project, weight, tokens, target.prefix)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from decoders.api import Draft, Sampling
+from decoders.distribution import filtered
 from decoders.drafters.session import DraftSession
 from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.models.whole_steps import filtered
 
 Grower = Callable[..., Draft]  # (root_logits, noise, position) -> what `Tree.grow` gives
 

@@ -71,10 +71,10 @@ def test_codes_are_those_of_pytorchs_operators(
         calls.append(1)
         following(self)
 
-    monkeypatch.setattr(NativeLayers, "__call__", counted)
-    monkeypatch.setattr(NativeNext, "__call__", counted_next)
     verify = NativeStep.verify
+    monkeypatch.setattr(NativeLayers, "__call__", counted)
     monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append(1), verify(*a))[1])
+    monkeypatch.setattr(NativeNext, "__call__", counted_next)
     wanted = image(model_of(False), name, temperature, batch)
     assert not calls
     found = image(model_of(True), name, temperature, batch)

@@ -10,6 +10,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.kernels.cpu.speculation import NativeStep
 from decoders.models.native import make_native
 from decoders.models.small import random_model
+from decoders.noise import DRAFT_SLOT
 from tests.decoders.native_cases import needs_kernel
 from tests.exact.specs import EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
 
@@ -106,7 +107,7 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     [
         (None, "", None, TAU_1, "images follow the AR law"),
         ("_settling", "temperature", 0.6, TAU_1, "do not follow the AR law"),
-        ("_settling", "accept_slot", 0, TAU_1, "do not follow the AR law"),
+        ("_settling", "accept_slot", DRAFT_SLOT, TAU_1, "do not follow the AR law"),
         ("_verifying", "cfg", 1.0, TAU_1, "teacher forcing"),
         (None, "", None, TAU_0, "tokens equal greedy AR"),
         ("_verifying", "cfg", 1.0, TAU_0, "differ from greedy AR"),

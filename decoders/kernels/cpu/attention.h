@@ -1,73 +1,135 @@
-// Attention of one head over the slots of a cache that a query may see.
+// Attention of one head over the slots of a cache that its queries may see.
 #pragma once
 
 #include "vectors.h"
 
 namespace {
 
-// COUNT (1 or 4) queries [., d], scaled, against slots 0..used-1 of one head, used a multiple of 4 of
-// which those from `limit` on are not there and closed;
-// closed [used, COUNT] is 0 where a query looks and -infinity where not. VECTORS = d / 16. Scores go to
-// `scores` [used, COUNT] (and up to LANES more). Writes `real` rows of out, `stride` apart.
-template <int COUNT, int VECTORS, class T>
-void attend(const float* query, const T* keys, const T* values, const float* closed, long used,
-            long limit, float* scores, T* out, long stride, int real) {
-  constexpr long d = VECTORS * LANES;
-  constexpr int STEP = QUERIES / COUNT;  // slots at once
-  V q[COUNT][VECTORS];
-  for (int t = 0; t < COUNT; ++t)
-    for (int v = 0; v < VECTORS; ++v) q[t][v] = load(query + t * d + v * LANES);
-  for (long s = 0; s < used; s += STEP) {
-    V sum[QUERIES] = {};
-    for (int i = 0; i < STEP; ++i)
-      for (int v = 0; v < VECTORS; ++v) {
-        const V k = load(keys + (s + i < limit ? s + i : limit - 1) * d + v * LANES);
-        for (int t = 0; t < COUNT; ++t) sum[i * COUNT + t] += q[t][v] * k;
-      }
-    *reinterpret_cast<Q*>(scores + s * COUNT) =
-        totals(sum[0], sum[1], sum[2], sum[3]) + *reinterpret_cast<const Q*>(closed + s * COUNT);
-  }
-  const long size = used * COUNT;
-  for (long i = size; i < size + LANES; ++i) scores[i] = -INFINITY;
-  V top = V{} - INFINITY, mass = {};
-  for (long i = 0; i < size; i += LANES) top = larger(top, load(scores + i));
-  top = larger(top, halves(top));
-  top = larger(top, quarters(top));  // lane i: over slots of query i % 4
-  if (COUNT == 1) {
-    for (int i = 1; i < QUERIES; ++i) top[0] = top[i] > top[0] ? top[i] : top[0];
-    top = V{} + top[0];
-  }
-  // Four sums a query, of the slots that are equal modulo 4, whatever COUNT is.
-  Q four = {};
-  for (long i = 0; i < size; i += LANES) {
-    const V e = expo(load(scores + i) - top);
-    store(scores + i, e);
-    if (COUNT == 1)
-      for (int j = 0; j < LANES; j += QUERIES) four += *reinterpret_cast<const Q*>(scores + i + j);
-    else mass += e;
-  }
-  mass += halves(mass);
-  mass += quarters(mass);
-  if (COUNT == 1) mass[0] = (four[0] + four[2]) + (four[1] + four[3]);
-  V acc[COUNT][VECTORS] = {};
-  for (long s = 0; s < used && s < limit; ++s)
-    for (int v = 0; v < VECTORS; ++v) {
-      const V value = load(values + s * d + v * LANES);
-      for (int t = 0; t < COUNT; ++t) acc[t][v] += scores[s * COUNT + t] * value;
+constexpr int GROUP = 12;  // queries that attend together: their scores stay near
+constexpr int TOGETHER = 6, WIDE = 4;  // queries and vectors of a value that are summed in registers
+
+// sum + the products of a head's numbers, d = VECTORS * 16 of them.
+template <int VECTORS>
+inline V dot(const float* a, const float* b) {
+  V sum = {};
+  for (int v = 0; v < VECTORS; ++v) sum += load(a + v * LANES) * load(b + v * LANES);
+  return sum;
+}
+template <int VECTORS>
+inline V dot(const uint16_t* a, const uint16_t* b) {
+  V sum = {};
+#if defined(__AVX512BF16__)
+  if constexpr (VECTORS % 2 == 0) {
+    for (int v = 0; v < VECTORS; v += 2) {
+      __m512bh x, y;
+      std::memcpy(&x, a + v * LANES, sizeof x);
+      std::memcpy(&y, b + v * LANES, sizeof y);
+      sum = (V)_mm512_dpbf16_ps((__m512)sum, x, y);
     }
-  for (int t = 0; t < real; ++t)
-    for (int v = 0; v < VECTORS; ++v)
-      store(out + t * stride + v * LANES, acc[t][v] * (1.f / mass[t]));
+    return sum;
+  }
+#endif
+  for (int v = 0; v < VECTORS; ++v) sum += load(a + v * LANES) * load(b + v * LANES);
+  return sum;
 }
 
-template <int COUNT, class T>
-void attend_width(long d, const float* query, const T* keys, const T* values, const float* closed,
-                  long used, long limit, float* scores, T* out, long stride, int real) {
+// Lane i: query times key `first` + i; keys from `limit` on are not there, and stand for the last.
+template <int VECTORS, class T>
+inline V scores_of(const T* query, const T* keys, long first, long limit) {
+  constexpr long d = VECTORS * LANES;
+  V sums[LANES];
+  if (first + LANES <= limit)
+    for (int i = 0; i < LANES; ++i) sums[i] = dot<VECTORS>(query, keys + (first + i) * d);
+  else
+    for (int i = 0; i < LANES; ++i)
+      sums[i] = dot<VECTORS>(query, keys + (first + i < limit ? first + i : limit - 1) * d);
+  return totals(sums);
+}
+
+// scores [size] become e to the power of what they are above their largest; returns their sum.
+inline float exponentials(float* scores, long size) {
+  V top = V{} - INFINITY, mass = {};
+  for (long s = 0; s < size; s += LANES) top = larger(top, load(scores + s));
+  top = larger(top, halves(top));
+  top = larger(top, quarters(top));
+  top = larger(top, pairs(top));
+  const float most = top[0] > top[1] ? top[0] : top[1];
+  for (long s = 0; s < size; s += LANES) {
+    const V e = expo(load(scores + s) - most);
+    store(scores + s, e);
+    mass += e;
+  }
+  return total(mass);
+}
+
+// out [COUNT, N * 16] = shares [COUNT, slots] times values [slots, N * 16], over the shares' sums; rows of
+// shares, values and out are `apart`, d and `stride` numbers apart. Sums in the order of the slots.
+template <int COUNT, int N, class T>
+inline void mix(const float* shares, long apart, const float* sums, const T* values, long d, long slots,
+                T* out, long stride) {
+  V acc[COUNT][N] = {};
+  for (long s = 0; s < slots; ++s) {
+    V value[N];
+    if constexpr (N == 1) value[0] = load(values + s * d);
+    else
+      for (int v = 0; v < N; v += 2) load_both(values + s * d + v * LANES, value + v);
+    for (int t = 0; t < COUNT; ++t)
+      for (int v = 0; v < N; ++v) acc[t][v] += shares[t * apart + s] * value[v];
+  }
+  for (int t = 0; t < COUNT; ++t) {
+    const float by = 1.f / sums[t];
+    if constexpr (N == 1) store(out + t * stride, acc[t][0] * by);
+    else
+      for (int v = 0; v < N; v += 2)
+        store_both(out + t * stride + v * LANES, acc[t][v] * by, acc[t][v + 1] * by);
+  }
+}
+
+template <int N, class T>
+inline void mix_some(long count, const float* shares, long apart, const float* sums, const T* values,
+                     long d, long slots, T* out, long stride) {
+  switch (count) {
+    case 1: return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
+    case 2: return mix<2, N>(shares, apart, sums, values, d, slots, out, stride);
+    case 3: return mix<3, N>(shares, apart, sums, values, d, slots, out, stride);
+    case 4: return mix<4, N>(shares, apart, sums, values, d, slots, out, stride);
+    case 5: return mix<5, N>(shares, apart, sums, values, d, slots, out, stride);
+    default: return mix<TOGETHER, N>(shares, apart, sums, values, d, slots, out, stride);
+  }
+}
+
+// `count` (at most GROUP) queries [., d] of one head against its slots 0..used-1, used a multiple of 16 of
+// which those from `limit` on are not there and closed; closed [count, apart] is 0 where a query looks and
+// -infinity where not; scores [GROUP, apart] is used. Rows of out are `stride` apart.
+template <int VECTORS, class T>
+void attend(const T* query, long count, const T* keys, const T* values, const float* closed, long apart,
+            long used, long limit, float* scores, T* out, long stride) {
+  constexpr long d = VECTORS * LANES;
+  constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
+  const float scale = 1.f / std::sqrt(static_cast<float>(d));
+  for (long s = 0; s < used; s += LANES)
+    for (long t = 0; t < count; ++t)
+      store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
+                                        load(closed + t * apart + s));
+  float sums[GROUP];
+  for (long t = 0; t < count; ++t) sums[t] = exponentials(scores + t * apart, used);
+  const long parts = (count + TOGETHER - 1) / TOGETHER, slots = used < limit ? used : limit;
+  for (long i = 0; i < parts; ++i) {
+    const long t = count * i / parts, more = count * (i + 1) / parts - t;
+    for (long v = 0; v < d; v += N * LANES)
+      mix_some<N>(more, scores + t * apart, apart, sums + t, values + v, d, slots, out + t * stride + v,
+                  stride);
+  }
+}
+
+template <class T>
+void attend_width(long d, const T* query, long count, const T* keys, const T* values, const float* closed,
+                  long apart, long used, long limit, float* scores, T* out, long stride) {
   switch (d / LANES) {
-    case 1: return attend<COUNT, 1>(query, keys, values, closed, used, limit, scores, out, stride, real);
-    case 2: return attend<COUNT, 2>(query, keys, values, closed, used, limit, scores, out, stride, real);
-    case 4: return attend<COUNT, 4>(query, keys, values, closed, used, limit, scores, out, stride, real);
-    default: return attend<COUNT, 8>(query, keys, values, closed, used, limit, scores, out, stride, real);
+    case 1: return attend<1>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
+    case 2: return attend<2>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
+    case 4: return attend<4>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
+    default: return attend<8>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
   }
 }
 

@@ -4,6 +4,8 @@
 // the model's type. w13 is packed with a panel of the gate, then the same one of up.
 #pragma once
 
+#include <sched.h>
+
 #include "attention.h"
 #include "products.h"
 
@@ -59,36 +61,56 @@ void norm(const float* x, const T* weight, float eps, long width, long first, lo
   }
 }
 
-// Queries of a row, in groups that attend together.
-inline long group(const Forward& f) { return f.queries == 1 ? 1 : QUERIES; }
-inline long groups(const Forward& f) { return (f.queries + group(f) - 1) / group(f); }
+constexpr long MEETING = 64;  // floats: those who arrived, and a line of cache away what the others watch
+constexpr long SPINS = 4000;  // a fraction of a millisecond
 
-// Floats of scratch: x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as it is added,
-// [R, groups, S, group]; per thread a normed [M, D], and queries and scores of one head.
+// Returns once all threads of a forward are here: they meet every few microseconds, so they wait awake, and
+// only where a processor has other work do they let that run.
+inline void meet(const Forward& f, int threads) {
+  if (threads == 1) return;
+  uint32_t* arrived = reinterpret_cast<uint32_t*>(f.scratch);
+  uint32_t* met = reinterpret_cast<uint32_t*>(f.scratch + MEETING / 2);
+  const uint32_t before = __atomic_load_n(met, __ATOMIC_RELAXED);
+  if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == static_cast<uint32_t>(threads)) {
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(met, before + 1, __ATOMIC_RELEASE);
+    return;
+  }
+  for (long i = 0; __atomic_load_n(met, __ATOMIC_ACQUIRE) == before; ++i) {
+    if (i > SPINS) sched_yield();
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+  }
+}
+
+// Slots from one query's scores to the next: those of the cache, in whole vectors.
+inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LANES; }
+
+// Floats of scratch: where threads meet; x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as
+// it is added, [R, T, apart]; per thread a normed [M, D], and queries and scores of one head.
 struct Scratch {
   long x, qkv, attended, active, closed, used, shared, normed, query, scores, own;
   explicit Scratch(const Forward& f) {
     const long m = f.rows * f.queries;
-    x = 0;
+    x = MEETING;
     qkv = x + m * f.width;
     attended = qkv + m * 3 * f.width;
     active = attended + m * f.width;
     closed = active + m * f.ffn;
-    used = closed + f.rows * groups(f) * group(f) * (f.slots + QUERIES);
+    used = closed + m * apart(f);
     shared = used + f.rows + LANES;
     normed = 0;
     query = normed + m * f.width;
-    scores = query + groups(f) * group(f) * (f.width / f.heads);
-    own = scores + group(f) * (f.slots + QUERIES) + 2 * LANES;
+    scores = query + f.queries * (f.width / f.heads);
+    own = scores + GROUP * apart(f) + 2 * LANES;
   }
   long floats(int threads) const { return shared + threads * own; }
-  long closed_row(const Forward& f) const { return groups(f) * group(f) * (f.slots + QUERIES); }
 };
 
-// The mask of row r as it is added to scores, and how many slots some query of the row sees (a multiple
-// of 4; those behind are closed).
+// The mask of row r as it is added to scores, and how many slots some query of the row sees (in whole
+// vectors; those behind are closed).
 void open_row(const Forward& f, const Scratch& at, long r) {
-  const long size = group(f);
   long used = 1;
   for (long t = 0; t < f.queries; ++t) {
     const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
@@ -96,13 +118,12 @@ void open_row(const Forward& f, const Scratch& at, long r) {
     while (s > used && !row[s - 1]) --s;
     used = s > used ? s : used;
   }
-  const long padded = (used + QUERIES - 1) / QUERIES * QUERIES;
-  float* closed = f.scratch + at.closed + r * at.closed_row(f);
-  for (long t = 0; t < groups(f) * size; ++t) {
-    float* column = closed + t / size * size * padded + t % size;
+  const long padded = (used + LANES - 1) / LANES * LANES, there = padded < f.slots ? padded : f.slots;
+  for (long t = 0; t < f.queries; ++t) {
+    float* closed = f.scratch + at.closed + (r * f.queries + t) * apart(f);
     const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
-    for (long s = 0; s < padded; ++s)
-      column[s * size] = t >= f.queries ? 0.f : (s < f.slots && row[s] ? 0.f : -INFINITY);
+    for (long s = 0; s < there; ++s) closed[s] = row[s] ? 0.f : -INFINITY;
+    for (long s = there; s < padded; ++s) closed[s] = -INFINITY;
   }
   f.scratch[at.used + r] = static_cast<float>(padded);
 }
@@ -129,41 +150,29 @@ void append(const float* turn, const float* key, const float* value, long d, T* 
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
   const long d = f.width / f.heads, m0 = r * f.queries;
-  float* query = own + at.query;
+  T* query = reinterpret_cast<T*>(own + at.query);
   const long plane = f.rows * f.heads * f.slots * d;
   T* keys = static_cast<T*>(f.cache) + layer * 2 * plane + (r * f.heads + h) * f.slots * d;
   T* values = keys + plane;
-  const float scale = 1.f / std::sqrt(static_cast<float>(d));
   for (long t = 0; t < f.queries; ++t) {
     const float* qkv = f.scratch + at.qkv + (m0 + t) * 3 * f.width + h * d;
     long place = f.place[r * f.place_row + t * f.place_query];
     place = place < f.places ? place : f.places - 1;
     const float* turn = f.rope + place * d;
     const long slot = f.slot[r * f.slot_row + t * f.slot_query];
-    for (long i = 0; i < d; i += LANES) {
-      const V factors = load(turn + i);
-      T half[LANES];  // the model's type in between, as in PyTorch's path
-      store(half, turned(load(qkv + i), factors));
-      store(query + t * d + i, load(half) * scale);
-    }
+    for (long i = 0; i < d; i += LANES) store(query + t * d + i, turned(load(qkv + i), load(turn + i)));
     append(turn, qkv + f.width, qkv + 2 * f.width, d, keys + slot * d, values + slot * d);
   }
-  const long size = group(f), used = static_cast<long>(f.scratch[at.used + r]);
-  for (long i = f.queries * d; i < groups(f) * size * d; ++i) query[i] = 0;
-  const float* closed = f.scratch + at.closed + r * at.closed_row(f);
+  const long used = static_cast<long>(f.scratch[at.used + r]), step = apart(f);
+  const float* closed = f.scratch + at.closed + m0 * step;
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
-  for (long t = 0; t < f.queries; t += size) {
-    const int real = static_cast<int>(f.queries - t < size ? f.queries - t : size);
-    const float *q = query + t * d, *c = closed + t * used;
-    T* out = attended + t * f.width;
-    float* scores = own + at.scores;
-    if (size == 1) attend_width<1>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
-    else attend_width<QUERIES>(d, q, keys, values, c, used, f.slots, scores, out, f.width, real);
-  }
+  for (long t = 0; t < f.queries; t += GROUP)
+    attend_width(d, query + t * d, f.queries - t < GROUP ? f.queries - t : GROUP, keys, values,
+                 closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
 }
 
 // One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet;
-// below that they own panels and heads, and meet after every product.
+// below that they own heads and panels, and meet after every product.
 template <class T>
 void work(const Forward& f, const Scratch& at, int self, int threads) {
   const bool by_rows = f.rows >= 8L * threads;
@@ -179,11 +188,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   T* active = reinterpret_cast<T*>(f.scratch + at.active);
   T* normed = reinterpret_cast<T*>(own + at.normed);
   const T* input = static_cast<const T*>(f.input);
-  const auto meet = [&] {
-    if (!by_rows && threads > 1) {
-#pragma omp barrier
-    }
-  };
+  const auto meet = [&] { ::meet(f, parts); };
   const auto to = [](float* out, long stride, bool add) {
     return [=](long m, long panel, int count, const V* sums) {
       float* row = out + m * stride + panel * LANES;
@@ -206,12 +211,21 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
     if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
-    product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, share(3 * D / LANES, part, parts),
-            share(3 * D / LANES, part + 1, parts), to(qkv, 3 * D, false));
-    meet();
-    const long items = (r1 - r0) * f.heads;
-    for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
-      head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
+    const auto project = [&](long begin, long end) {
+      product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, begin, end, to(qkv, 3 * D, false));
+    };
+    if (f.heads % parts == 0) {  // threads own heads, from the projections on
+      const long own_heads = f.heads / parts, each = D / LANES / parts;
+      for (int i = 0; i < 3; ++i) project(i * D / LANES + part * each, i * D / LANES + (part + 1) * each);
+      for (long r = r0; r < r1 && !f.products; ++r)
+        for (long h = part * own_heads; h < (part + 1) * own_heads; ++h) head<T>(f, at, layer, r, h, own);
+    } else {
+      project(share(3 * D / LANES, part, parts), share(3 * D / LANES, part + 1, parts));
+      meet();
+      const long items = (r1 - r0) * f.heads;
+      for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
+        head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
+    }
     meet();
     product(attended, D, static_cast<const T*>(w.wo), D, first, last, share(D / LANES, part, parts),
             share(D / LANES, part + 1, parts), to(x, D, true));

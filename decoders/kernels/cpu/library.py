@@ -205,9 +205,11 @@ def _compile(found: str, path: Path) -> None:
             [found, "-shared", str(part), "-o", str(made)],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
+            if done.returncode or not Path(command[-1]).is_file():
+                says = done.stderr.strip()[-500:] or f"it wrote neither {command[-1]} nor a reason"
                 raise DecoderError(
                     f"the CPU kernel cannot be built: {' '.join(command)} ended with "
-                    f"{done.returncode}: {done.stderr.strip()[-500:]}; set backend.layers=torch"
+                    f"{done.returncode}: {says}; name a working g++ in CXX, or set "
+                    "backend.layers=torch"
                 )
         made.replace(path)

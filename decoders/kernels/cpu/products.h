@@ -79,20 +79,23 @@ inline void rows_tile(int rows, const T* a, long stride, const T* w, long inputs
 }
 
 // Panels [begin, end) of a product over rows [first, last); `use(m, panel, count, vectors)` takes the
-// sums of `count` neighbouring panels of row m. Panels outside, rows inside: a panel stays in the cache.
+// sums of `count` neighbouring panels of row m. Panels outside, rows inside: a panel stays in the cache;
+// rows in tiles of one size, as a last one of two would wait for its panels.
 template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
              long end, Use use) {
   V out[ROWS * PANELS];
+  const long tiles = (last - first + ROWS - 1) / ROWS;
   for (long p = begin; p < end;) {
     const int count = end - p >= PANELS ? PANELS : (end - p >= 2 ? 2 : 1);
     const T* panels = w + p * LANES * inputs;
-    for (long m = first; m < last; m += ROWS) {
-      const int rows = static_cast<int>(last - m < ROWS ? last - m : ROWS);
+    for (long i = 0; i < tiles; ++i) {
+      const long m = first + share(last - first, i, tiles);
+      const int rows = static_cast<int>(first + share(last - first, i + 1, tiles) - m);
       if (count == PANELS) rows_tile<PANELS>(rows, a + m * stride, stride, panels, inputs, out);
       else if (count == 2) rows_tile<2>(rows, a + m * stride, stride, panels, inputs, out);
       else rows_tile<1>(rows, a + m * stride, stride, panels, inputs, out);
-      for (int i = 0; i < rows; ++i) use(m + i, p, count, out + i * count);
+      for (int r = 0; r < rows; ++r) use(m + r, p, count, out + r * count);
     }
     p += count;
   }

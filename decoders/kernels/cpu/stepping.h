@@ -72,10 +72,10 @@ void next_code(const NextCode& n) {
   {
     const int self = omp_get_thread_num(), threads = omp_get_num_threads();
     work<T>(f, at, self, threads);
-#pragma omp barrier
+    meet(f, threads);
     logits_part(static_cast<const T*>(f.output), static_cast<const T*>(n.head), f.rows, f.width, n.vocab,
                 static_cast<int>(f.rows / n.batch), n.cfg, n.raw, n.logits, self, threads);
-#pragma omp barrier
+    meet(f, threads);
     for (long b = share(n.batch, self, threads); b < share(n.batch, self + 1, threads); ++b) {
       bool finite;
       const long at_b = b * n.vocab;

@@ -15,7 +15,6 @@ namespace {
 constexpr int LANES = 16;  // outputs of a panel
 constexpr int ROWS = 6;    // rows of a tile: 6 x 4 panels fill 24 of 32 vector registers
 constexpr int PANELS = 4;
-constexpr int QUERIES = 4;  // queries that attend together, or slots of a single one
 typedef float V __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t H __attribute__((vector_size(32), aligned(2)));
 typedef uint32_t U __attribute__((vector_size(64), aligned(4)));
@@ -43,7 +42,6 @@ inline void store(uint16_t* p, float x) {  // round to nearest, ties to even; Na
            : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 typedef int32_t I __attribute__((vector_size(64)));
-typedef float Q __attribute__((vector_size(16), aligned(4)));
 
 // The other half of the lanes, the other quarter of a half, the other pair of a quarter.
 inline V halves(V v) { return SHUFFLE1(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); }
@@ -56,16 +54,27 @@ inline float total(V v) {
   w += pairs(w);
   return w[0] + w[1];
 }
-// The totals of four vectors at once.
-inline Q totals(V a, V b, V c, V d) {
-  const V ab = SHUFFLE2(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               SHUFFLE2(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  const V cd = SHUFFLE2(c, d, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               SHUFFLE2(c, d, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  V all = SHUFFLE2(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-          SHUFFLE2(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-  all += pairs(all);  // 4 lanes a vector
-  return Q{all[0] + all[1], all[4] + all[5], all[8] + all[9], all[12] + all[13]};
+// Two vectors of which every 2 n lanes are to be added up, folded into one of which every n are.
+inline V fold8(V a, V b) {
+  return SHUFFLE2(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         SHUFFLE2(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+inline V fold4(V a, V b) {
+  return SHUFFLE2(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         SHUFFLE2(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+inline V fold2(V a, V b) {
+  return SHUFFLE2(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+         SHUFFLE2(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+inline V fold1(V a, V b) {
+  return SHUFFLE2(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         SHUFFLE2(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+// The totals of 16 vectors at once.
+inline V totals(const V* v) {
+  const auto four = [](const V* w) { return fold4(fold8(w[0], w[1]), fold8(w[2], w[3])); };
+  return fold1(fold2(four(v), four(v + 4)), fold2(four(v + 8), four(v + 12)));
 }
 inline V pick(I take, V yes, V no) { return take ? yes : no; }
 inline V larger(V a, V b) { return pick(a > b, a, b); }
@@ -97,6 +106,29 @@ inline void store(uint16_t* p, V v) {
 #else
   for (int i = 0; i < LANES; ++i) store(p + i, v[i]);
 #endif
+}
+
+// 32 neighbouring numbers in the two vectors that are cheapest to make of them, and back.
+inline void load_both(const float* p, V* v) {
+  v[0] = load(p);
+  v[1] = load(p + LANES);
+}
+inline void load_both(const uint16_t* p, V* v) {  // the even ones, the odd ones
+  U bits;
+  std::memcpy(&bits, p, sizeof bits);
+  const U even = bits << 16, odd = bits & 0xffff0000u;
+  std::memcpy(v, &even, sizeof even);
+  std::memcpy(v + 1, &odd, sizeof odd);
+}
+inline void store_both(float* p, V a, V b) {
+  store(p, a);
+  store(p + LANES, b);
+}
+inline void store_both(uint16_t* p, V a, V b) {
+  uint16_t even[LANES], odd[LANES];
+  store(even, a);
+  store(odd, b);
+  for (int i = 0; i < LANES; ++i) p[2 * i] = even[i], p[2 * i + 1] = odd[i];
 }
 
 // Whether all of `count` indices are in 0..size-1.
