@@ -64,7 +64,7 @@ void append_earlier(const Advance& a, long rows, int self, int threads) {
           [=](long m, long panel, int count, const V* sums) {
             for (int n = 0; n < count; ++n) store(pairs + m * 2 * D + (panel - panels + n) * LANES, sums[n]);
           });
-#pragma omp barrier
+  meet(f, threads);
   const long items = (rows - R) * f.heads;
   for (long i = share(items, self, threads); i < share(items, self + 1, threads); ++i) {
     const long m = i / f.heads, h = i % f.heads;
@@ -74,7 +74,7 @@ void append_earlier(const Advance& a, long rows, int self, int threads) {
     T* keys = static_cast<T*>(f.cache) + ((r * f.heads + h) * f.slots + slot) * d;
     append(f.rope + (slot < f.places ? slot : f.places - 1) * d, key, key + D, d, keys, keys + plane);
   }
-#pragma omp barrier
+  meet(f, threads);
 }
 
 template <class T>
@@ -96,12 +96,12 @@ void advance_part(const Advance& a, long rows, int self, int threads) {
     std::memcpy(seen, a.prefix + r * S, S);
     std::memset(seen + a.first, 1, e.root_slot[r] + 1 - a.first);
   }
-#pragma omp barrier
+  meet(f, threads);
   mix_part<T>(e, rows, static_cast<T*>(a.inputs), self, threads);
-#pragma omp barrier
+  meet(f, threads);
   if (rows > R) append_earlier<T>(a, rows, self, threads);
   work<T>(f, Scratch(f), self, threads);
-#pragma omp barrier
+  meet(f, threads);
   for (long r = share(R, self, threads); r < share(R, self + 1, threads); ++r)
     std::memcpy(features + r * e.nodes * D, output + r * D, D * sizeof(T));
   logits_part(output, static_cast<const T*>(e.head), R, D, e.vocab, static_cast<int>(R / e.batch), e.cfg,

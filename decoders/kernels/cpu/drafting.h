@@ -5,31 +5,28 @@
 
 namespace {
 
-// raw [2 B, w, V], rows [cond; uncond] -> guided [B, w, V], `size` numbers: uncond + cfg (cond - uncond).
-// Part `self` of `threads`.
-void guide(const float* raw, float* guided, long size, float cfg, int self, int threads) {
-  for (long i = share(size, self, threads); i < share(size, self + 1, threads); ++i)
-    guided[i] = raw[size + i] + cfg * (raw[i] - raw[size + i]);
-}
-
-// Guided logits: hidden [M, D] times head [V, D]; with guidance its halves meet in `raw` [M, V].
+// Guided logits: hidden [M, D] times head [V, D]; with guidance `raw` [M, V] has the rows [cond; uncond], and
+// out [M / 2, V] becomes uncond + cfg (cond - uncond). Part `self` of `threads`: columns of its own.
 template <class T>
 void logits_part(const T* hidden, const T* head, long rows, long width, long vocab, int copies, float cfg,
                  float* raw, float* out, int self, int threads) {
   const long panels = (vocab + LANES - 1) / LANES;
+  const long begin = share(panels, self, threads), end = share(panels, self + 1, threads);
   float* to = copies == 1 ? out : raw;
-  product(hidden, width, head, width, 0, rows, share(panels, self, threads), share(panels, self + 1, threads),
-          [=](long m, long panel, int count, const V* sums) {
-            for (int n = 0; n < count; ++n) {
-              const long at = (panel + n) * LANES;
-              if (at + LANES <= vocab) store(to + m * vocab + at, sums[n]);
-              else
-                for (long o = at; o < vocab; ++o) to[m * vocab + o] = sums[n][o - at];
-            }
-          });
+  product(hidden, width, head, width, 0, rows, begin, end, [=](long m, long panel, int count, const V* sums) {
+    for (int n = 0; n < count; ++n) {
+      const long at = (panel + n) * LANES;
+      if (at + LANES <= vocab) store(to + m * vocab + at, sums[n]);
+      else
+        for (long o = at; o < vocab; ++o) to[m * vocab + o] = sums[n][o - at];
+    }
+  });
   if (copies == 1) return;
-#pragma omp barrier
-  guide(raw, out, rows / copies * vocab, cfg, self, threads);
+  const long last = end * LANES < vocab ? end * LANES : vocab;
+  for (long m = 0; m < rows / copies; ++m) {
+    const float *cond = raw + m * vocab, *uncond = cond + rows / copies * vocab;
+    for (long o = begin * LANES; o < last; ++o) out[m * vocab + o] = uncond[o] + cfg * (cond[o] - uncond[o]);
+  }
 }
 
 template <class T>
@@ -130,11 +127,11 @@ void expand_part(const Expand& e, const Forward& f, long depth, Of of, int self,
     place[m] = e.root_slot[r] + depth;
     mask[m * S + slot[m]] = 1;
   }
-#pragma omp barrier
+  meet(f, threads);
   mix_part<T>(e, f.rows * w, static_cast<T*>(const_cast<void*>(f.input)), self, threads);
-#pragma omp barrier
+  meet(f, threads);
   work<T>(f, Scratch(f), self, threads);
-#pragma omp barrier
+  meet(f, threads);
   for (long m = m0; m < m1; ++m) {
     const long to = m / w * e.nodes + of(m / w % e.batch, m % w).place;
     std::memcpy(features + to * D, output + m * D, D * sizeof(T));

@@ -161,12 +161,12 @@ void grow_part(const GrowStatic& g, int self, int threads) {
         return Node{base.codes[b * base.size + parents[i]], parents[i], g.parent[parents[i]]};
       };
       expand_part<T>(e, level_of(e, w), level, of, self, threads);
-#pragma omp barrier
+      meet(e.layer, threads);
       logits = e.logits;
     }
     for (long i = share(e.batch * w, self, threads); i < share(e.batch * w, self + 1, threads); ++i)
       draw(g, logits + i * e.vocab, i / w, parents[i % w], level, left);
-#pragma omp barrier
+    meet(e.layer, threads);
   }
   const long nodes = e.batch * base.size;
   if (g.q == nullptr || base.child == nullptr) return;
@@ -248,16 +248,16 @@ void grow_part(const GrowDynamic& g, int self, int threads) {
         return Node{code, 1 + (level - 1) * K + i, g.session[b * K + i]};
       };
       expand_part<T>(e, level_of(e, K), level, of, self, threads);
-#pragma omp barrier
+      meet(e.layer, threads);
       logits = e.logits;
     }
     for (long i = share(e.batch * w, self, threads); i < share(e.batch * w, self + 1, threads); ++i)
       propose(g, logits + i * e.vocab, i / w, level == 0 ? -1 : g.front[i], at + i % w * K, p);
-#pragma omp barrier
+    meet(e.layer, threads);
     if (level + 1 == base.levels) break;
     for (long b = share(e.batch, self, threads); b < share(e.batch, self + 1, threads); ++b)
       choose(g, b, level, at);
-#pragma omp barrier
+    meet(e.layer, threads);
   }
   for (long b = share(e.batch, self, threads); b < share(e.batch, self + 1, threads); ++b) prune(g, b);
 }
