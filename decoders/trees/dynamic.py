@@ -18,7 +18,7 @@ from decoders.drafters.session import DraftSession
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import NativeDynamic
 from decoders.noise import Noise
-from decoders.trees.native import drafter_of, grower
+from decoders.trees.native import grower
 
 
 class Dynamic:
@@ -45,10 +45,11 @@ class Dynamic:
         noise: Noise,
         position: Tensor,
     ) -> Draft:
+        whole = grower(session, self, sampling, self._native) if type(self) is Dynamic else None
+        if whole is not None:
+            session.calls += self.depth - 1
+            return whole(root_logits, noise, position)
         del noise, position  # deterministic given the prefix
-        own = drafter_of(session, sampling, root_logits)
-        if own is not None and type(self) is Dynamic and self.top_k <= root_logits.shape[-1]:
-            return self._grow_native(own, session, root_logits, sampling)
         width, batch = self.top_k, len(root_logits)
         device = root_logits.device
         score, codes = _log(root_logits, sampling).topk(width, -1)  # [B, k]
@@ -78,15 +79,9 @@ class Dynamic:
             torch.cat(all_parents, 1),
         )
 
-    def _grow_native(
-        self, own: NativeDrafter, session: DraftSession, root_logits: Tensor, sampling: Sampling
-    ) -> Draft:
-        """The same in one call."""
-        shape = (self.depth, self.top_k, self.nodes)
-        grow = grower(own, self, sampling, lambda: NativeDynamic(own, sampling, *shape))
-        session.calls += self.depth - 1
-        codes, parents, depth, children, ancestry = grow(root_logits)
-        return Draft(codes, parents, depth, children, None, ancestry)
+    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeDynamic:
+        """What grows this tree in one call."""
+        return NativeDynamic(drafter, sampling, self.depth, self.top_k, self.nodes)
 
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
         """Keeps the best N candidates [B, C]; a parent's score is never below its child's, and the

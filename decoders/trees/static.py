@@ -21,7 +21,7 @@ from decoders.drafters.session import DraftSession
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
-from decoders.trees.native import drafter_of, grower
+from decoders.trees.native import grower
 from decoders.verification import ancestry, drop_sibling
 
 Path = tuple[int, ...]
@@ -157,9 +157,10 @@ class Static:
         position: Tensor,
     ) -> Draft:
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
-        own = drafter_of(session, sampling, root_logits)
-        if own is not None:
-            return self._grow_native(own, session, root_logits, sampling, noise, position)
+        whole = grower(session, self, sampling, self._native)
+        if whole is not None:
+            session.calls += self.depth - 1
+            return whole(root_logits, noise, position)
         batch, vocab = root_logits.shape
         shape = self._shape_on(root_logits.device)
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
@@ -188,20 +189,10 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _grow_native(
-        self,
-        own: NativeDrafter,
-        session: DraftSession,
-        root_logits: Tensor,
-        sampling: Sampling,
-        noise: Noise,
-        position: Tensor,
-    ) -> Draft:
-        """The same in one call. q lasts until the session's next tree."""
-        shape = self._shape_on(root_logits.device)
-        grow = grower(own, self, sampling, lambda: NativeStatic(own, sampling, shape.flat()))
-        session.calls += self.depth - 1
-        return shape.draft(*grow(root_logits, noise, position))
+    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeStatic:
+        """What grows this tree in one call."""
+        shape = self._shape_on(torch.device("cpu"))
+        return NativeStatic(drafter, sampling, shape.flat(), shape.draft)
 
     def _shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -33,7 +34,10 @@ class NativeAdvance:
 
     def __init__(self, drafter: NativeDrafter, prefix: Tensor, first: int, told: int) -> None:
         self.drafter, self.prefix, self.first = drafter, prefix.contiguous(), first
+        self.logits = torch.empty(drafter.batch, drafter.vocab)
         self._call, self._kept = self._structure(told)
+        self._given: tuple[Tensor, ...] = (self.prefix,) * 4
+        self._function = library().lantern_advance
 
     def _structure(self, told: int) -> tuple[Advance, tuple[Tensor, ...]]:
         """A call at `told` codes an image, and what it refers to."""
@@ -47,16 +51,23 @@ class NativeAdvance:
         # The root's row of the mask is made where the session keeps it.
         slots, mask = state.root_slot, state.seen[:, :1]
         call = own.of(inputs[:rows, None], slots, slots, mask, out)
-        call.mixed, call.raw = mixed.data_ptr(), raw.data_ptr()
+        call.mixed, call.raw, call.logits = mixed.data_ptr(), raw.data_ptr(), self.logits.data_ptr()
         made = Advance(
             call, self.prefix.data_ptr(), self.first, told, None, None, None, None,
             state.root_code.data_ptr(), order.data_ptr(), inputs.data_ptr(), pairs.data_ptr(),
         )  # fmt: skip
-        return made, (inputs, mixed, out, pairs, raw, order)
+        return made, (inputs, mixed, out, pairs, raw, order, own.net.layers.scratch)
 
     def __call__(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        """hidden [R, T, D], codes [B, T], count, start [B] -> guided logits [B, V] float32; see
-        `decoders.drafters.session.DraftSession.advance`."""
+        """hidden [R, T, D], codes [B, T], count, start [B] -> guided logits [B, V] float32, which
+        the next call overwrites; see `decoders.drafters.session.DraftSession.advance`."""
+        given = (hidden, codes, count, start)
+        if not all(map(is_, given, self._given)):  # a loop may change the same ones in every step
+            self._read(*given)
+        run("advance", self._function, ctypes.byref(self._call), self.drafter.half)
+        return self.logits
+
+    def _read(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> None:
         own, told = self.drafter, codes.shape[1]
         check(hidden, own.width, own.dtype)
         if hidden.shape[:2] != (own.rows, told) or not len(count) == len(start) == own.batch:
@@ -67,13 +78,7 @@ class NativeAdvance:
             )
         if told != self._call.told:
             self._call, self._kept = self._structure(told)
+        given = hidden, codes, count, start
+        self._given = tuple(tensor.contiguous() for tensor in given)
         call = self._call
-        hidden, codes = hidden.contiguous(), codes.contiguous()
-        count, start = count.contiguous(), start.contiguous()
-        logits = torch.empty(own.batch, own.vocab)
-        call.hidden, call.codes = hidden.data_ptr(), codes.data_ptr()
-        call.count, call.start = count.data_ptr(), start.data_ptr()
-        drafter = call.drafter
-        drafter.logits, drafter.layer.scratch = logits.data_ptr(), own.net.layers.scratch.data_ptr()
-        run("advance", library().lantern_advance, ctypes.byref(call), own.half)
-        return logits
+        call.hidden, call.codes, call.count, call.start = (t.data_ptr() for t in self._given)

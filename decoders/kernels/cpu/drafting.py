@@ -76,7 +76,7 @@ class NativeDrafter:
         raw = torch.empty(rows, width, self.vocab)
         call = self.of(x[0], places[0], places[1], mask, x[1])
         call.mixed, call.raw, call.logits = mixed.data_ptr(), raw.data_ptr(), logits.data_ptr()
-        return call, (logits, raw, mixed, x, places, mask)
+        return call, (logits, raw, mixed, x, places, mask, self.net.layers.scratch)
 
     def of(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, out: Tensor) -> Expand:
         """A call of these tensors of the layer, which must live as long as it, without memory of
@@ -104,6 +104,5 @@ class NativeDrafter:
         call.codes, call.node = codes.data_ptr(), nodes.data_ptr()
         call.parents, call.depth = parents.data_ptr(), depth
         call.logits = logits.data_ptr()
-        call.layer.scratch = self.net.layers.scratch.data_ptr()
         run("expand", library().lantern_expand, ctypes.byref(call), self.half)
         return logits

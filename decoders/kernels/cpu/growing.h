@@ -19,7 +19,7 @@ struct Grow {
   long size, children;         // N + 1, K
   long levels;
   float* left;                 // [threads, V]
-  int64_t *codes, *child;      // [B, N + 1], [B, N + 1, K], written
+  int64_t *codes, *child;      // [B, N + 1], [B, N + 1, K], written (null: a chain's, which stay)
 };
 
 // A tree of one shape, with children drawn without replacement, or the likeliest ones.
@@ -92,11 +92,15 @@ bool fits(const Expand& e, long nodes) {
 bool fits(const GrowStatic& g) {
   const long last = g.base.levels > 1 ? g.parents[g.first[g.base.levels] - 1] : 0;
   bool all = fits(g.base.drafter, last) && g.base.children <= CHILDREN;
+  all &= g.q != nullptr || g.base.children <= g.base.drafter.vocab;
   for (long b = 0; b < g.base.drafter.batch; ++b) all &= g.position[b] >= 0;
   return all;
 }
 
-bool fits(const GrowDynamic& g) { return fits(g.base.drafter, (g.base.levels - 1) * g.base.children); }
+bool fits(const GrowDynamic& g) {
+  const Expand& e = g.base.drafter;
+  return fits(e, (g.base.levels - 1) * g.base.children) && g.base.children <= e.vocab;
+}
 
 // The children of a node, from the logits after it; `left` [V] is used up.
 void draw(const GrowStatic& g, const float* logits, long b, long node, long level, float* left) {
@@ -165,7 +169,8 @@ void grow_part(const GrowStatic& g, int self, int threads) {
 #pragma omp barrier
   }
   const long nodes = e.batch * base.size;
-  for (long i = share(nodes, self, threads); i < share(nodes, self + 1, threads) && g.q != nullptr; ++i)
+  if (g.q == nullptr || base.child == nullptr) return;
+  for (long i = share(nodes, self, threads); i < share(nodes, self + 1, threads); ++i)
     keep_possible(g, i / base.size, i % base.size);
 }
 

@@ -1,19 +1,21 @@
 """A whole draft tree under the root in one call of the CPU kernel: what `decoders.trees.static` and
 `decoders.trees.dynamic` do level by level, for a distribution without filters.
 
-An object serves one session and one tree; the tensors that it returns are its own, but for those
-that are said to be reused.
+An object serves one session and one tree, and returns one draft, whose tensors every call fills
+anew: nothing is allocated in a step.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import is_
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError, Draft, Sampling
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.library import Expand, library, run
 from decoders.noise import DRAFT_SLOT, Noise
@@ -79,12 +81,15 @@ class _Tree:
     ) -> None:
         call, kept = drafter.structure(widest)
         left = torch.empty(call.layer.threads, drafter.vocab)
+        size, batch = nodes + 1, drafter.batch
         self.drafter, self.kept = drafter, (kept, left)
-        self.size, self.children = nodes + 1, children
+        self.codes = torch.zeros(batch, size, dtype=torch.long)
+        self.children = torch.zeros(batch, size, children, dtype=torch.long)
+        self.given: tuple[Tensor, ...] = (self.codes,) * 3  # what the call was prepared for
         self.base = Grow(
             call, None, drafter.state.root_code.data_ptr(),
-            1.0 if sampling.greedy else sampling.temperature, self.size, children, levels,
-            left.data_ptr(), None, None,
+            1.0 if sampling.greedy else sampling.temperature, size, children, levels,
+            left.data_ptr(), self.codes.data_ptr(), self.children.data_ptr(),
         )  # fmt: skip
 
     def check(self, root_logits: Tensor) -> Tensor:
@@ -99,55 +104,55 @@ class _Tree:
 
 
 class NativeStatic(_Tree):
-    """Trees of one shape, see `decoders.trees.static.Static.grow`."""
+    """Trees of one shape, see `decoders.trees.static.Static.grow`. shaped: a draft of codes
+    [B, N + 1], children [B, N + 1, K], and q [B, N + 1, V] or None."""
 
-    def __init__(self, drafter: NativeDrafter, sampling: Sampling, flat: Flat) -> None:
+    def __init__(
+        self,
+        drafter: NativeDrafter,
+        sampling: Sampling,
+        flat: Flat,
+        shaped: Callable[[Tensor, Tensor, Tensor | None], Draft],
+    ) -> None:
         size, children = flat.children.shape
         levels = len(flat.first) - 1
         widest = int(flat.first.diff().max())
         super().__init__(drafter, sampling, size - 1, children, levels, widest)
         self.flat = flat
+        self.children.copy_(flat.children)  # what greedy trees and chains keep
         # A leaf's rows are read by no one and stay zeros; the others are written in every call.
-        drawn = not sampling.greedy
-        self.q = torch.zeros(drafter.batch, size, drafter.vocab) if drawn else None
-        self._of_shape = flat.children.expand(drafter.batch, -1, -1)
-        self._dropped = drawn and children > 1  # some children may be impossible
-        self._uniform = torch.empty(0)
+        q = None if sampling.greedy else torch.zeros(drafter.batch, size, drafter.vocab)
+        self.draft = shaped(self.codes, self.children, q)
+        if children == 1:
+            self.base.child = None  # no child is dropped
         self.call = GrowStatic(
             self.base, flat.parents.data_ptr(), flat.first.data_ptr(), flat.parent.data_ptr(),
-            flat.children.data_ptr(), None, 0, 0, None,
-            None if self.q is None else self.q.data_ptr(),
+            flat.children.data_ptr(), None, 0, 0, None, None if q is None else q.data_ptr(),
         )  # fmt: skip
+        self._function = library().lantern_grow_static
 
-    def __call__(
-        self, root_logits: Tensor, noise: Noise, position: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """root_logits [B, V] float32; position [B] int64 -> codes [B, N + 1], children [B, N + 1,
-        K], and q [B, N + 1, V] or None (greedy). q is reused by the next call."""
-        root_logits, position = self.check(root_logits), position.contiguous()
-        if noise.uniform is not self._uniform:
-            self._read(noise.uniform)
-        batch, call = self.drafter.batch, self.call
-        codes = position.new_empty(batch, self.size)
-        children = position.new_empty(batch, self.size, self.children)
-        base = call.base
-        base.root_logits, base.codes = root_logits.data_ptr(), codes.data_ptr()
-        base.child, call.position = children.data_ptr(), position.data_ptr()
-        base.drafter.layer.scratch = self.drafter.net.layers.scratch.data_ptr()
-        run("grow", library().lantern_grow_static, ctypes.byref(call), self.drafter.half)
-        return codes, children if self._dropped else self._of_shape, self.q
+    def __call__(self, root_logits: Tensor, noise: Noise, position: Tensor) -> Draft:
+        """root_logits [B, V] float32; position [B] int64 -> a draft that the next call
+        overwrites."""
+        given = (root_logits, noise.uniform, position)
+        if not all(map(is_, given, self.given)):
+            self._read(*given)
+        run("grow", self._function, ctypes.byref(self.call), self.drafter.half)
+        return self.draft
 
-    def _read(self, uniform: Tensor) -> None:
+    def _read(self, root_logits: Tensor, uniform: Tensor, position: Tensor) -> None:
         """uniform [B, L + OVERRUN, SLOTS] float32."""
-        if len(uniform) != self.drafter.batch or uniform.dtype != torch.float32:
+        batch, call = self.drafter.batch, self.call
+        if len(uniform) != batch or uniform.dtype != torch.float32 or len(position) != batch:
             raise DecoderError(
-                f"the CPU kernel expected noise for {self.drafter.batch} images in torch.float32, "
-                f"found {len(uniform)} in {uniform.dtype}"
+                f"the CPU kernel expected noise for {batch} images in torch.float32 and as many "
+                f"places, found {len(uniform)} in {uniform.dtype} and {len(position)}"
             )
-        self._uniform = uniform
-        self._table = uniform.contiguous()
-        self.call.uniform = self._table[:, :, DRAFT_SLOT:].data_ptr()
-        self.call.places, self.call.row = uniform.shape[1:]
+        self.given = self.check(root_logits), uniform.contiguous(), position.contiguous()
+        root_logits, uniform, position = self.given
+        call.base.root_logits, call.position = root_logits.data_ptr(), position.data_ptr()
+        call.uniform = uniform[:, :, DRAFT_SLOT:].data_ptr()
+        call.places, call.row = uniform.shape[1:]
 
 
 class NativeDynamic(_Tree):
@@ -157,30 +162,27 @@ class NativeDynamic(_Tree):
         self, drafter: NativeDrafter, sampling: Sampling, depth: int, top_k: int, nodes: int
     ) -> None:
         super().__init__(drafter, sampling, nodes, top_k, depth, top_k)
-        batch, total = drafter.batch, top_k + (depth - 1) * top_k**2
+        batch, size, total = drafter.batch, nodes + 1, top_k + (depth - 1) * top_k**2
         levels = torch.empty(2, batch, top_k, dtype=torch.long)
         scores = torch.empty(batch, total), torch.empty(batch, top_k)
         code, above = torch.empty(2, batch, total, dtype=torch.long)
         order = torch.empty(batch, 2, total, dtype=torch.long)
+        parents, level = torch.zeros(2, batch, size, dtype=torch.long)
+        ancestry = torch.zeros(batch, size, size, dtype=torch.bool)
         self.space = (code, above, order, levels, scores)
+        self.draft = Draft(self.codes, parents, level, self.children, None, ancestry)
         self.call = GrowDynamic(
             self.base, total, code.data_ptr(), above.data_ptr(), scores[0].data_ptr(),
             levels[0].data_ptr(), levels[1].data_ptr(), scores[1].data_ptr(), order.data_ptr(),
-            None, None, None,
+            parents.data_ptr(), level.data_ptr(), ancestry.data_ptr(),
         )  # fmt: skip
+        self._function = library().lantern_grow_dynamic
 
-    def __call__(self, root_logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """root_logits [B, V] float32 -> codes, parents, depth [B, N + 1], children [B, N + 1, K]
-        int64, and ancestry [B, N + 1, N + 1] bool."""
-        root_logits = self.check(root_logits)
-        batch, size, call = self.drafter.batch, self.size, self.call
-        codes, parents, depth = torch.empty(3, batch, size, dtype=torch.long).unbind(0)
-        children = torch.empty(batch, size, self.children, dtype=torch.long)
-        ancestry = torch.empty(batch, size, size, dtype=torch.bool)
-        base = call.base
-        base.root_logits, base.codes = root_logits.data_ptr(), codes.data_ptr()
-        base.child, call.parents = children.data_ptr(), parents.data_ptr()
-        call.depth, call.ancestry = depth.data_ptr(), ancestry.data_ptr()
-        base.drafter.layer.scratch = self.drafter.net.layers.scratch.data_ptr()
-        run("grow", library().lantern_grow_dynamic, ctypes.byref(call), self.drafter.half)
-        return codes, parents, depth, children, ancestry
+    def __call__(self, root_logits: Tensor, noise: Noise, position: Tensor) -> Draft:
+        """root_logits [B, V] float32 -> a draft that the next call overwrites."""
+        del noise, position  # deterministic given the prefix
+        if root_logits is not self.given[0]:
+            self.given = (self.check(root_logits),)
+            self.call.base.root_logits = self.given[0].data_ptr()
+        run("grow", self._function, ctypes.byref(self.call), self.drafter.half)
+        return self.draft

@@ -213,7 +213,8 @@ class NativeStep:
         return Settle(
             Nodes(), sampling.guidance_rows, parts.head.output.outputs, parts.depth, None,
             self.logits[0].data_ptr(), sampling.temperature, parts.rule.structure(),
-            state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT, parts.image, parts.head.prefix,
+            state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT,
+            parts.image, parts.head.prefix,
             state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
             None, 2 * layers.count, layers.heads, 0, head, state.told_hidden.data_ptr(),
             state.told_codes.data_ptr(), state.told_count.data_ptr(), state.told_start.data_ptr(),
