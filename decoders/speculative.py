@@ -33,8 +33,8 @@ from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.kernels.acceptance import Judge, judge_of
+from decoders.kernels.cpu.rules import rule_of
 from decoders.kernels.cpu.speculation import NativeStep, Parts, State
-from decoders.kernels.relaxed import bound_or_none
 from decoders.models.whole_steps import parts_of
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
@@ -268,12 +268,12 @@ class Speculative:
     def _parts(self) -> Parts | None:
         """What verifies and settles as a call of the CPU kernel each, where it runs whole steps of
         this loop; a subclass may decide in another way."""
-        bound, found = bound_or_none(self.rule), parts_of(self.model.target, self.sampling)
+        rule, found = rule_of(self.rule), parts_of(self.model.target, self.sampling)
         other = self.execution.name != "eager" or type(self) is not Speculative
-        if other or bound is None or found is None:
+        if other or rule is None or found is None:
             return None
         size, calls = self.model.target.length, self.draft_calls or 0
-        return Parts(*found, size, self.sampling, bound, self.tree.depth, calls)
+        return Parts(*found, size, self.sampling, rule, self.tree.depth, calls)
 
     def _native(self, run: Run) -> NativeStep | None:
         """The calls of this run."""

@@ -40,30 +40,30 @@ class Bound:
     value: float
 
 
+def admitted_by(rule: AcceptRule) -> Bound | None:
+    """What a rule admits, whatever its residual; None for a rule that no kernel computes (a
+    subclass may have changed it)."""
+    if type(rule) is Exact:
+        return Bound(None, 0, "exact", 0.0)
+    if type(rule) is Lantern:
+        return Bound(rule.table, rule.k, "delta", rule.delta)
+    if type(rule) is LanternPP:
+        return Bound(rule.table, rule.k, "lambda", rule.lam)
+    return None
+
+
 def bound_of(rule: AcceptRule) -> Bound:
     """The rule as the kernel takes it.
 
     Raises DecoderError for a rule it does not compute: another one, or ``residual="released"``.
     """
-    if type(rule) is Exact:
-        return Bound(None, 0, "exact", 0.0)
-    # A subclass may have changed the rule.
-    if type(rule) is Lantern and rule.residual == "paper":
-        return Bound(rule.table, rule.k, "delta", rule.delta)
-    if type(rule) is LanternPP and rule.residual == "paper":
-        return Bound(rule.table, rule.k, "lambda", rule.lam)
-    raise DecoderError(
-        "the fused acceptance computes exact, lantern and lantern_pp with residual=paper, found "
-        f"{rule}; use the tensor code (decoders.verification.test_children)"
-    )
-
-
-def bound_or_none(rule: AcceptRule) -> Bound | None:
-    """`bound_of`, or None for a rule that no kernel computes."""
-    try:
-        return bound_of(rule)
-    except DecoderError:
-        return None
+    found = admitted_by(rule)
+    if found is None or getattr(rule, "residual", "paper") != "paper":
+        raise DecoderError(
+            "the fused acceptance computes exact, lantern and lantern_pp with residual=paper, "
+            f"found {rule}; use the tensor code (decoders.verification.test_children)"
+        )
+    return found
 
 
 @dataclass(frozen=True)

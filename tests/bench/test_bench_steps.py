@@ -71,8 +71,10 @@ def test_the_command_saves_its_table_where_the_study_will_run(capsys, tmp_path: 
     folder = tmp_path / "run"
     words = [
         fakes.SEARCHPATH, "study=fake", "model=random24", f"run_dir={folder}", "decoders=[ar]",
-        "quality.images=0", "latency.prompts=2",
+        "quality.images=0", "latency.prompts=2", "backend.layers=torch",
     ]  # fmt: skip
+    # By operators: the kernel's step of so small a model takes less than the one by which rates,
+    # and so the floor, are measured.
     assert main(["steps", *words]) == 0
     shown = capsys.readouterr().out
     assert "AR step" in shown and "over floor" in shown and f"saved: {folder}/steps.csv" in shown
@@ -151,4 +153,4 @@ def test_steps_run_as_the_models_backend_runs_them() -> None:
     with torch.inference_mode():
         step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
     assert backend.begun == ["Autoregressive", "Products", "Draft", "Products"]
-    assert backend.steps == 4 * (ROUNDS + WARMUP)
+    assert backend.steps == 2 * 4 * (ROUNDS + WARMUP)  # each is timed right after itself

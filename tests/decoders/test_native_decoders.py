@@ -26,6 +26,7 @@ EARLY = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
 CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
 LANTERN = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "delta": 0.4})
 RELEASED = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "residual": "released"})
+OWN = PartSpec("tests.decoders.test_native_judge.Doubled", {"k": 20})
 SPECS = {
     **SPECS_OF_ALL,
     "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),
@@ -33,6 +34,8 @@ SPECS = {
     "sd_chain": DecoderSpec("sd_chain", LOOP, EAGLE, CHAIN, EXACT),
     "lantern": DecoderSpec("lantern", LOOP, EAGLE, DYNAMIC, LANTERN),
     "released": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
+    "released_chain": DecoderSpec("released_chain", LOOP, EAGLE, CHAIN, RELEASED),
+    "own rule": DecoderSpec("own rule", LOOP, EAGLE, STATIC, OWN),
 }
 
 
@@ -87,7 +90,7 @@ def test_codes_are_those_of_pytorchs_operators(
 @needs_kernel
 @pytest.mark.parametrize("cfg", [1.0, 2.0])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "lantern", "lantern_pp"])
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "lantern", "lantern_pp", "released_chain"])
 def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(
     name: str, temperature: float, cfg: float
 ) -> None:
@@ -114,7 +117,8 @@ def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(
         ("lantern_pp", {"top_k": 20}, False),
         ("lantern_pp", {"top_p": 0.9}, False),
         ("lantern_pp", {"top_k": 20, "temperature": 0.0}, True),  # greedy filters nothing
-        ("released", {}, False),
+        ("released", {}, True),
+        ("own rule", {}, False),
     ],
 )
 def test_a_whole_step_is_a_call_where_all_of_it_is_known(

@@ -15,7 +15,7 @@ from decoders.drafters.eagle import Eagle
 from decoders.kernels.acceptance import judge_of
 from decoders.kernels.cpu.judge import native_test_children
 from decoders.kernels.cpu.library import missing
-from decoders.kernels.relaxed import bound_of
+from decoders.kernels.cpu.rules import rule_of
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.verification import test_children as judged_by_tensors
@@ -35,6 +35,8 @@ def rules():
         "nothing": Lantern(model, k=20, delta=0.0),
         "all": Lantern(model, k=69, delta=1.0),
         "lambda": LanternPP(model, k=20, lam=4.0),
+        "released": Lantern(model, k=20, delta=0.3, residual="released"),
+        "released lambda": LanternPP(model, k=20, lam=4.0, residual="released"),
     }
 
 
@@ -55,7 +57,7 @@ def test_every_verdict_is_that_of_the_tensor_code(name: str, drawn: bool, top_k:
     codes = codes.view(2, 9, 4)
     valid = torch.rand(2, 9, 4, generator=random) < 0.8
     kept = (p.clone(), q.clone())
-    found = native_test_children(p, q if drawn else None, codes, valid, bound_of(rule))
+    found = native_test_children(p, q if drawn else None, codes, valid, rule_of(rule))
     right = judged_by_tensors(rule, p, q if drawn else None, codes, valid)
     for field in FIELDS:
         have, want = getattr(found, field), getattr(right, field)
@@ -65,9 +67,16 @@ def test_every_verdict_is_that_of_the_tensor_code(name: str, drawn: bool, top_k:
     assert (right.accept[valid] > 0).any() and (found.accept[~valid] == 0).all()
 
 
+class Doubled(Lantern):
+    """Somebody's own rule."""
+
+    def bound_of(self, p, x):
+        return 2 * super().bound_of(p, x)
+
+
 def test_a_rule_without_a_kernel_is_judged_by_tensors():
     model = SimpleNamespace(tokenizer=None, codebook=torch.randn(VOCAB, 4), device=CPU)
-    rule = Lantern(model, k=5, delta=0.2, residual="released")
+    rule = Doubled(model, k=5, delta=0.2)
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
     found = judge_of(rule, CPU, native=True)(p, None, codes, valid)
@@ -79,9 +88,9 @@ def test_shapes_that_do_not_fit_are_refused():
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
     with pytest.raises(DecoderError, match="codes must be"):
-        native_test_children(p, None, codes.int(), valid, bound_of(Exact()))
+        native_test_children(p, None, codes.int(), valid, rule_of(Exact()))
     with pytest.raises(DecoderError, match="q must be"):
-        native_test_children(p, p[:, :1], codes, valid, bound_of(Exact()))
+        native_test_children(p, p[:, :1], codes, valid, rule_of(Exact()))
 
 
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
@@ -130,4 +139,4 @@ def test_an_index_outside_its_table_is_refused_before_anything_is_written():
         assert torch.equal(cache.data, before)
         p, codes = nodes(1, 1, seed=5), torch.tensor([[[VOCAB]]])
         with pytest.raises(DecoderError, match="lies outside its table"):
-            native_test_children(p, None, codes, torch.ones_like(codes).bool(), bound_of(Exact()))
+            native_test_children(p, None, codes, torch.ones_like(codes).bool(), rule_of(Exact()))

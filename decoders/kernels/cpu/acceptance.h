@@ -12,6 +12,7 @@ struct Rule {
   int kind;
   float value;
   long k;
+  long released;  // neighbours that the authors' residual sets to zero; 0: residual=paper
 };
 
 }  // extern "C"
@@ -66,15 +67,32 @@ Verdict test_child(const float* p, const float* q, long x, const Rule& rule) {
   return {ratio(p[x] + moved, q, x), ratio(p[x], q, x), moved, bound < 1.f ? bound : 1.f, admitted};
 }
 
-// After a rejection p becomes the rule's residual (residual=paper) and q loses x; left [V] is work space.
-void reject_child(float* p, float* q, float* left, long x, const Verdict& found, const Rule& rule, long vocab) {
-  const float onto = p[x] + found.moved;
+// p_A without x or less q, into left [V]: norm of it is the residual (residual=paper).
+void paper_residual(const float* p, const float* q, float* left, long x, const Verdict& found, const Rule& rule,
+                    long vocab) {
   std::memcpy(left, p, vocab * sizeof(float));
   for (long i = 0; i < found.admitted; ++i) left[rule.table[x * rule.row + i]] = 0;
-  left[x] = q == nullptr ? 0 : onto;
-  if (q != nullptr)
-    for (long i = 0; i < vocab; ++i) left[i] = left[i] > q[i] ? left[i] - q[i] : 0.f;
+  left[x] = q == nullptr ? 0 : p[x] + found.moved;
+  for (long i = 0; q != nullptr && i < vocab; ++i) left[i] = left[i] > q[i] ? left[i] - q[i] : 0.f;
+}
+
+// As the authors' code has it: where any neighbour was admitted all of the row go, from p with
+// deterministic children, from q with drawn ones (METHODS 4).
+void released_residual(const float* p, const float* q, float* left, long x, const Verdict& found,
+                       const Rule& rule, long vocab) {
+  const int32_t* near = rule.table + x * rule.row;
+  for (long i = 0; i < vocab; ++i) left[i] = q == nullptr ? p[i] : (p[i] > q[i] ? p[i] - q[i] : 0.f);
+  if (q == nullptr) left[x] = 0;
+  for (long i = 0; found.admitted > 0 && i < rule.released; ++i) left[near[i]] = q == nullptr ? 0 : p[near[i]];
+}
+
+// After a rejection p becomes the rule's residual and q loses x; left [V] is work space. Where nothing is left,
+// p stays (released: becomes uniform).
+void reject_child(float* p, float* q, float* left, long x, const Verdict& found, const Rule& rule, long vocab) {
+  (rule.released > 0 ? released_residual : paper_residual)(p, q, left, x, found, rule, vocab);
   if (normalise(left, vocab)) std::memcpy(p, left, vocab * sizeof(float));
+  else if (rule.released > 0)
+    for (long i = 0; i < vocab; ++i) p[i] = 1.f / vocab;
   if (q != nullptr) {
     q[x] = 0;
     if (!normalise(q, vocab)) std::memset(q, 0, vocab * sizeof(float));

@@ -1,5 +1,5 @@
 """All children of all nodes through the CPU kernel: `decoders.verification.test_children` in one
-call, for the rules of `decoders.kernels.relaxed.bound_of`.
+call, for the rules of `decoders.kernels.cpu.rules.rule_of`.
 
 Nodes are independent; a node's children are tested in order (METHODS 3, 4). Prefix sums in double,
 as PyTorch sums them on a CPU.
@@ -13,23 +13,24 @@ import torch
 from torch import Tensor
 
 from decoders.kernels.cpu.library import library, run
-from decoders.kernels.relaxed import KINDS, Bound, check
+from decoders.kernels.cpu.rules import NativeRule
+from decoders.kernels.relaxed import check
 from decoders.verification import Verdicts
 
 
 def native_test_children(
-    p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor, bound: Bound
+    p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor, rule: NativeRule
 ) -> Verdicts:
     """p [..., V] float32; q the same or None (deterministic children); codes [..., K] int64, valid
     [..., K] bool. Raises DecoderError for shapes that do not fit."""
-    check(p, q, codes, valid, None, bound)
+    check(p, q, codes, valid, None, rule.bound)
     vocab, children = p.shape[-1], codes.shape[-1]
     nodes, threads = p.numel() // vocab, torch.get_num_threads()
     residual = p.clone(memory_format=torch.contiguous_format)
     left = torch.empty(threads, vocab)
     used = None if q is None else q.clone(memory_format=torch.contiguous_format)
     verdicts = torch.empty(4, *codes.shape)
-    codes, valid, table = codes.contiguous(), valid.contiguous(), bound.table
+    codes, valid = codes.contiguous(), valid.contiguous()
     run(
         "judge",
         library().lantern_judge,
@@ -38,11 +39,7 @@ def native_test_children(
         ctypes.c_void_p(left.data_ptr()),
         ctypes.c_void_p(codes.data_ptr()),
         ctypes.c_void_p(valid.data_ptr()),
-        ctypes.c_void_p(None if table is None else table.data_ptr()),
-        ctypes.c_long(0 if table is None else table.stride(0)),
-        ctypes.c_int(KINDS[bound.kind]),
-        ctypes.c_float(bound.value - 1 if bound.kind == "lambda" else bound.value),
-        ctypes.c_long(bound.k),
+        ctypes.byref(rule.structure()),
         ctypes.c_long(nodes),
         ctypes.c_long(vocab),
         ctypes.c_long(children),

@@ -20,16 +20,14 @@ extern "C" {
 
 // p [M, V] becomes the residuals; q [M, V] (or null) is used up; verdicts [4, M, K]; left [threads, V].
 int lantern_judge(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
-                  const int32_t* table, long row, int kind, float value, long k, long nodes, long vocab,
-                  long children, float* verdicts, int threads) {
+                  const Rule* rule, long nodes, long vocab, long children, float* verdicts, int threads) {
   const long all = nodes * children;
-  const Rule rule{table, row, kind, value, k};
   if (!within(codes, all, vocab)) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (long m = 0; m < nodes; ++m) {
     float* at = verdicts + m * children;
     judge_node(p + m * vocab, q == nullptr ? nullptr : q + m * vocab, left + omp_get_thread_num() * vocab,
-               codes + m * children, valid + m * children, rule, vocab, children,
+               codes + m * children, valid + m * children, *rule, vocab, children,
                Judged{at, at + all, at + 2 * all, at + 3 * all});
   }
   return 0;

@@ -19,8 +19,8 @@ from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
 from decoders.kernels.cpu.layers import NativeLayers
 from decoders.kernels.cpu.library import Forward, library, run
+from decoders.kernels.cpu.rules import NativeRule, Rule
 from decoders.kernels.cpu.stepping import Head
-from decoders.kernels.relaxed import KINDS, Bound
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
 from decoders.recording import Recorder
 
@@ -61,18 +61,6 @@ class Verify(ctypes.Structure):
     ]
 
 
-class Rule(ctypes.Structure):
-    """`Rule` of acceptance.h."""
-
-    _fields_ = [
-        ("table", POINTER),
-        ("row", LONG),
-        ("kind", ctypes.c_int),
-        ("value", ctypes.c_float),
-        ("k", LONG),
-    ]
-
-
 class Settle(ctypes.Structure):
     """`Settle` of speculation.h."""
 
@@ -108,7 +96,7 @@ class Parts:
     head: Head
     image: int
     sampling: Sampling
-    bound: Bound
+    rule: NativeRule
     depth: int
     draft_calls: int
 
@@ -219,18 +207,14 @@ class NativeStep:
 
     def _prepared(self) -> Settle:
         """All of `Settle` but the draft and the cache."""
-        parts, state, record, bound = self.parts, self.state, self.state.record, self.parts.bound
+        parts, state, record = self.parts, self.state, self.state.record
         sampling, layers = parts.sampling, parts.layers
         head = layers.width // layers.heads * layers.dtype.itemsize
-        value = bound.value - 1 if bound.kind == "lambda" else bound.value
-        table = bound.table
-        rule = Rule(None, 0, KINDS[bound.kind], value, bound.k)
-        if table is not None:
-            rule.table, rule.row = table.data_ptr(), table.stride(0)
         return Settle(
             Nodes(), sampling.guidance_rows, parts.head.output.outputs, parts.depth, None,
-            self.logits[0].data_ptr(), sampling.temperature, rule, state.uniform.data_ptr(),
-            *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT, parts.image, parts.head.prefix,
+            self.logits[0].data_ptr(), sampling.temperature, parts.rule.structure(),
+            state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT,
+            parts.image, parts.head.prefix,
             state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
             None, 2 * layers.count, layers.heads, 0, head, state.told_hidden.data_ptr(),
             state.told_codes.data_ptr(), state.told_count.data_ptr(), state.told_start.data_ptr(),
