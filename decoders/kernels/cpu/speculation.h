@@ -138,9 +138,9 @@ void verify(const Verify& v) {
   {
     const int self = omp_get_thread_num(), threads = omp_get_num_threads();
     for (long r = share(f.rows, self, threads); r < share(f.rows, self + 1, threads); ++r) lay_out(v, r);
-#pragma omp barrier
+    meet(f, threads);
     work<T>(f, at, self, threads);
-#pragma omp barrier
+    meet(f, threads);
     logits_part(static_cast<const T*>(f.output), static_cast<const T*>(v.head), f.rows * f.queries, f.width,
                 v.vocab, static_cast<int>(f.rows / v.tree.batch), v.cfg, v.raw, v.logits, self, threads);
   }
