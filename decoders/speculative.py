@@ -152,11 +152,11 @@ class Speculative:
 
     def _finished(self, run: Run) -> bool:
         """Whether all rows are done; else there is room in the cache until the next look."""
-        shortest, longest = torch.stack(run.length.aminmax()).tolist()
-        needed = self._slots(longest)
+        lengths = run.length.tolist()
+        needed = self._slots(max(lengths))
         if self.execution.grows and needed > run.cache.capacity:
             run.cache = run.cache.widened(min(needed + BLOCK, run.seen.shape[1]))
-        return bool(shortest >= self.model.target.length)
+        return min(lengths) >= self.model.target.length
 
     def _slots(self, length: int) -> int:
         """Cache slots that steps until the next look may use when `length` codes are committed."""

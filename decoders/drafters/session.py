@@ -1,7 +1,7 @@
 """What a tree may ask of a drafter, and what a loop tells it.
 
 A session drafts for one batch of images. Its nodes are numbered by the tree that grows; 0 is the
-root.
+root. What a session or a tree returns lasts until its next call: memory may be used again.
 """
 
 from __future__ import annotations
