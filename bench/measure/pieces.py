@@ -186,11 +186,15 @@ def products_state(loop: Products, rows: int, device: torch.device) -> State:
     return state(device, rows, inputs)
 
 
-def native_products(net: Native, target: Native, rows: int) -> Callable[[], None]:
-    """The products of a step in the CPU kernel, by the kernel itself: of the layers of a target or
-    drafter, of a drafter's ``fc``, and of the target's head."""
+def native_products(
+    net: Native, target: Native, rows: int, queries: int, seen: int = 0
+) -> Callable[[], None]:
+    """The products with weights of R rows and T queries in the CPU kernel, by the kernel itself: of
+    the layers of a target or drafter, of a drafter's ``fc``, and of the target's head. With `seen`
+    > 0 attention over so many slots too."""
     linears = [net.project] if net is target else [net.project, target.project]
-    calls = [net.layers.products(rows), *(one.products(rows) for one in linears)]
+    calls = [net.layers.products(rows, queries, seen)]
+    calls += [one.products(rows * queries) for one in linears]
 
     def run() -> None:
         for call in calls:

@@ -15,7 +15,7 @@ from bench.records import write_atomically
 TABLE = "steps.csv"
 HEADERS = [
     "step (batch 1)", "ms", "spread", "products alone, ms", "factor", "outside products",
-    "AR steps", "MB", "Mflop", "floor, ms", "over floor",
+    "outside these and attention", "AR steps", "MB", "Mflop", "floor, ms", "over floor",
 ]  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def step_table(costs: list[StepCost], rates: MachineRates | None) -> pd.DataFram
                 "products_ms": cost.products_ms,
                 "factor": cost.factor,
                 "outside_products": cost.outside,
+                "outside_products_and_attention": cost.beside,
                 "ar_steps": cost.step_ms / costs[0].step_ms,
                 "bytes": work.bytes if isinstance(work, Work) else math.nan,
                 "operations": work.operations if isinstance(work, Work) else math.nan,
@@ -58,8 +59,9 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
     """The rows of a step table for the terminal, under HEADERS; a dash where nothing is known."""
     figures = (
         ("ms", 1, ".2f"), ("spread", 100, ".0f"), ("products_ms", 1, ".2f"), ("factor", 1, ".2f"),
-        ("outside_products", 100, ".0f"), ("ar_steps", 1, ".2f"), ("bytes", 1e-6, ".1f"),
-        ("operations", 1e-6, ".1f"), ("floor_ms", 1, ".3f"), ("over_floor", 1, ".1f"),
+        ("outside_products", 100, ".0f"), ("outside_products_and_attention", 100, ".0f"),
+        ("ar_steps", 1, ".2f"), ("bytes", 1e-6, ".1f"), ("operations", 1e-6, ".1f"),
+        ("floor_ms", 1, ".3f"), ("over_floor", 1, ".1f"),
     )  # fmt: skip
 
     def text(value: float, scale: float, form: str) -> str:

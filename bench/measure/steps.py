@@ -33,6 +33,7 @@ from bench.measure.pieces import (
 from bench.measure.rates import NOISY, MachineRates
 from bench.measure.roofline import Unknown, Work, drafter_net, target_net
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.models.native import Native
 
 ROUNDS = 60
 WARMUP = 8
@@ -49,6 +50,7 @@ class StepCost:
     nodes: int  # codes a row in the forward
     step_ms: float
     products_ms: float
+    attention_ms: float = math.nan  # the same with attention; NaN where it cannot be told apart
     spread: float = math.nan  # (90th - 10th percentile) / median of the step's repeats
     work: Work | Unknown = UNASKED
 
@@ -62,6 +64,12 @@ class StepCost:
         """Share of the step outside its linear layers (attention's two products count as outside);
         below zero where the products alone take longer, on a busy machine say."""
         return 1 - self.products_ms / self.step_ms
+
+    @property
+    def beside(self) -> float:
+        """Share of the step outside its matrix products, attention's two among them (and with them
+        the softmax between, rotation and append)."""
+        return 1 - self.attention_ms / self.step_ms
 
     @property
     def noisy(self) -> bool:
@@ -84,6 +92,7 @@ class Timed:
     step: Callable[[], Any]
     products: Callable[[], Any] | None
     work: Work | Unknown
+    attention: Callable[[], Any] | None = None  # the products and attention
 
 
 def step_costs(
@@ -107,15 +116,17 @@ def step_costs(
         seen = target.prefix + half + count
         work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
         step = _step(model, sampling, text, count)
-        alone = _products(model, target, layers, copies * count)
-        runs.append(Timed(name, count, step, alone, work))
+        alone = _products(model, target, layers, copies, count)
+        attended = _attended(model, target, copies, count, seen)
+        runs.append(Timed(name, count, step, alone, work, attended))
     for name in list(model.drafters):
         step = repeated(model, Draft(sampling), draft_state(model, sampling, text, name))
         own = model.drafters[name]  # loaded by now
         drafter = drafter_net(own, net)
         work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
-        alone = _products(model, own, own, copies)
-        runs.append(Timed(f"draft call ({name})", 1, step, alone, work))
+        alone = _products(model, own, own, copies, 1)
+        attended = _attended(model, own, copies, 1, target.prefix + half)
+        runs.append(Timed(f"draft call ({name})", 1, step, alone, work, attended))
     taken = _interleaved(runs, Clock(model.device))
     return [
         StepCost(run.name, run.nodes, *figures, work=run.work)
@@ -133,23 +144,38 @@ def _step(
     return repeated(model, Forward(model, sampling), start)
 
 
-def _products(model: ImageModel, net: Any, body: Any, rows: int) -> Callable[[], Any] | None:
-    """The products of a network's body and of the target's head on `rows` rows, by what multiplies
-    in a step; None for a plug-in whose layers are not where they are expected."""
+def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
     own, target = getattr(net, "native", None), getattr(model.target, "native", None)
-    if own is not None and target is not None:
-        return native_products(own, target, rows)
+    return None if own is None or target is None else (own, target)
+
+
+def _products(
+    model: ImageModel, net: Any, body: Any, rows: int, queries: int
+) -> Callable[[], Any] | None:
+    """The products of a network's body and of the target's head on R rows of T queries, by what
+    multiplies in a step; None for a plug-in whose layers are not where they are expected."""
+    natives = _natives(model, net)
+    if natives is not None:
+        return native_products(*natives, rows, queries)
     nets = [body, getattr(model.target, "output", None)]
     if not all(isinstance(m, nn.Module) for m in nets):
         return None
     loop = Products(nn.ModuleList(nets))
-    return repeated(model, loop, products_state(loop, rows, model.device))
+    return repeated(model, loop, products_state(loop, rows * queries, model.device))
 
 
-def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float]]:
-    """(median ms of the step, of its products, spread of the step) of each, measured in turns;
-    steps of a large model in fewer rounds."""
-    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
+def _attended(
+    model: ImageModel, net: Any, rows: int, queries: int, seen: int
+) -> Callable[[], Any] | None:
+    """The same with attention over `seen` slots; None outside the CPU kernel."""
+    natives = _natives(model, net)
+    return None if natives is None else native_products(*natives, rows, queries, seen)
+
+
+def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float]]:
+    """(median ms of the step, of its products, of those with attention, spread of the step) of
+    each, measured in turns; steps of a large model in fewer rounds."""
+    taken: list[tuple[list[float], ...]] = [([], [], []) for _ in runs]
     began = time.perf_counter()
     with torch.inference_mode():
         for turn in range(ROUNDS + WARMUP):
@@ -160,7 +186,8 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                 break
             warm = turn >= WARMUP or (turn > 1 and spent > BUDGET / 4)
             for run, times in zip(runs, taken, strict=True):
-                for work, seconds in zip((run.step, run.products), times, strict=True):
+                parts = (run.step, run.products, run.attention)
+                for work, seconds in zip(parts, times, strict=True):
                     if work is None:
                         continue
                     work()  # as in an image, what ran before is the like
@@ -170,7 +197,7 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                     clock.synchronise()
                     if warm:
                         seconds.append(time.perf_counter() - begin)
-    return [(_median_ms(a), _median_ms(b), _spread(a)) for a, b in taken]
+    return [(*map(_median_ms, times), _spread(times[0])) for times in taken]
 
 
 def _median_ms(seconds: list[float]) -> float:

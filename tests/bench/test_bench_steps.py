@@ -105,16 +105,16 @@ def test_products_run_every_linear_layer_once() -> None:
 def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None:
     """No F.linear, whose time says nothing of the kernel's."""
     multiplied: list[tuple[int, int]] = []
-    rows_of: list[int] = []
+    asked_for: list[tuple[int, ...]] = []
     linear, products = NativeLinear.products, NativeLayers.products
 
     def counted(self, rows):
         multiplied.append((self.inputs, self.outputs))
         return linear(self, rows)
 
-    def asked(self, rows):
-        rows_of.append(rows)
-        return products(self, rows)
+    def asked(self, *shape):
+        asked_for.append(shape)
+        return products(self, *shape)
 
     monkeypatch.setattr(NativeLinear, "products", counted)
     monkeypatch.setattr(NativeLayers, "products", asked)
@@ -125,9 +125,11 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
         text = model.target.cls_embedding  # its own products are PyTorch's, and not in a step
         monkeypatch.setattr(text, "forward", lambda *_: torch.zeros(2, 4, 64))
         costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1, 5))
-    assert rows_of == [2, 10, 2]
+    # R rows of T queries: AR, a root and 4 nodes, the drafter; then with attention over S slots.
+    assert asked_for == [(2, 1, 0), (2, 1, 13), (2, 5, 0), (2, 5, 17), (2, 1, 0), (2, 1, 12)]
     assert {(64, 64), (128, 64)} <= {*multiplied}  # the head, the drafter's fc
     assert all(c.products_ms > 0 and c.factor > 1 for c in costs)
+    assert all(c.attention_ms > 0 and c.beside < 1 for c in costs)
 
 
 def test_steps_run_as_the_models_backend_runs_them() -> None:

@@ -37,7 +37,7 @@ struct Forward {
   const uint8_t* mask;               // [R, T, S], nonzero where a query may look
   long mask_row, mask_query;
   float* scratch;                    // `lantern_scratch` floats
-  int products;                      // nonzero: the matrix products alone, to be timed
+  int products;                      // to be timed: 1: products with weights alone, 2: and attention
 };
 
 }  // extern "C"
@@ -204,7 +204,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     const T* row = input + (f.codes == nullptr ? m : f.codes[m]) * D;
     for (long i = 0; i < D; i += LANES) store(x + m * D + i, load(row + i));
   }
-  if (!f.products)
+  if (f.products != 1)
     for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
       open_row(f, at, r);
   meet();
@@ -217,13 +217,13 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     if (f.heads % parts == 0) {  // threads own heads, from the projections on
       const long own_heads = f.heads / parts, each = D / LANES / parts;
       for (int i = 0; i < 3; ++i) project(i * D / LANES + part * each, i * D / LANES + (part + 1) * each);
-      for (long r = r0; r < r1 && !f.products; ++r)
+      for (long r = r0; r < r1 && f.products != 1; ++r)
         for (long h = part * own_heads; h < (part + 1) * own_heads; ++h) head<T>(f, at, layer, r, h, own);
     } else {
       project(share(3 * D / LANES, part, parts), share(3 * D / LANES, part + 1, parts));
       meet();
       const long items = (r1 - r0) * f.heads;
-      for (long i = share(items, part, parts); i < share(items, part + 1, parts) && !f.products; ++i)
+      for (long i = share(items, part, parts); i < share(items, part + 1, parts) && f.products != 1; ++i)
         head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
     }
     meet();

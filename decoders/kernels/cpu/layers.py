@@ -251,18 +251,20 @@ class NativeLayers:
                 f"found {list(mask.shape)} in {mask.dtype}"
             )
 
-    def products(self, rows: int) -> Callable[[], None]:
-        """What runs the matrix products of a forward of `rows` rows and nothing else, to be timed.
-
-        They read whatever numbers the last forward has left behind.
-        """
-        x = torch.zeros(rows, 1, self.width, dtype=self.dtype)
-        nothing = torch.zeros(rows, 1, dtype=torch.long)
-        mask = torch.ones(rows, 1, 1, dtype=torch.bool)
+    def products(self, rows: int, queries: int, seen: int = 0) -> Callable[[], None]:
+        """What runs the products with weights of a forward of R rows and T queries and nothing
+        else, to be timed; with `seen` > 0 attention too, over so many slots (its rotation and
+        append with it). They read whatever numbers the last forward has left behind."""
+        width, slots = self.width, max(seen, queries)
+        x = torch.zeros(rows, queries, width, dtype=self.dtype)
+        places = torch.arange(queries).expand(rows, -1).contiguous()
+        mask = torch.ones(rows, queries, slots, dtype=torch.bool)
+        shape = (len(self._table), 2, rows, self.heads, slots, width // self.heads)
+        cache = torch.zeros(shape if seen else 0, dtype=self.dtype)
         out = torch.empty_like(x)
-        call = self.forward(x, nothing, nothing, mask, x, out)
-        call.products = 1
-        kept = (x, nothing, mask, out, self.scratch)
+        call = self.forward(x, places, places, mask, cache, out)
+        call.products = 2 if seen else 1
+        kept = (x, places, mask, cache, out, self.scratch)
         arguments = (ctypes.byref(call), ctypes.c_int(self.dtype == torch.bfloat16))
 
         def multiply(kept: tuple[Tensor, ...] = kept) -> None:
