@@ -24,10 +24,14 @@ def plain(target: Any) -> Native | None:
     own = active(target)
     if own is None or target.forced is not None:
         return None
-    kind, patched = type(target), vars(target)
-    if any(getattr(kind, n, None) is not getattr(Transformer, n) or n in patched for n in REPLACED):
-        return None
-    return own
+    return own if all(_plain(target, name) for name in REPLACED) else None
+
+
+def _plain(target: Any, name: str) -> bool:
+    """Whether a method is the transformer's, or does no more than name it (`unchanged`)."""
+    patch = vars(target).get(name)
+    own = getattr(type(target), name, None) is getattr(Transformer, name)
+    return own and (patch is None or getattr(patch, "unchanged", False))
 
 
 def parts_of(target: Any, sampling: Sampling) -> tuple[NativeLayers, Head] | None:

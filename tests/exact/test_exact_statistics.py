@@ -7,7 +7,7 @@ import torch
 
 from bench.gate import check_decoder, sampled
 from bench.gate.reference import image_law, processed, teacher_logits
-from bench.gate.small import prompts, small_model, small_sampling, small_spec
+from bench.gate.small import Real, prompts, small_model, small_sampling, small_spec
 from bench.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -116,16 +116,16 @@ def test_the_second_writing_of_the_filters_agrees(sampling):
 
 def test_the_composition_is_scaled_and_otherwise_kept():
     model = small_model(64, 3, 0)
-    spec = small_spec(composed("dynamic", lantern()), model, 1024)
+    spec = small_spec(composed("dynamic", lantern()), model, Real(1024))
     assert spec.acceptance.kwargs == {"k": 6, "delta": 0.2}
     assert spec.tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
-    tiny = small_spec(composed("dynamic", lantern()), MODEL, 1024)
+    tiny = small_spec(composed("dynamic", lantern()), MODEL, Real(1024))
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
     default = PartSpec("decoders.acceptance.lantern.Lantern")  # k = 100 where none is given
-    assert small_spec(composed("chain", default), model, 1024).acceptance.kwargs == {"k": 6}
-    assert small_sampling(Sampling(top_k=1000), 64, 16384).top_k == 4
-    assert small_sampling(SAMPLING, 64, 1024) == SAMPLING
+    assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 6}
+    assert small_sampling(Sampling(top_k=1000), 64, Real(16384)).top_k == 4
+    assert small_sampling(SAMPLING, 64, Real()) == SAMPLING
 
 
 def test_the_report_says_that_k_was_scaled():
