@@ -150,6 +150,7 @@ def _then(make: Callable[..., Any], after: Callable[[Any], Any]) -> Callable[...
     def call(*args: Any, **kwargs: Any) -> Any:
         return after(make(*args, **kwargs))
 
+    call.unchanged = True  # type: ignore[attr-defined]  # but for names
     return call
 
 
