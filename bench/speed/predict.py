@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from bench.console import progress
 from bench.errors import BenchError, ConfigError, unknown
 from bench.folder import differences, read_identity
 from bench.measure.device import provenance
+from bench.outcome import Failure, attempt
 from bench.own_settings import at_least
 from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
 from bench.speed.measured import seconds_by_prompt
@@ -37,10 +40,11 @@ from bench.speed.model import (
     shallower,
     step_seconds,
 )
-from bench.speed.parts import shape_of
+from bench.speed.parts import Workshop, shape_of
 from bench.study import Cell
 from decoders.api import ImageModel
 from decoders.compose import build_decoder
+from decoders.trees.chain import Chain
 from metrics.latency import speedup
 from metrics.stats import Interval
 
@@ -140,7 +144,7 @@ def rows_of(
         eager = getattr(model.execution, "name", "eager") == "eager"
         costs = "steps" if eager else "images"
     out: list[Row] = []
-    drafting = [c for c in cells if c.entry.spec.tree is not None]
+    drafting = [c for c in cells if c.entry.spec.tree is not None and _enough(c, rows)]
     with progress(len(drafting), "costs", unit="decoder") as bar:
         for base in (c for c in cells if c.entry.baseline):
             mine = [c for c in drafting if c.sampling == base.sampling]
@@ -152,6 +156,14 @@ def rows_of(
             )
             out += found
     return out
+
+
+def _enough(cell: Cell, rows: pd.DataFrame) -> bool:
+    """Whether the decoder timed so many images that its row means something; else a warning."""
+    name, found = cell.entry.name, int((rows.decoder == cell.entry.name).sum())
+    if found < FEWEST:
+        log.warning("%s timed %d images, %d are needed", name, found, FEWEST)
+    return found >= FEWEST
 
 
 @dataclass(frozen=True)
@@ -168,32 +180,46 @@ class _Section:
     def by_pieces(self, cells: Sequence[Cell], bar: Any) -> list[Row]:
         """Costs from steps alone, measured once for each drafter."""
         out: list[Row] = []
-        built = {c.key: build_decoder(self.model, c.entry.spec, c.sampling) for c in cells}
-        shapes = {key: shape_of(decoder.tree) for key, decoder in built.items()}  # type: ignore[attr-defined]
+        built: dict[str, Any] = {
+            c.entry.name: build_decoder(self.model, c.entry.spec, c.sampling) for c in cells
+        }
         text = self.model.text.encode([self.prompt])
-        curves: dict[str, StepCosts] = {}
+        costs: dict[str, StepCosts] = {}
         for cell in cells:
-            bar.set_postfix_str(cell.entry.name, False)
-            same = [c for c in cells if c.entry.spec.drafter == cell.entry.spec.drafter]
-            key = str(cell.entry.spec.drafter)
-            if key not in curves:
-                drafter = built[cell.key].drafter  # type: ignore[attr-defined]
-                every = [built[c.key].tree for c in same]  # type: ignore[attr-defined]
-                curves[key] = piece_by_piece(self.model, drafter, cell.sampling, text, every)
-            pieces, shape = curves[key], shapes[cell.key]
+            name, drafter = cell.entry.name, str(cell.entry.spec.drafter)
+            bar.set_postfix_str(name, False)
             recorded = recorded_step(self._mine(cell))
             if math.isnan(recorded.accept):
                 raise SpeedError(
-                    f"the rows of {cell.entry.name} do not tell the parts of a step apart (it was "
-                    "one launch); set predict.costs=images"
+                    f"the rows of {name} do not tell the parts of a step apart (it was one launch);"
+                    " set predict.costs=images"
                 )
+            if drafter not in costs:
+                same = [c for c in cells if str(c.entry.spec.drafter) == drafter]
+                loops = [self._loops(c, built[c.entry.name]) for c in same]
+                costs[drafter] = piece_by_piece(self.model, dict(ChainMap(*loops)), text)
+            pieces, shape = costs[drafter], shape_of(built[name].tree)
             baseline = Baseline(pieces.prefill, pieces.ar)
-            step = step_seconds(pieces, shape, pieces.grow[shape.name], recorded.accept)
-            out += self._row(cell, shape, baseline, step, recorded)
+            step = step_seconds(pieces, name, recorded.accept)
+            out.append(self._row(cell, shape, baseline, step, recorded))
             if self.told.shorter and shape.chain:
                 out += self._best_chain(cell, shape, baseline, pieces, recorded)
             bar.update()
         return out
+
+    def _loops(self, cell: Cell, decoder: Any) -> dict[str, tuple[Any, int]]:
+        """The decoder and, where it drafts a chain, the same with fewer levels, unless its loop
+        refuses them; by name, with the codes that a step commits."""
+        name, shape = cell.entry.name, shape_of(decoder.tree)
+        committed = max(1, round(float(self._mine(cell).mal.mean())))
+        found = {name: (decoder, committed)}
+        if self.told.shorter and shape.chain:
+            shop = Workshop(self.model, cell.sampling, cell.entry.spec.loop, decoder.drafter)
+            for depth in range(1, shape.depth):
+                made = attempt(partial(shop.decoder, Chain(depth=depth), decoder.rule))
+                if not isinstance(made, Failure):
+                    found[_cut(name, depth)] = made, min(committed, depth + 1)
+        return found
 
     def by_images(self, cells: Sequence[Cell], bar: Any) -> list[Row]:
         """Costs from whole images."""
@@ -209,7 +235,7 @@ class _Section:
             bar.set_postfix_str(cell.entry.name, False)
             decoder, step = timed(cell)
             recorded = recorded_step(self._mine(cell))
-            out += self._row(cell, shape_of(decoder.tree), baseline, step, recorded)
+            out += [self._row(cell, shape_of(decoder.tree), baseline, step, recorded)]
             bar.update()
         return out
 
@@ -223,18 +249,15 @@ class _Section:
         baseline: Baseline,
         step: StepSeconds,
         recorded: StepSeconds,
-    ) -> list[Row]:
-        """The decoder's row; none where it timed too few images."""
+    ) -> Row:
+        """The decoder's row."""
         mine = self._mine(cell)
-        if len(mine) < FEWEST:
-            log.warning("%s timed %d images, %d are needed", cell.entry.name, len(mine), FEWEST)
-            return []
         reached = reach(mine.accepted, shape.depth)
         made = predict(baseline, step, reached, self.model.target.length)
         theirs = self.rows[self.rows.decoder == self.base.entry.name]
         found = speedup(seconds_by_prompt(theirs), seconds_by_prompt(mine))
         ar = self._ar(baseline)
-        return [Row(cell.entry.name, shape.name, made, found, step, recorded, ar)]
+        return Row(cell.entry.name, shape.name, made, found, step, recorded, ar)
 
     def _ar(self, baseline: Baseline) -> tuple[str, float, float]:
         name = self.base.entry.name
@@ -249,22 +272,23 @@ class _Section:
         recorded: StepSeconds,
     ) -> list[Row]:
         """The chain of fewer levels that would be fastest: its acceptance is that of the recorded
-        chain's first levels, its acceptance step is taken to cost the same, growing its share."""
-        mine = self._mine(cell)
-        if len(mine) < FEWEST:
-            return []
-        reached, nan = reach(mine.accepted, shape.depth), math.nan
-        grow = pieces.grow[shape.name]
+        chain's first levels, its acceptance step is taken to cost the same."""
+        name, reached = cell.entry.name, reach(self._mine(cell).accepted, shape.depth)
+        ran, ar = Interval(math.nan, math.nan, math.nan), self._ar(baseline)
         found: list[Row] = []
         for depth in range(1, shape.depth):
-            paths = tuple((0,) * n for n in range(1, depth + 1))
-            name = f"chain(depth={depth}), not run"
-            cut = TreeShape(name, depth, depth, 1, (1,) * (depth - 1), paths)
-            step = step_seconds(pieces, cut, grow * depth / shape.depth, recorded.accept)
+            if _cut(name, depth) not in pieces.draft:
+                continue
+            step = step_seconds(pieces, _cut(name, depth), recorded.accept)
             made = predict(baseline, step, shallower(reached, depth), self.model.target.length)
-            ran, ar = Interval(nan, nan, nan), self._ar(baseline)
-            found.append(Row(cell.entry.name, name, made, ran, step, recorded, ar))
+            tree = f"chain(depth={depth}), not run"
+            found.append(Row(name, tree, made, ran, step, recorded, ar))
         return [max(found, key=lambda row: row.prediction.speedup)] if found else []
+
+
+def _cut(name: str, depth: int) -> str:
+    """What the costs call a decoder's chain of fewer levels."""
+    return f"{name}, {depth} levels"
 
 
 def recorded_step(rows: pd.DataFrame) -> StepSeconds:
