@@ -219,7 +219,7 @@ def native_products(net: Native, target: Native, rows: int) -> Callable[[], None
     return run
 
 
-def repeated(model: ImageModel, loop: Any, start: State) -> Callable[[], Any]:
+def repeated(model: ImageModel, loop: Any, start: Any) -> Callable[[], Any]:
     """A call that runs the loop's piece once more on its state, as the model's backend runs it."""
     backend = model.execution or execution("eager")
     run = backend.begin(loop, start)
