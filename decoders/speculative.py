@@ -124,6 +124,19 @@ class Speculative:
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
 
+    def standing(self, text: TextFeatures, noise: Noise, place: int, told: int) -> Run:
+        """A run whose next code is at `place`, `told` of those before it committed by its last step
+        and not yet read by the drafter; caches are as large as they are there and empty behind the
+        prefix: pieces of its step can be timed."""
+        run = self._begin(text, noise, 0)
+        run.length.fill_(place)
+        run.told.count.fill_(told)
+        run.told.start.fill_(place - told)
+        run.told.hidden.copy_(run.told.hidden[:, :1].clone())
+        capacity = min(self._slots(place) + BLOCK // 2, run.seen.shape[1])
+        run.cache = run.cache.widened(max(run.cache.capacity, capacity))
+        return run
+
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
         run = self._begin(text, noise.to(self.model.device), pairs)

@@ -1,8 +1,8 @@
 """Parts of a decoding step as loops of one piece, so that a backend runs them as it runs a step.
 
 A backend (`decoders.backends.execution`) takes a loop, whose piece reads and changes the tensors of
-a state; here they are the verification of a tree, a drafter call, and matrix products alone. An AR
-step is the decoder's own.
+a state; here they are a drafter call, matrix products alone, and what a decoder's own step is made
+of.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.autoregressive import Autoregressive
 from decoders.backends.execution import Piece, execution
-from decoders.distribution import code_logits, probabilities
+from decoders.cache import BLOCK
+from decoders.distribution import probabilities
 from decoders.models.native import Native
 from decoders.noise import Noise, sample
+from decoders.speculative import Speculative
 from decoders.timing import Stopwatch
+from decoders.trees.chain import Chain
 
 AHEAD = 8  # steps that an AR decoder takes before it is put back
 
@@ -42,36 +46,49 @@ class State:
     shape: int
     tensors: dict[str, Tensor]
     record: Record
-    cache: Any = None
     session: Any = None
     pairs: None = None  # nothing is recorded
 
 
 def state(device: torch.device, shape: int, tensors: dict[str, Tensor], **parts: Any) -> State:
-    """The state of a piece on a device; parts: its cache or its drafter's session."""
+    """The state of a piece on a device; parts: its drafter's session."""
     record = Record(torch.zeros(1, dtype=torch.long, device=device))
     return State(Stopwatch(device), shape, tensors, record, **parts)
 
 
 @dataclass
-class Forward:
-    """Target forward, guidance, distributions and samples: the verification of a tree."""
+class Again:
+    """A piece of a loop's step by itself, given what the pieces before it have left."""
 
-    model: ImageModel
-    sampling: Sampling
+    phase: str
+    piece: Callable[..., tuple[Any, ...]]
+    left: tuple[Any, ...] = ()
     prepared: dict[Any, Any] = field(default_factory=dict)
 
     def pieces(self) -> list[Piece]:
-        return [("verify", self.step)]
+        return [(self.phase, self.step)]
 
-    def step(self, run: State) -> tuple[Tensor]:
-        target, given = self.model.target, run.tensors
-        hidden = target.forward_codes(
-            given["codes"], given["grid"], given["slots"], given["mask"], run.cache
-        )
-        places = given["grid"][:1] + 1  # [1, T]
-        logits = code_logits(target, hidden, self.sampling.cfg, places)  # [1, T, V]
-        return (drawn(logits, self.sampling, given["u"]),)
+    def step(self, run: Any) -> tuple[Any, ...]:
+        return self.piece(run, *self.left)
+
+
+@dataclass
+class Silent:
+    """A drafter, and its session of one image, that costs nothing and says the same to everything:
+    where the target alone is timed."""
+
+    root_code: Tensor  # [1] int64
+    logits: Tensor  # [1, V] float32
+    calls: int = 0
+
+    def begin(self, *_: Any) -> Silent:
+        return self
+
+    def advance(self, *_: Any) -> Tensor:
+        return self.logits
+
+    def expand(self, codes: Tensor, *_: Any) -> Tensor:
+        return self.logits[:, None].expand(-1, codes.shape[1], -1)  # [1, w, V]
 
 
 @dataclass
@@ -119,33 +136,12 @@ def drawn(logits: Tensor, sampling: Sampling, u: Tensor) -> Tensor:
     return p.argmax(-1) if sampling.greedy else sample(p, u)
 
 
-def forward_state(model: ImageModel, sampling: Sampling, text: TextFeatures, count: int) -> State:
-    """Half-way through an image: a filled prefix, and `count` codes a row to run on."""
-    target: Any = model.target
-    copies, device, place = sampling.guidance_rows, model.device, target.length // 2
-    cache = target.new_cache(copies, target.prefix + target.length + count)
-    target.prefill(text, copies, cache)
-    grid = place + torch.arange(count, device=device).expand(copies, -1)  # [G, T]
-    seen = F.pad(text.row_mask(copies), (0, place + count), value=True)  # [G, S so far]
-    mask = F.pad(seen, (0, cache.capacity - seen.shape[1]))[:, None]  # [G, 1, S]
-    tensors = {
-        "codes": torch.zeros(copies, count, dtype=torch.long, device=device),
-        "grid": grid.contiguous(),
-        "slots": target.prefix + grid,
-        "mask": mask.expand(-1, count, -1).contiguous(),  # [G, T, S]
-        "u": torch.full((1, count), 0.5, device=device),
-    }
-    return state(device, count, tensors, cache=cache)
-
-
-def ar_step(
-    model: ImageModel, sampling: Sampling, text: TextFeatures, capacity: int
-) -> Callable[[], Any]:
-    """A call that takes the next step of an AR decoder half-way through an image, with a cache of
-    `capacity` slots. It goes back after a few steps, which a median does not see."""
+def ar_step(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Callable[[], Any]:
+    """A call that takes the next step of an AR decoder half-way through an image, with a cache as
+    large as it is there. It goes back after a few steps, which a median does not see."""
     loop, target = Autoregressive(model, sampling), model.target
-    half, noise = target.length // 2, Noise.for_prompts(0, ["a step"], target.length)
-    run = loop.standing(text, noise.to(model.device), half, capacity)
+    half = target.length // 2
+    run = loop.standing(text, _noise(model), half, target.prefix + half + BLOCK // 2)
     run = loop.execution.begin(loop, run)
     ahead = itertools.cycle(range(min(AHEAD, target.length - half)))
 
@@ -156,6 +152,30 @@ def ar_step(
         loop.execution.step(loop, run)
 
     return step
+
+
+def speculative_step(loop: Speculative, text: TextFeatures, told: int) -> list[Callable[[], Any]]:
+    """Two calls, half-way through an image: one drafts as the loop does after a step that committed
+    `told` codes, the other verifies what was drafted."""
+    half = loop.model.target.length // 2
+    run = loop.standing(text, _noise(loop.model), half, min(told, half))
+    (_, draft), (_, verify), *_ = loop.pieces()
+    pieces = Again("draft", draft), Again("verify", verify, draft(run))
+    return [repeated(loop.model, piece, run) for piece in pieces]
+
+
+def verification(
+    model: ImageModel, sampling: Sampling, text: TextFeatures, nodes: int
+) -> Callable[[], Any]:
+    """A call that verifies a chain of `nodes` nodes, as `speculative_step` does."""
+    code = torch.zeros(1, dtype=torch.long, device=model.device)
+    silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
+    loop = Speculative(model, sampling, silent, Chain(depth=nodes), Exact())
+    return speculative_step(loop, text, 1)[1]
+
+
+def _noise(model: ImageModel) -> Noise:
+    return Noise.for_prompts(0, ["a step"], model.target.length).to(model.device)
 
 
 def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name: str) -> State:
@@ -203,7 +223,7 @@ def native_products(
     return run
 
 
-def repeated(model: ImageModel, loop: Any, start: State) -> Callable[[], Any]:
+def repeated(model: ImageModel, loop: Any, start: Any) -> Callable[[], Any]:
     """A call that runs the loop's piece once more on its state, as the model's backend runs it."""
     backend = model.execution or execution("eager")
     run = backend.begin(loop, start)

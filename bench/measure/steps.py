@@ -21,14 +21,13 @@ from torch import nn
 from bench.measure.clock import Clock
 from bench.measure.pieces import (
     Draft,
-    Forward,
     Products,
     ar_step,
     draft_state,
-    forward_state,
     native_products,
     products_state,
     repeated,
+    verification,
 )
 from bench.measure.rates import NOISY, MachineRates
 from bench.measure.roofline import Unknown, Work, drafter_net, target_net
@@ -103,9 +102,11 @@ def step_costs(
 ) -> list[StepCost]:
     """Costs of an AR step (1 node), of verifying trees of several sizes, and of a drafter call.
 
-    Half-way through an image; text is one encoded prompt. A step is forward, guidance, distribution
-    and sample, run as the model's backend runs one (eager, compiled, as a graph, in the CPU
-    kernel), and so are the matrix products alone; the caption network is not part of it.
+    Half-way through an image; text is one encoded prompt. An AR step is forward, guidance,
+    distribution and sample, a drafter call too; a verification is what the speculative loop charges
+    to one: forward and guidance. All are run as the model's backend runs them (eager, compiled, as
+    a graph, in the CPU kernel), and so are the matrix products alone; the caption network is not
+    part of it.
     """
     target: Any = model.target
     copies, half, net = sampling.guidance_rows, target.length // 2, target_net(model)
@@ -139,9 +140,8 @@ def _step(
 ) -> Callable[[], Any]:
     """An AR step, or the verification of a root and count - 1 nodes."""
     if count == 1:
-        return ar_step(model, sampling, text, model.target.prefix + model.target.length)
-    start = forward_state(model, sampling, text, count)
-    return repeated(model, Forward(model, sampling), start)
+        return ar_step(model, sampling, text)
+    return verification(model, sampling, text, count - 1)
 
 
 def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:

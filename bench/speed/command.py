@@ -31,7 +31,8 @@ def cmd_predict(words: Sequence[str]) -> int:
     from bench.runner import load_model
     from bench.speed.measured import write_csv
     from bench.speed.plots import predicted_plot
-    from bench.speed.predict import PredictConfig, frame, read_run, rows_of, same_machine
+    from bench.speed.predict import PredictConfig, frame, rows_of
+    from bench.speed.recorded import read_run, same_machine
     from bench.study import cells
 
     told, rest = own_settings(PredictConfig, "predict", words)

@@ -10,14 +10,12 @@ out.
     speed-up       = image of AR / image of the decoder            ~ MAL x t_AR / t_step
 
 `steps` is exact under steps that are drawn independently from the recorded lengths: it knows that
-an image's last step is cut by its end, and that a batch waits for its slowest row. Costs of sizes
-that were not measured lie on straight lines between those that were; outside of them is an error.
+an image's last step is cut by its end, and that a batch waits for its slowest row.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,70 +29,29 @@ NEVER = 1e-12  # probability of an unfinished row below which the rest of the su
 
 
 class SpeedError(BenchError):
-    """A prediction that cannot be made: a size outside those measured, no acceptance that deep."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds by size, measured at some sizes (ascending), straight lines between them."""
-
-    what: str
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        rising = all(a < b for a, b in pairwise(self.sizes))
-        if not self.sizes or len(self.sizes) != len(self.seconds) or not rising:
-            raise SpeedError(
-                f"{self.what}: expected rising sizes with a time each, found {self.sizes} and "
-                f"{len(self.seconds)} times"
-            )
-        if not all(0 < s < float("inf") for s in self.seconds):
-            raise SpeedError(f"{self.what}: seconds must be positive, found {self.seconds}")
-
-    def at(self, size: int) -> float:
-        """Seconds at a size. SpeedError outside the measured range: nothing is extrapolated."""
-        if not self.sizes[0] <= size <= self.sizes[-1]:
-            raise SpeedError(
-                f"{self.what} was measured for {self.sizes[0]} to {self.sizes[-1]} codes, not for "
-                f"{size}; measure that size too"
-            )
-        right = bisect_left(self.sizes, size)
-        if self.sizes[right] == size:
-            return self.seconds[right]
-        (a, b), (x, y) = self.sizes[right - 1 : right + 1], self.seconds[right - 1 : right + 1]
-        return x + (y - x) * (size - a) / (b - a)
+    """A prediction that cannot be made: a step that cannot be timed, no acceptance that deep."""
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of the parts of a step at batch 1, by size.
-
-    ar: a whole AR step. verify: target forward with its distributions, by codes a row (N + 1).
-    advance: the drafter takes in committed codes, by their number (D + 1). draft: the drafter goes
-    on from w nodes, by w. grow: what a tree takes beside that, by its name. prefill: of the target;
-    begin: of the drafter (its prefix).
-    """
+    """Seconds at batch 1. ar: a whole AR step; prefill: of the target; begin: of the drafter (its
+    prefix); draft, verify: of a step, by the decoder's name."""
 
     ar: float
-    verify: Curve
-    advance: Curve
-    draft: Curve
-    grow: Mapping[str, float]
     prefill: float
     begin: float
+    draft: Mapping[str, float]
+    verify: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """What a tree asks of a step. nodes: N; depth: D; branching: K; expands: nodes that each call
-    of the drafter goes on from; paths: None where the shape is not fixed."""
+    """A tree. nodes: N; depth: D; branching: K; paths: None where the shape is not fixed."""
 
     name: str
     nodes: int
     depth: int
     branching: int
-    expands: tuple[int, ...]
     paths: Paths | None
 
     @property
@@ -225,19 +182,10 @@ def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> flo
     return steps
 
 
-def step_seconds(costs: StepCosts, shape: TreeShape, grow: float, accept: float) -> StepSeconds:
-    """A step with this tree: what was committed taken in, a drafter's call for every level and
-    `grow` seconds for drawing and ordering the nodes; the verification of N + 1 codes; `accept`
-    seconds for verdicts, walk, commit and bookkeeping."""
-    draft = costs.advance.at(shape.depth + 1) + sum(map(costs.draft.at, shape.expands)) + grow
-    verify = costs.verify.at(shape.nodes + 1)
-    return StepSeconds(
-        prefill=costs.prefill + costs.begin,
-        step=draft + verify + accept,
-        draft=draft,
-        verify=verify,
-        accept=accept,
-    )
+def step_seconds(costs: StepCosts, name: str, accept: float) -> StepSeconds:
+    """A step of the decoder `name`; `accept` seconds for verdicts, walk, commit and bookkeeping."""
+    draft, verify = costs.draft[name], costs.verify[name]
+    return StepSeconds(costs.prefill + costs.begin, draft + verify + accept, draft, verify, accept)
 
 
 def predict(

@@ -6,7 +6,6 @@ seconds to make, and hundreds of candidates share a handful of rules and trees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,25 +37,7 @@ class Workshop:
 
 
 def shape_of(tree: Any) -> TreeShape:
-    """What a built tree asks of a step.
-
-    A tree of fixed shape (`paths`) has a call of the drafter for every level but the last, from the
-    nodes that have children; any other one is taken to go on from equally many nodes at every level
-    (`decoders.drafters.session.Tree`: session_nodes).
-    """
+    """The shape of a built tree; `paths` are those of a tree that has the same in every step."""
     paths = getattr(tree, "paths", None)
-    if paths is None:
-        calls = tree.depth - 1
-        expands = (tree.session_nodes // calls,) * calls if calls else ()
-        return TreeShape(str(tree), tree.nodes, tree.depth, tree.branching, expands, None)
-    fixed = tuple(tuple(path) for path in paths)
-    return TreeShape(
-        str(tree), tree.nodes, tree.depth, tree.branching, _parents_by_level(fixed), fixed
-    )
-
-
-def _parents_by_level(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Nodes with children at levels 1..D - 1."""
-    depth = max(map(len, paths))
-    parents = {path[:-1] for path in paths}
-    return tuple(sum(len(p) == level for p in parents) for level in range(1, depth))
+    fixed = None if paths is None else tuple(tuple(path) for path in paths)
+    return TreeShape(str(tree), tree.nodes, tree.depth, tree.branching, fixed)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from bench import records
 from bench.config import StudyConfig
 from bench.console import progress
-from bench.errors import BenchError, ConfigError, unknown
-from bench.folder import differences, read_identity
-from bench.measure.device import provenance
+from bench.errors import ConfigError, unknown
+from bench.outcome import Failure, attempt
 from bench.own_settings import at_least
 from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
 from bench.speed.measured import seconds_by_prompt
@@ -37,10 +36,12 @@ from bench.speed.model import (
     shallower,
     step_seconds,
 )
-from bench.speed.parts import shape_of
+from bench.speed.parts import Workshop, shape_of
+from bench.speed.recorded import recorded_step
 from bench.study import Cell
 from decoders.api import ImageModel
 from decoders.compose import build_decoder
+from decoders.trees.chain import Chain
 from metrics.latency import speedup
 from metrics.stats import Interval
 
@@ -88,41 +89,6 @@ class Row:
         return self.prediction.speedup / self.measured.value - 1
 
 
-def read_run(config: StudyConfig) -> pd.DataFrame:
-    """Latency rows of the study's folder that came out. Raises BenchError: no run there, of another
-    configuration, unfinished or damaged, without latency rows."""
-    folder = Path(config.run_dir)
-    found = read_identity(folder)
-    if found["config_hash"] != config.hash:
-        raise ConfigError(
-            f"{folder} was made with other settings (there -> here): "
-            f"{differences(found['config'], config.measured())}; name its study and the overrides "
-            "that it was run with"
-        )
-    path = folder / "records.parquet"
-    if not path.is_file():
-        raise BenchError(f"{folder} holds no finished run; `python -m bench run` finishes it")
-    rows = records.read(path)
-    if rows is None:
-        raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
-    ok = rows.to_pandas()
-    ok = ok[(ok.status == "ok") & (ok.protocol == "latency")]
-    if ok.empty:
-        raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
-    return ok
-
-
-def same_machine(config: StudyConfig, model: ImageModel) -> None:
-    """ConfigError where the run was made on another machine than this one."""
-    theirs = read_identity(Path(config.run_dir))["machine"]
-    ours = provenance(model.device).machine()
-    if theirs != ours:
-        raise ConfigError(
-            f"{config.run_dir} was made on another machine (there -> here): "
-            f"{differences(theirs, ours)}; costs are to be measured on the machine of the run"
-        )
-
-
 def rows_of(
     config: StudyConfig,
     told: PredictConfig,
@@ -140,7 +106,7 @@ def rows_of(
         eager = getattr(model.execution, "name", "eager") == "eager"
         costs = "steps" if eager else "images"
     out: list[Row] = []
-    drafting = [c for c in cells if c.entry.spec.tree is not None]
+    drafting = [c for c in cells if c.entry.spec.tree is not None and _enough(c, rows)]
     with progress(len(drafting), "costs", unit="decoder") as bar:
         for base in (c for c in cells if c.entry.baseline):
             mine = [c for c in drafting if c.sampling == base.sampling]
@@ -152,6 +118,14 @@ def rows_of(
             )
             out += found
     return out
+
+
+def _enough(cell: Cell, rows: pd.DataFrame) -> bool:
+    """Whether the decoder timed so many images that its row means something; else a warning."""
+    name, found = cell.entry.name, int((rows.decoder == cell.entry.name).sum())
+    if found < FEWEST:
+        log.warning("%s timed %d images, %d are needed", name, found, FEWEST)
+    return found >= FEWEST
 
 
 @dataclass(frozen=True)
@@ -168,32 +142,46 @@ class _Section:
     def by_pieces(self, cells: Sequence[Cell], bar: Any) -> list[Row]:
         """Costs from steps alone, measured once for each drafter."""
         out: list[Row] = []
-        built = {c.key: build_decoder(self.model, c.entry.spec, c.sampling) for c in cells}
-        shapes = {key: shape_of(decoder.tree) for key, decoder in built.items()}  # type: ignore[attr-defined]
+        built: dict[str, Any] = {
+            c.entry.name: build_decoder(self.model, c.entry.spec, c.sampling) for c in cells
+        }
         text = self.model.text.encode([self.prompt])
-        curves: dict[str, StepCosts] = {}
+        costs: dict[str, StepCosts] = {}
         for cell in cells:
-            bar.set_postfix_str(cell.entry.name, False)
-            same = [c for c in cells if c.entry.spec.drafter == cell.entry.spec.drafter]
-            key = str(cell.entry.spec.drafter)
-            if key not in curves:
-                drafter = built[cell.key].drafter  # type: ignore[attr-defined]
-                every = [built[c.key].tree for c in same]  # type: ignore[attr-defined]
-                curves[key] = piece_by_piece(self.model, drafter, cell.sampling, text, every)
-            pieces, shape = curves[key], shapes[cell.key]
+            name, drafter = cell.entry.name, str(cell.entry.spec.drafter)
+            bar.set_postfix_str(name, False)
             recorded = recorded_step(self._mine(cell))
             if math.isnan(recorded.accept):
                 raise SpeedError(
-                    f"the rows of {cell.entry.name} do not tell the parts of a step apart (it was "
-                    "one launch); set predict.costs=images"
+                    f"the rows of {name} do not tell the parts of a step apart (it was one launch);"
+                    " set predict.costs=images"
                 )
+            if drafter not in costs:
+                same = [c for c in cells if str(c.entry.spec.drafter) == drafter]
+                loops = [self._loops(c, built[c.entry.name]) for c in same]
+                costs[drafter] = piece_by_piece(self.model, dict(ChainMap(*loops)), text)
+            pieces, shape = costs[drafter], shape_of(built[name].tree)
             baseline = Baseline(pieces.prefill, pieces.ar)
-            step = step_seconds(pieces, shape, pieces.grow[shape.name], recorded.accept)
-            out += self._row(cell, shape, baseline, step, recorded)
+            step = step_seconds(pieces, name, recorded.accept)
+            out.append(self._row(cell, shape, baseline, step, recorded))
             if self.told.shorter and shape.chain:
                 out += self._best_chain(cell, shape, baseline, pieces, recorded)
             bar.update()
         return out
+
+    def _loops(self, cell: Cell, decoder: Any) -> dict[str, tuple[Any, int]]:
+        """The decoder and, where it drafts a chain, the same with fewer levels, unless its loop
+        refuses them; by name, with the codes that a step commits."""
+        name, shape = cell.entry.name, shape_of(decoder.tree)
+        committed = max(1, round(float(self._mine(cell).mal.mean())))
+        found = {name: (decoder, committed)}
+        if self.told.shorter and shape.chain:
+            shop = Workshop(self.model, cell.sampling, cell.entry.spec.loop, decoder.drafter)
+            for depth in range(1, shape.depth):
+                made = attempt(partial(shop.decoder, Chain(depth=depth), decoder.rule))
+                if not isinstance(made, Failure):
+                    found[_cut(name, depth)] = made, min(committed, depth + 1)
+        return found
 
     def by_images(self, cells: Sequence[Cell], bar: Any) -> list[Row]:
         """Costs from whole images."""
@@ -209,7 +197,7 @@ class _Section:
             bar.set_postfix_str(cell.entry.name, False)
             decoder, step = timed(cell)
             recorded = recorded_step(self._mine(cell))
-            out += self._row(cell, shape_of(decoder.tree), baseline, step, recorded)
+            out += [self._row(cell, shape_of(decoder.tree), baseline, step, recorded)]
             bar.update()
         return out
 
@@ -223,18 +211,15 @@ class _Section:
         baseline: Baseline,
         step: StepSeconds,
         recorded: StepSeconds,
-    ) -> list[Row]:
-        """The decoder's row; none where it timed too few images."""
+    ) -> Row:
+        """The decoder's row."""
         mine = self._mine(cell)
-        if len(mine) < FEWEST:
-            log.warning("%s timed %d images, %d are needed", cell.entry.name, len(mine), FEWEST)
-            return []
         reached = reach(mine.accepted, shape.depth)
         made = predict(baseline, step, reached, self.model.target.length)
         theirs = self.rows[self.rows.decoder == self.base.entry.name]
         found = speedup(seconds_by_prompt(theirs), seconds_by_prompt(mine))
         ar = self._ar(baseline)
-        return [Row(cell.entry.name, shape.name, made, found, step, recorded, ar)]
+        return Row(cell.entry.name, shape.name, made, found, step, recorded, ar)
 
     def _ar(self, baseline: Baseline) -> tuple[str, float, float]:
         name = self.base.entry.name
@@ -249,41 +234,23 @@ class _Section:
         recorded: StepSeconds,
     ) -> list[Row]:
         """The chain of fewer levels that would be fastest: its acceptance is that of the recorded
-        chain's first levels, its acceptance step is taken to cost the same, growing its share."""
-        mine = self._mine(cell)
-        if len(mine) < FEWEST:
-            return []
-        reached, nan = reach(mine.accepted, shape.depth), math.nan
-        grow = pieces.grow[shape.name]
+        chain's first levels, its acceptance step is taken to cost the same."""
+        name, reached = cell.entry.name, reach(self._mine(cell).accepted, shape.depth)
+        ran, ar = Interval(math.nan, math.nan, math.nan), self._ar(baseline)
         found: list[Row] = []
         for depth in range(1, shape.depth):
-            paths = tuple((0,) * n for n in range(1, depth + 1))
-            name = f"chain(depth={depth}), not run"
-            cut = TreeShape(name, depth, depth, 1, (1,) * (depth - 1), paths)
-            step = step_seconds(pieces, cut, grow * depth / shape.depth, recorded.accept)
+            if _cut(name, depth) not in pieces.draft:
+                continue
+            step = step_seconds(pieces, _cut(name, depth), recorded.accept)
             made = predict(baseline, step, shallower(reached, depth), self.model.target.length)
-            ran, ar = Interval(nan, nan, nan), self._ar(baseline)
-            found.append(Row(cell.entry.name, name, made, ran, step, recorded, ar))
+            tree = f"chain(depth={depth}), not run"
+            found.append(Row(name, tree, made, ran, step, recorded, ar))
         return [max(found, key=lambda row: row.prediction.speedup)] if found else []
 
 
-def recorded_step(rows: pd.DataFrame) -> StepSeconds:
-    """Mean seconds of a step's parts as a run's rows have them; NaN where they were not told apart
-    (a step that is one launch)."""
-    steps = float(rows.nfe.sum())
-
-    def part(name: str) -> float:
-        total = float(rows[f"seconds_{name}"].sum())
-        return total / steps if total > 0 else math.nan
-
-    whole = float((rows.seconds_total - rows.seconds_prefill).sum()) / steps
-    return StepSeconds(
-        prefill=float(rows.seconds_prefill.mean()),
-        step=whole,
-        draft=part("draft"),
-        verify=part("verify"),
-        accept=part("accept"),
-    )
+def _cut(name: str, depth: int) -> str:
+    """What the costs call a decoder's chain of fewer levels."""
+    return f"{name}, {depth} levels"
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:

@@ -1,5 +1,5 @@
-"""The speed model's arithmetic: costs between measured sizes, acceptance of trees that were not
-run, steps of an image, the frontier. Checked against enumeration and simulation."""
+"""The speed model's arithmetic: acceptance of trees that were not run, steps of an image, the
+frontier. Checked against enumeration and simulation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 
 from bench.speed.model import (
     Baseline,
-    Curve,
     SpeedError,
     StepCosts,
     StepSeconds,
-    TreeShape,
     codes_a_step,
     conditional,
     expected_steps,
@@ -26,27 +24,6 @@ from bench.speed.model import (
     step_seconds,
     tree_reach,
 )
-
-CURVE = Curve("verification", (2, 6, 14), (1.0, 2.0, 6.0))
-
-
-@pytest.mark.parametrize(("size", "seconds"), [(2, 1.0), (4, 1.5), (6, 2.0), (8, 3.0), (14, 6.0)])
-def test_costs_between_measured_sizes_lie_on_lines(size: int, seconds: float) -> None:
-    assert CURVE.at(size) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("size", [1, 15])
-def test_costs_outside_the_measured_sizes_are_an_error(size: int) -> None:
-    with pytest.raises(SpeedError, match=f"measured for 2 to 14 codes, not for {size}"):
-        CURVE.at(size)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "seconds"), [((2, 2), (1.0, 1.0)), ((), ()), ((1,), (0.0,)), ((1, 2), (1.0,))]
-)
-def test_a_curve_that_is_none_is_refused(sizes: tuple[int], seconds: tuple[float]) -> None:
-    with pytest.raises(SpeedError):
-        Curve("x", sizes, seconds)
 
 
 def test_reach_leaves_out_the_step_that_the_images_end_cut() -> None:
@@ -120,24 +97,10 @@ def test_steps_in_cases_that_can_be_counted() -> None:
     assert expected_steps(0, (0.5,)) == 0
 
 
-COSTS = StepCosts(
-    ar=1.0,
-    verify=Curve("verification", (2, 10), (1.1, 1.9)),
-    advance=Curve("reading codes", (2, 5), (0.2, 0.5)),
-    draft=Curve("drafting", (1, 4), (0.1, 0.25)),
-    grow={"a tree": 0.05},
-    prefill=3.0,
-    begin=0.5,
-)
-TREE = TreeShape("a tree", 8, 3, 2, (2, 4), None)
-
-
 def test_a_step_adds_up_its_parts() -> None:
-    step = step_seconds(COSTS, TREE, COSTS.grow["a tree"], accept=0.15)
-    assert step.draft == pytest.approx(
-        0.4 + 0.15 + 0.25 + 0.05
-    )  # 4 codes read, 2 and 4 nodes gone on from, the tree's own work
-    assert step.verify == pytest.approx(1.8)
+    costs = StepCosts(1.0, 3.0, 0.5, draft={"a": 0.85, "b": 9}, verify={"a": 1.8, "b": 9})
+    step = step_seconds(costs, "a", accept=0.15)
+    assert (step.draft, step.verify, step.accept) == (0.85, 1.8, 0.15)
     assert step.step == pytest.approx(0.85 + 1.8 + 0.15)
     assert step.prefill == 3.5
 

@@ -6,21 +6,29 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from bench.__main__ import main
-from bench.speed.costs import piece_by_piece, sizes
-from bench.speed.model import codes_a_step, reach, step_seconds
-from bench.speed.parts import shape_of
-from decoders.api import Sampling
+from bench.measure.pieces import speculative_step
+from bench.speed.costs import piece_by_piece
+from bench.speed.model import SpeedError, codes_a_step, reach
+from decoders.acceptance.exact import Exact
+from decoders.api import ImageModel, Sampling
 from decoders.drafters.eagle import Eagle
+from decoders.kernels.cpu.speculation import NativeStep
+from decoders.models.native import make_native
 from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.static import Static
 from tests.bench.fakes import SEARCHPATH
+from tests.decoders.native_cases import needs_kernel
 
 DECODERS = (
     'decoders=[ar,{decoder: sd_chain, overrides: ["tree.depth=3"]},'
@@ -148,20 +156,47 @@ def test_what_cannot_be_explained_is_refused(
     assert says in capsys.readouterr().err
 
 
-def test_growing_a_tree_costs_something_beside_the_drafter() -> None:
+def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -> Speculative:
+    rule = Exact() if rule is None else rule
+    return Speculative(model, Sampling(cfg=2.0, **sampling), Eagle(model), tree, rule)
+
+
+def test_a_larger_tree_costs_more_to_draft_and_to_verify() -> None:
     model = random_model(vocab=32, grid=4)
-    trees = [Chain(depth=2), Static(choices="binary_8")]
-    text = model.text.encode(["x"])
-    costs = piece_by_piece(model, Eagle(model), Sampling(cfg=2.0), text, trees)
-    assert set(costs.grow) == {str(tree) for tree in trees}
-    assert 0 < costs.grow[str(trees[0])] < costs.grow[str(trees[1])]
-    shape = shape_of(trees[0])
-    step = step_seconds(costs, shape, costs.grow[shape.name], accept=1.0)
-    parts = costs.advance.at(3) + costs.draft.at(1) + costs.grow[shape.name]
-    assert step.draft == pytest.approx(parts) and step.step > step.draft + step.verify
+    loops = {"small": Chain(depth=1), "large": Static(choices="eagle_25")}
+    timed = {name: (loop_of(model, tree), 2) for name, tree in loops.items()}
+    costs = piece_by_piece(model, timed, model.text.encode(["x"]))
+    for part in (costs.draft, costs.verify):
+        assert 0 < part["small"] < part["large"]
+    assert min(costs.ar, costs.prefill, costs.begin) > 0
 
 
-def test_curves_reach_exactly_as_far_as_the_largest_tree() -> None:
-    assert sizes(59) == (2, 3, 5, 9, 17, 33, 59)
-    assert sizes(9) == (2, 3, 5, 9)
-    assert sizes(1) == (2,)
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_kernel)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
+    monkeypatch: pytest.MonkeyPatch, native: bool, temperature: float
+) -> None:
+    """The drafter reads the codes told, and the tree verified is the one that was drafted, in the
+    CPU kernel where the loop would run it there."""
+    model = random_model(vocab=32, grid=4, width=64)
+    if native:
+        make_native(model.target)
+    calls: list[str] = []
+    verify = NativeStep.verify
+    monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append("native"), verify(*a))[1])
+    loop = loop_of(model, Static(choices="binary_8"), temperature=temperature)
+    run = loop.standing(model.text.encode(["x"]), Noise.for_prompts(0, ["x"], 16), 8, 3)
+    assert run.length.tolist() == [8]
+    assert run.told.count.tolist() == [3] and run.told.start.tolist() == [5]
+    with torch.inference_mode():
+        draft, check = speculative_step(loop, model.text.encode(["x"]), 3)
+        (first, _), (again, hidden, logits) = draft(), check()
+        assert torch.equal(first.codes, again.codes)
+        assert torch.equal(check()[2], logits) and hidden.shape == (2, 9, 64)
+    assert calls == ["native"] * (2 * native)
+
+
+def test_a_loop_that_has_no_pieces_to_time_is_sent_to_images() -> None:
+    model = random_model(vocab=32, grid=4)
+    with pytest.raises(SpeedError, match="steps of own cannot be timed alone"):
+        piece_by_piece(model, {"own": (object(), 1)}, model.text.encode(["x"]))

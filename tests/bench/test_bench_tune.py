@@ -248,12 +248,11 @@ def test_survival_of_siblings_is_that_of_the_rule() -> None:
     assert found[1] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_shape_of_a_tree_counts_the_drafters_calls() -> None:
-    assert shape_of(Chain(depth=3)).expands == (1, 1)
+def test_the_shape_of_a_tree_is_fixed_or_not() -> None:
+    assert shape_of(Chain(depth=3)).chain
     wide = shape_of(Static(choices=[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]))
-    assert wide.expands == (2, 1) and wide.branching == 2
-    assert shape_of(Dynamic(depth=4, top_k=3, nodes=9)).expands == (3, 3, 3)
-    assert shape_of(Dynamic(depth=1, top_k=3, nodes=3)).expands == ()
+    assert wide.branching == 2 and not wide.chain and wide.paths is not None
+    assert shape_of(Dynamic(depth=4, top_k=3, nodes=9)).paths is None
 
 
 def test_a_relaxed_rule_is_known_by_the_bound_it_declares() -> None:

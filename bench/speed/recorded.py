@@ -1,0 +1,70 @@
+"""What a run recorded: its rows, the machine that it was made on, what it charged to a step."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from bench import records
+from bench.config import StudyConfig
+from bench.errors import BenchError, ConfigError
+from bench.folder import differences, read_identity
+from bench.measure.device import provenance
+from bench.speed.model import StepSeconds
+from decoders.api import ImageModel
+
+
+def read_run(config: StudyConfig) -> pd.DataFrame:
+    """Latency rows of the study's folder that came out. Raises BenchError: no run there, of another
+    configuration, unfinished or damaged, without latency rows."""
+    folder = Path(config.run_dir)
+    found = read_identity(folder)
+    if found["config_hash"] != config.hash:
+        raise ConfigError(
+            f"{folder} was made with other settings (there -> here): "
+            f"{differences(found['config'], config.measured())}; name its study and the overrides "
+            "that it was run with"
+        )
+    path = folder / "records.parquet"
+    if not path.is_file():
+        raise BenchError(f"{folder} holds no finished run; `python -m bench run` finishes it")
+    rows = records.read(path)
+    if rows is None:
+        raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
+    ok = rows.to_pandas()
+    ok = ok[(ok.status == "ok") & (ok.protocol == "latency")]
+    if ok.empty:
+        raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
+    return ok
+
+
+def same_machine(config: StudyConfig, model: ImageModel) -> None:
+    """ConfigError where the run was made on another machine than this one."""
+    theirs = read_identity(Path(config.run_dir))["machine"]
+    ours = provenance(model.device).machine()
+    if theirs != ours:
+        raise ConfigError(
+            f"{config.run_dir} was made on another machine (there -> here): "
+            f"{differences(theirs, ours)}; costs are to be measured on the machine of the run"
+        )
+
+
+def recorded_step(rows: pd.DataFrame) -> StepSeconds:
+    """Mean seconds of a step's parts as a run's rows have them; NaN where they were not told apart
+    (a step that is one launch)."""
+    steps = float(rows.nfe.sum())
+
+    def part(name: str) -> float:
+        total = float(rows[f"seconds_{name}"].sum())
+        return total / steps if total > 0 else math.nan
+
+    whole = float((rows.seconds_total - rows.seconds_prefill).sum()) / steps
+    return StepSeconds(
+        prefill=float(rows.seconds_prefill.mean()),
+        step=whole,
+        draft=part("draft"),
+        verify=part("verify"),
+        accept=part("accept"),
+    )
