@@ -37,9 +37,9 @@ class MachineRates:
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate of a floor: that of main memory. Weights small enough to stay in a cache between
-        steps could be read at `weights_bytes_per_s`, so a step may come below such a floor."""
-        return self.large_bytes_per_s
+        """The rate of a floor: at which as many bytes as the weights have are read again and again,
+        from a cache where they fit in one; no slower than main memory."""
+        return max(self.weights_bytes_per_s, self.large_bytes_per_s)
 
     @property
     def noisy(self) -> bool:
