@@ -28,6 +28,7 @@ from decoders.speculative import Speculative
 from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
 
+LIKE = 4  # runs before a timed one: in an image, too, steps follow their like
 AHEAD = 8  # steps that an AR decoder takes before it is put back
 
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from bench.measure.clock import Clock
 from bench.measure.pieces import (
+    LIKE,
     Draft,
     Products,
     ar_step,
@@ -190,7 +191,8 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                 for work, seconds in zip(parts, times, strict=True):
                     if work is None:
                         continue
-                    work()  # as in an image, what ran before is the like
+                    for _ in range(LIKE):
+                        work()
                     clock.synchronise()
                     begin = time.perf_counter()
                     work()

@@ -19,7 +19,7 @@ import torch
 from bench.codes_only import codes_only
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
-from bench.measure.pieces import ar_step, speculative_step
+from bench.measure.pieces import LIKE, ar_step, speculative_step
 from bench.outcome import Outcome, decode
 from bench.speed.model import Baseline, SpeedError, StepCosts, StepSeconds
 from decoders.api import Decoder, ImageModel, TextFeatures
@@ -101,14 +101,17 @@ def _common(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
 
 def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
     """Median seconds of every piece, taken in turns so that drift hits all alike; where a round is
-    slow there are fewer. Before a piece is timed, what comes before it in a decoding (FOLLOWS) runs
-    once: its weights are then as near to, or as far from, the processor as they would be."""
+    slow there are fewer. Before a piece is timed, it runs some times behind what comes before it in a
+    decoding (FOLLOWS): weights and caches are then as near to the processor as they would be."""
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in pieces}
     began = time.perf_counter()
     for turn in range(SETTLE + REPEATS):
         for (kind, loop), piece in pieces.items():
-            if kind in FOLLOWS:
-                pieces[FOLLOWS[kind], loop]()
+            before = pieces.get((FOLLOWS.get(kind, ""), loop))
+            if before is not None:
+                for _ in range(LIKE):
+                    piece()
+                    before()
             with clock.time("piece"):
                 piece()
             seconds[kind, loop].append(clock.seconds["piece"])
