@@ -101,8 +101,8 @@ def _common(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
 
 def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
     """Median seconds of every piece, taken in turns so that drift hits all alike; where a round is
-    slow there are fewer. Before a piece is timed, it runs some times behind what comes before it in a
-    decoding (FOLLOWS): weights and caches are then as near to the processor as they would be."""
+    slow there are fewer. Before a piece is timed, it runs some times behind what comes before it in
+    a decoding (FOLLOWS): weights and caches are then as near to the processor as they would be."""
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in pieces}
     began = time.perf_counter()
     for turn in range(SETTLE + REPEATS):
