@@ -176,7 +176,7 @@ def _attended(
 def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float]]:
     """(median ms of the step, of its products, of those with attention, spread of the step) of
     each, measured in turns; steps of a large model in fewer rounds."""
-    taken: list[tuple[list[float], ...]] = [([], [], []) for _ in runs]
+    taken: list[tuple[list[float], list[float], list[float]]] = [([], [], []) for _ in runs]
     began = time.perf_counter()
     with torch.inference_mode():
         for turn in range(ROUNDS + WARMUP):
@@ -199,7 +199,7 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                     clock.synchronise()
                     if warm:
                         seconds.append(time.perf_counter() - begin)
-    return [(*map(_median_ms, times), _spread(times[0])) for times in taken]
+    return [(_median_ms(a), _median_ms(b), _median_ms(c), _spread(a)) for a, b, c in taken]
 
 
 def _median_ms(seconds: list[float]) -> float:

@@ -20,6 +20,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.advancing import NativeAdvance
+from decoders.kernels.cpu.checks import patched
 from decoders.kernels.cpu.drafting import NativeDrafter, Net, State
 from decoders.models.native import Native, active, offer
 from decoders.models.shape import TransformerConfig, tables
@@ -162,6 +163,8 @@ class EagleSession:
         net, own, theirs = self.net, active(self.net), plain(self.target)
         if own is None or theirs is None or type(self) is not EagleSession:
             return None  # a session of somebody's own may draft in its own way
+        if type(net) is not EagleNet or patched(net, ("mix", "step", "token_ids")):
+            return None  # as may a net; the kernel's calls have no norm before the layer
         embedding = net.embed_tokens.weight.detach().contiguous()
         weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
         state = State(self.features, self.seen, self.root_slot, self.root_code, self.cache)

@@ -10,6 +10,7 @@ from typing import Any
 
 from decoders.api import Sampling
 from decoders.distribution import filtered
+from decoders.kernels.cpu.checks import patched
 from decoders.kernels.cpu.layers import NativeLayers
 from decoders.kernels.cpu.stepping import Head
 from decoders.models.native import Native, active
@@ -28,10 +29,9 @@ def plain(target: Any) -> Native | None:
 
 
 def _plain(target: Any, name: str) -> bool:
-    """Whether a method is the transformer's, or does no more than name it (`unchanged`)."""
-    patch = vars(target).get(name)
+    """Whether a method is the transformer's."""
     own = getattr(type(target), name, None) is getattr(Transformer, name)
-    return own and (patch is None or getattr(patch, "unchanged", False))
+    return own and not patched(target, (name,))
 
 
 def parts_of(target: Any, sampling: Sampling) -> tuple[NativeLayers, Head] | None:

@@ -215,7 +215,7 @@ def test_what_is_told_is_checked_before_anything_is_written() -> None:
     noise = Noise(torch.zeros(2, 80, 33))
     with pytest.raises(DecoderError, match="lies outside its table"):
         case.tree.grow(session, logits, case.sampling, noise, count - 99)
-    with pytest.raises(DecoderError, match="noise for 2 images"):
+    with pytest.raises(DecoderError, match="expected noise"):
         case.tree.grow(session, logits, case.sampling, Noise(noise.uniform[:1]), count)
     with pytest.raises(DecoderError, match="expected logits"):
         case.tree.grow(session, logits.double(), case.sampling, noise, count)

@@ -9,7 +9,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError
+from decoders.kernels.cpu.checks import require
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.layers import check
 from decoders.kernels.cpu.library import Expand, library, run
@@ -70,15 +70,15 @@ class NativeAdvance:
     def _read(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> None:
         own, told = self.drafter, codes.shape[1]
         check(hidden, own.width, own.dtype)
-        if hidden.shape[:2] != (own.rows, told) or not len(count) == len(start) == own.batch:
-            raise DecoderError(
-                f"the CPU kernel expected hidden states {[own.rows, told, own.width]} and "
-                f"{own.batch} counts and places, found {list(hidden.shape)}, {len(count)} and "
-                f"{len(start)}"
-            )
+        require("hidden states", hidden, (own.rows, told, own.width), own.dtype)
         if told != self._call.told:
             self._call, self._kept = self._structure(told)
-        given = hidden, codes, count, start
-        self._given = tuple(tensor.contiguous() for tensor in given)
+        batch, whole = own.batch, torch.int64
+        self._given = (
+            hidden.contiguous(),
+            require("codes", codes, (batch, told), whole),
+            require("counts", count, (batch,), whole),
+            require("places", start, (batch,), whole),
+        )
         call = self._call
         call.hidden, call.codes, call.count, call.start = (t.data_ptr() for t in self._given)

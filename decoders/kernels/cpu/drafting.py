@@ -17,6 +17,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache
+from decoders.kernels.cpu.checks import require
 from decoders.kernels.cpu.layers import NativeLayers, NativeLinear, check
 from decoders.kernels.cpu.library import Expand, library, run
 
@@ -56,6 +57,7 @@ class NativeDrafter:
         self.half = ctypes.c_int(self.dtype == torch.bfloat16)
         self.grower: Any = None  # what grows this session's trees, see `decoders.trees.native`
         check(state.features, self.width, self.dtype)
+        check(net.embedding, self.width, self.dtype)
         tokens = torch.tensor([0, self.vocab - 1]) if net.tokens is None else net.tokens
         if int(tokens.min()) < 0 or int(tokens.max()) >= len(net.embedding):
             raise DecoderError(
@@ -99,7 +101,9 @@ class NativeDrafter:
         if width not in self._made:
             self._made[width] = self.structure(width)
         call, _ = self._made[width]
-        codes, parents, nodes = codes.contiguous(), parents.contiguous(), nodes.contiguous()
+        codes = require("codes", codes, (self.batch, width), torch.int64)
+        parents = require("parents", parents, (self.batch, width), torch.int64)
+        nodes = require("nodes", nodes, (width,), torch.int64)
         logits = torch.empty(self.batch, width, self.vocab)
         call.codes, call.node = codes.data_ptr(), nodes.data_ptr()
         call.parents, call.depth = parents.data_ptr(), depth

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
+from decoders.kernels.cpu.checks import require
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.library import Expand, library, run
-from decoders.noise import DRAFT_SLOT, Noise
+from decoders.noise import DRAFT_SLOT, SLOTS, Noise
 
 
 class Grow(ctypes.Structure):
@@ -143,12 +144,10 @@ class NativeStatic(_Tree):
     def _read(self, root_logits: Tensor, uniform: Tensor, position: Tensor) -> None:
         """uniform [B, L + OVERRUN, SLOTS] float32."""
         batch, call = self.drafter.batch, self.call
-        if len(uniform) != batch or uniform.dtype != torch.float32 or len(position) != batch:
-            raise DecoderError(
-                f"the CPU kernel expected noise for {batch} images in torch.float32 and as many "
-                f"places, found {len(uniform)} in {uniform.dtype} and {len(position)}"
-            )
-        self.given = self.check(root_logits), uniform.contiguous(), position.contiguous()
+        places, slots = uniform.shape[1:]
+        uniform = require("noise", uniform, (batch, places, max(slots, SLOTS)), torch.float32)
+        position = require("places", position, (batch,), torch.int64)
+        self.given = self.check(root_logits), uniform, position
         root_logits, uniform, position = self.given
         call.base.root_logits, call.position = root_logits.data_ptr(), position.data_ptr()
         call.uniform = uniform[:, :, DRAFT_SLOT:].data_ptr()

@@ -39,7 +39,7 @@ def native_test_children(
         ctypes.c_void_p(left.data_ptr()),
         ctypes.c_void_p(codes.data_ptr()),
         ctypes.c_void_p(valid.data_ptr()),
-        ctypes.byref(rule.structure()),
+        ctypes.byref(rule.structure(vocab)),
         ctypes.c_long(nodes),
         ctypes.c_long(vocab),
         ctypes.c_long(children),

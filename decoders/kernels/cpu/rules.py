@@ -6,7 +6,10 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from decoders.api import AcceptRule
+import torch
+
+from decoders.api import AcceptRule, DecoderError
+from decoders.kernels.cpu.checks import patched, require
 from decoders.kernels.relaxed import KINDS, Bound, admitted_by
 
 
@@ -30,9 +33,18 @@ class NativeRule:
     bound: Bound
     released: bool = False
 
-    def structure(self) -> Rule:
-        """Refers to the table, which must live as long."""
+    def structure(self, vocab: int) -> Rule:
+        """Refers to the table, which must live as long. Raises DecoderError where it is not one of
+        `vocab` codes' neighbours."""
         bound, table = self.bound, self.bound.table
+        if table is not None:
+            columns = table.shape[-1]
+            require("the neighbour table", table, (vocab, columns), torch.int32)
+            if bound.k > columns or not table.is_contiguous():
+                raise DecoderError(
+                    f"the CPU kernel expected a contiguous table of {bound.k} neighbours a code, "
+                    f"found {columns} columns, strides {table.stride()}"
+                )
         value = bound.value - 1 if bound.kind == "lambda" else bound.value
         made = Rule(None, 0, KINDS[bound.kind], value, bound.k, 0)
         if table is not None:
@@ -44,6 +56,6 @@ class NativeRule:
 def rule_of(rule: AcceptRule) -> NativeRule | None:
     """None for a rule that the kernel does not compute."""
     bound = admitted_by(rule)
-    if bound is None:
+    if bound is None or patched(rule, ("test", "greedy", "bound_of")):
         return None
     return NativeRule(bound, getattr(rule, "residual", "paper") == "released")

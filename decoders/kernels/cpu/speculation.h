@@ -86,12 +86,12 @@ bool fits(const Nodes& tree, long vocab) {
   for (long b = 0; b < tree.batch && all; ++b) {
     const int64_t *parents = tree.parents + b * tree.parents_row, *level = tree.level + b * tree.level_row;
     all &= parents[0] == 0 && level[0] == 0;
-    for (long n = 1; n < tree.count; ++n)
-      all &= parents[n] >= 0 && parents[n] < n && level[n] == level[parents[n]] + 1;
+    for (long n = 1; n < tree.count; ++n) all &= parents[n] >= 0 && parents[n] < n && level[n] >= 0;
     const int64_t* child = tree.child + b * tree.child_row;
     all &= within(child, tree.count * tree.children, tree.count);
     for (long i = 0; i < tree.count * tree.children && all; ++i)
-      all &= child[i] == 0 || parents[child[i]] == i / tree.children;
+      all &= child[i] == 0 || (parents[child[i]] == i / tree.children &&
+                               level[child[i]] == level[i / tree.children] + 1);
   }
   return all;
 }

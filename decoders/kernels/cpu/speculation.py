@@ -17,7 +17,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
-from decoders.kernels.cpu.layers import NativeLayers
+from decoders.kernels.cpu.checks import require
+from decoders.kernels.cpu.layers import NativeLayers, check
 from decoders.kernels.cpu.library import Forward, library, run
 from decoders.kernels.cpu.rules import NativeRule, Rule
 from decoders.kernels.cpu.stepping import Head
@@ -132,7 +133,13 @@ class NativeStep:
         self.path = torch.zeros(batch, parts.depth + 1, dtype=torch.long)
         self.count = torch.zeros(batch, dtype=torch.long)
         self.work = torch.empty(torch.get_num_threads(), 3, max(vocab, nodes))
+        check(parts.head.embedding, width, parts.layers.dtype)
         self.embedding = parts.head.embedding.detach().contiguous()
+        places, slots = state.uniform.shape[1:]
+        require("noise", state.uniform, (batch, places, slots), torch.float32)
+        if slots < ACCEPT_SLOT + children:
+            raise DecoderError(f"{children} children a node need more noise than {slots} a place")
+        self._cache: Tensor | None = None
         self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
         self._half = ctypes.c_int(parts.layers.dtype == torch.bfloat16)
         self._verify, self._settle = library().lantern_verify, library().lantern_settle
@@ -143,7 +150,7 @@ class NativeStep:
     def verify(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Hidden states [R, N + 1, D] and guided logits [B, N + 1, V] float32 of the draft's nodes;
         both are overwritten by the next call."""
-        if self.mask.shape[-1] != cache.capacity:
+        if cache.data is not self._cache:
             self._fit(cache)
         call = self._verifying
         call.tree = self._nodes(draft)
@@ -158,18 +165,10 @@ class NativeStep:
         call.tree = self._verifying.tree
         call.q = None
         if draft.q is not None:
-            call.q = self._drawn(draft.q).data_ptr()
+            self._q = require("a tree's q", draft.q, self.p.shape, torch.float32)
+            call.q = self._q.data_ptr()
         run("settle", self._settle, ctypes.byref(call))
         return self.path, self.count, self.p
-
-    def _drawn(self, q: Tensor) -> Tensor:
-        wanted = self.p.shape
-        if q.shape != wanted or q.dtype != torch.float32 or not q.is_contiguous():
-            raise DecoderError(
-                f"a tree's q must be {list(wanted)} float32 and contiguous, found {list(q.shape)} "
-                f"{q.dtype}, strides {q.stride()}"
-            )
-        return q
 
     def _nodes(self, draft: Draft) -> Nodes:
         batch, nodes, children = self.shape
@@ -189,6 +188,8 @@ class NativeStep:
         parts, call = self.parts, self._verifying
         rows, nodes = self.hidden.shape[:2]
         self.mask = torch.empty(rows, nodes, cache.capacity, dtype=torch.bool)
+        parts.layers.check_cache(cache, rows, nodes, self.mask)
+        self._cache = cache.data
         codes, places, slots = self.indices
         call.layer = parts.layers.forward(
             codes, places, slots, self.mask, cache.data, self.hidden, self.embedding
@@ -208,11 +209,11 @@ class NativeStep:
     def _prepared(self) -> Settle:
         """All of `Settle` but the draft and the cache."""
         parts, state, record = self.parts, self.state, self.state.record
-        sampling, layers = parts.sampling, parts.layers
+        sampling, layers, vocab = parts.sampling, parts.layers, parts.head.output.outputs
         head = layers.width // layers.heads * layers.dtype.itemsize
         return Settle(
-            Nodes(), sampling.guidance_rows, parts.head.output.outputs, parts.depth, None,
-            self.logits[0].data_ptr(), sampling.temperature, parts.rule.structure(),
+            Nodes(), sampling.guidance_rows, vocab, parts.depth, None,
+            self.logits[0].data_ptr(), sampling.temperature, parts.rule.structure(vocab),
             state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT,
             parts.image, parts.head.prefix,
             state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
