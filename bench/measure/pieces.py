@@ -8,6 +8,7 @@ of.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ from decoders.speculative import Speculative
 from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
 
-LIKE = 4  # runs before a timed one: in an image, too, steps follow their like
+WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
 AHEAD = 8  # steps that an AR decoder takes before it is put back
 
 
@@ -222,6 +223,16 @@ def native_products(
             call()
 
     return run
+
+
+def warmed(*works: Callable[[], Any]) -> None:
+    """Runs the works in turn for WARM seconds, once at least."""
+    began = time.perf_counter()
+    while True:
+        for work in works:
+            work()
+        if time.perf_counter() - began >= WARM:
+            return
 
 
 def repeated(model: ImageModel, loop: Any, start: Any) -> Callable[[], Any]:

@@ -20,7 +20,6 @@ from torch import nn
 
 from bench.measure.clock import Clock
 from bench.measure.pieces import (
-    LIKE,
     Draft,
     Products,
     ar_step,
@@ -29,6 +28,7 @@ from bench.measure.pieces import (
     products_state,
     repeated,
     verification,
+    warmed,
 )
 from bench.measure.rates import NOISY, MachineRates
 from bench.measure.roofline import Unknown, Work, drafter_net, target_net
@@ -191,8 +191,7 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                 for work, seconds in zip(parts, times, strict=True):
                     if work is None:
                         continue
-                    for _ in range(LIKE):
-                        work()
+                    warmed(work)
                     clock.synchronise()
                     begin = time.perf_counter()
                     work()

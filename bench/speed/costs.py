@@ -19,7 +19,7 @@ import torch
 from bench.codes_only import codes_only
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
-from bench.measure.pieces import LIKE, ar_step, speculative_step
+from bench.measure.pieces import ar_step, speculative_step, warmed
 from bench.outcome import Outcome, decode
 from bench.speed.model import Baseline, SpeedError, StepCosts, StepSeconds
 from decoders.api import Decoder, ImageModel, TextFeatures
@@ -109,9 +109,7 @@ def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
         for (kind, loop), piece in pieces.items():
             before = pieces.get((FOLLOWS.get(kind, ""), loop))
             if before is not None:
-                for _ in range(LIKE):
-                    piece()
-                    before()
+                warmed(piece, before)
             with clock.time("piece"):
                 piece()
             seconds[kind, loop].append(clock.seconds["piece"])
