@@ -142,7 +142,7 @@ class QualityProtocol:
 class FairnessConfig:
     """When a baseline is too slow to compare with. factor: floors that its step may take."""
 
-    factor: float = 2.5
+    factor: float = 4.0
 
     def __post_init__(self) -> None:
         if not 1 < self.factor < math.inf:

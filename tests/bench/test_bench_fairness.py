@@ -157,7 +157,7 @@ def test_without_whole_records_nothing_is_judged(tmp_path):
 
 def test_the_limit_is_a_setting_and_changes_no_rows():
     plain, strict = (compose_study(["study=smoke", *w]) for w in ([], ["fairness.factor=2"]))
-    assert (plain.fairness, strict.fairness) == (FairnessConfig(2.5), FairnessConfig(2.0))
+    assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
     assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
     assert plain.baselines == ["ar", "ar_greedy"]
     for word in ("fairness.factor=abc", "fairness.factr=3"):
