@@ -136,9 +136,8 @@ class Autoregressive:
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch = Stopwatch(device)
         length, copies = target.length, sampling.guidance_rows
-        grows = (
-            self.execution.grows and self._parts() is None
-        )  # the kernel reads what is seen alone
+        # The kernel reads only the slots that are seen: its cache need not grow.
+        grows = self.execution.grows and self._parts() is None
         most = min(BLOCK, length) if grows else length
         cache = target.new_cache(text.batch * copies, target.prefix + most)
         record = Recorder(text.batch, length, 1, device)

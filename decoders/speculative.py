@@ -183,9 +183,8 @@ class Speculative:
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
         capacity = self._slots(target.length)
-        grows = (
-            self.execution.grows and self._parts() is None
-        )  # the kernel reads what is seen alone
+        # The kernel reads only the slots that are seen: its cache need not grow.
+        grows = self.execution.grows and self._parts() is None
         most = min(self._slots(1) + BLOCK, capacity) if grows else capacity
         cache = target.new_cache(batch * copies, most)
         record = Recorder(batch, target.length, tree.depth + 1, device)

@@ -8,7 +8,7 @@ codes each that see S cache slots, with Z bytes a number (METHODS 2 has the nota
     operations = 2 R (T W + H V D) + 4 n R T S D   products; H codes a row reach the head; attention
 
 Bandwidth: see `MachineRates.bytes_per_s`. Activations are left out, and so is everything but matrix
-products: a floor is a lower bound, unless the weights stay in the processor's cache between steps.
+products: a floor is a lower bound.
 A network whose shape is not known has no floor, and says why.
 """
 

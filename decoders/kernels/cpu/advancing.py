@@ -11,7 +11,6 @@ from torch import Tensor
 
 from decoders.kernels.cpu.checks import require
 from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.layers import check
 from decoders.kernels.cpu.library import Expand, library, run
 
 
@@ -69,13 +68,12 @@ class NativeAdvance:
 
     def _read(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> None:
         own, told = self.drafter, codes.shape[1]
-        check(hidden, own.width, own.dtype)
-        require("hidden states", hidden, (own.rows, told, own.width), own.dtype)
+        hidden = require("hidden states", hidden, (own.rows, told, own.width), own.dtype)
         if told != self._call.told:
             self._call, self._kept = self._structure(told)
         batch, whole = own.batch, torch.int64
         self._given = (
-            hidden.contiguous(),
+            hidden,
             require("codes", codes, (batch, told), whole),
             require("counts", count, (batch,), whole),
             require("places", start, (batch,), whole),

@@ -15,7 +15,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import Draft, Sampling
 from decoders.kernels.cpu.checks import require
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.library import Expand, library, run
@@ -96,12 +96,7 @@ class _Tree:
     def check(self, root_logits: Tensor) -> Tensor:
         """Contiguous; DecoderError where it is not [B, V] float32."""
         wanted = (self.drafter.batch, self.drafter.vocab)
-        if root_logits.shape != wanted or root_logits.dtype != torch.float32:
-            raise DecoderError(
-                f"the CPU kernel expected logits {list(wanted)} in torch.float32, found "
-                f"{list(root_logits.shape)} in {root_logits.dtype}"
-            )
-        return root_logits.contiguous()
+        return require("logits", root_logits, wanted, torch.float32)
 
 
 class NativeStatic(_Tree):
