@@ -96,11 +96,13 @@ def train(
     budget_seconds: float | None = None,
     config: ClipConfig | None = None,
     held_out: int = 1024,
+    start: ScenesClip | None = None,
 ) -> dict[str, Any]:
     """Trains, writes ``clip.safetensors`` and ``clip.json`` to out_dir, returns held-out figures.
 
     batch: images a step, three of four of them twins. budget_seconds: training stops
     after that much wall clock, resumed runs included. held_out: images of each final figure.
+    start: a CLIP to go on from; None begins from nothing.
     Also written: ``clip.csv`` and ``clip.png`` (loss curve), ``clip.ckpt`` (for resume).
     """
     if batch < 2 * FAMILY or batch % FAMILY:
@@ -109,7 +111,7 @@ def train(
             f"{2 * FAMILY}, found {batch}"
         )
     torch.manual_seed(seed)
-    clip = ScenesClip(default_config() if config is None else config, device)
+    clip = start or ScenesClip(default_config() if config is None else config, device)
     run = Run("clip", out_dir, steps, seed=seed, warmup=100, resume=resume)
 
     def check() -> dict[str, float]:
@@ -148,7 +150,8 @@ def make(plan: Plan) -> None:
     """The stage `clip` of `make tiny`: trains, copies the files beside the other weights, enters
     the figures in the model card."""
     settings = plan.settings() | {"device": plan.device}
-    train(plan.work / "clip", **settings)
+    start = load(plan.weights, plan.device) if plan.warm else None
+    train(plan.work / "clip", start=start, **settings)
     describe_stage(plan)
 
 

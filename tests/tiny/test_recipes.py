@@ -14,9 +14,12 @@ from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
-from decoders.tiny.recipes import drafter, make, plan_of, target, vq
+from decoders.tiny.recipes import drafter, make, plan_of, reading, target, vq
 from decoders.tiny.recipes.loop import Run, cosine, restore
+from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
+
+LEARN = reading.learn  # as the recipe has it: `small` shortens it
 
 
 @pytest.fixture
@@ -41,11 +44,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (target, "CONFIG", net),
         (target, "BATCH", 2),
         (drafter, "BATCH", 2),
+        (target, "NAMED", 1),
+        (reading, "BATCH", 2),
+        (reading, "HELD_OUT", 8),
         (vq, "held_out", functools.partial(vq.held_out, count=64)),
     ):
         monkeypatch.setattr(module, name, value)
     real = target.held_out
-    monkeypatch.setattr(target, "held_out", lambda model, tok, count=4: real(model, tok, 4))
+    monkeypatch.setattr(
+        target, "held_out", lambda model, named, tok, count=4: real(model, named, tok, 4)
+    )
+    monkeypatch.setattr(reading, "learn", functools.partial(LEARN, steps=2))
     monkeypatch.setattr(drafter, "HELD_OUT", 2)
     monkeypatch.setattr(drafter, "DATA", DataConfig(shard=4, ring=2, reuse=2))
 
@@ -53,6 +62,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
     make(["vq"], steps="4", **where)
+    make(["vq"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
     make(["target"], steps="3", **where)
     make(["target"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
     make(["drafter"], steps="3", **where)
@@ -62,7 +72,9 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
     assert card["target"]["figures"]["images"] == (3 + 2) * 2  # trained, then trained on
+    assert 0 <= card["target"]["figures"]["valid_naming"] <= 1
     assert card["vq"]["figures"]["valid_psnr_db"] > 0
+    assert card["vq"]["figures"]["images"] > 4  # trained, then trained on
     figures = card["eagle"]["figures"]
     assert 0 < figures["valid_overlap"] < 1
     assert figures["valid_overlap"] == figures["valid_overlap_1"]
@@ -77,15 +89,15 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_pa
     class Stop(Exception):
         pass
 
-    original = vq.images_of
+    original = vq.weighted_images_of
 
-    def stopping(split: str, first: int, count: int) -> torch.Tensor:
+    def stopping(split: str, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         if split == "train" and first == 5 * vq.BATCH:
             raise Stop
         return original(split, first, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vq, "images_of", stopping)
+        patch.setattr(vq, "weighted_images_of", stopping)
         patch.setattr(vq, "Run", functools.partial(Run, save_every=2))
         with pytest.raises(Stop):
             vq.train(tmp_path / "cut", steps=6)
@@ -131,7 +143,7 @@ def test_an_unknown_stage_is_refused() -> None:
 def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None) -> None:
     shows = torch.zeros(2, 256, dtype=torch.bool)
     shows[:, :32] = True
-    batch = target.Batch(["a", "b"], torch.zeros(2, 256, dtype=torch.long), shows)
+    batch = target.Batch(["a", "b"], torch.zeros(2, 256, dtype=torch.long), shows, shows.long())
     heavy = batch.weights(4.0)
     assert torch.allclose(heavy.mean(), torch.tensor(1.0))
     assert torch.allclose(heavy[shows][0] / heavy[~shows][0], torch.tensor(4.0))
@@ -139,3 +151,56 @@ def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None)
     made = target.batch_of(vq.LlamaGenVQ(vq.CONFIG), "valid", 0, 8)
     assert made.shows.shape == made.codes.shape == (8, 256)
     assert 0.05 < made.shows.float().mean() < 0.5
+
+
+def test_a_caption_is_answered_by_where_objects_stand() -> None:
+    one, two = (
+        ObjectSpec("small", "smooth", "red", "ring"),
+        ObjectSpec("large", "cloudy", "blue", "star"),
+    )
+    left = SceneSpec((one, two), "left", "plain", "grey", "above")
+    right = SceneSpec((two, one), "right", "plain", "grey", "above")
+    single = SceneSpec((one,), None, "plain", "grey", "above")
+    said = dict(zip(reading.ANSWERS, reading.answers("lit from above", left), strict=True))
+    assert list(said.values()) == reading.answers("lit from above", right)
+    assert reading.ANSWERS["near shape"][said["near shape"]] == "ring"
+    assert reading.ANSWERS["light"][said["light"]] == "above"
+    alone = dict(zip(reading.ANSWERS, reading.answers("a ring", single), strict=True))
+    assert all(alone[name] == 0 for name in alone if name.startswith(("far", "axis", "light")))
+
+
+def test_the_encoder_learns_to_read(small: None) -> None:
+    model = target.TextToCodes(target.CONFIG)
+    parts = model.text, model.target.cls_embedding
+    before = LEARN(*parts, steps=0)
+    assert LEARN(*parts, steps=60) > before + 0.1
+
+
+def test_rows_without_caption_are_not_asked_what_it_says(small: None) -> None:
+    model = target.TextToCodes(target.CONFIG)
+    named = target.Named(model)
+    codes = torch.zeros(3, 256, dtype=torch.long)
+    drop = torch.tensor([False, True, False])
+    captions = ["a small red ring on a plain grey background"] * 3
+    with torch.no_grad():
+        target.next_code_loss(model, captions, codes, drop)
+    said = torch.zeros(3, len(reading.ANSWERS), dtype=torch.long)
+    other = said.clone()
+    other[1] = 1
+    with torch.no_grad():
+        assert float(named.loss(said, drop)) == float(named.loss(other, drop))
+        assert float(named.loss(said, drop)) != float(named.loss(other, ~drop))
+
+
+def test_an_encoder_that_learned_to_read_is_not_sent_back(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught: list[int] = []
+    monkeypatch.setattr(reading, "learn", lambda *parts, seed=0: taught.append(seed) or 0.5)
+    tokenizer = vq.LlamaGenVQ(vq.CONFIG)
+    for number, reads in enumerate((False, True)):
+        start = target.Start(target.TextToCodes(target.CONFIG), 0, reads)
+        target.train(tokenizer, tmp_path / str(number), steps=1, start=start)
+    assert len(taught) == 1
+    target.train(tokenizer, tmp_path / "0", steps=2)  # resumed: it has been taught
+    assert len(taught) == 1

@@ -16,6 +16,7 @@ from decoders.tiny.scenes import (
     words,
 )
 from decoders.tiny.scenes import attributes as at
+from decoders.tiny.scenes.dataset import PAIRS
 
 
 def test_images_are_float32_in_the_unit_range():
@@ -44,7 +45,7 @@ def test_cover_marks_the_objects_and_nothing_else():
     batch = scene_batch("valid", range(60))
     assert batch.cover.shape == (60, 64, 64) and batch.cover.dtype == np.float32
     assert batch.cover.min() == 0 and batch.cover.max() == 1
-    share = batch.cover.mean((1, 2))  # one or two objects of radius 7 to 17 pixels of 64
+    share = batch.cover.mean((1, 2))  # one or two objects of radius 9 to 23 pixels of 64
     assert share.min() > 0.01 and share.max() < 0.4
     pixels, solid = batch.images.transpose(0, 2, 3, 1), batch.cover == 1
     for image, inside, spec in zip(pixels, solid, batch.specs, strict=True):
@@ -97,7 +98,7 @@ def test_every_value_occurs_and_objects_stand_out():
     assert {s.background_kind for s in specs} == set(at.BACKGROUND_KINDS)
     assert {s.background_colour for s in specs} == set(at.BACKGROUND_COLOURS)
     assert {s.light for s in specs} == set(at.LIGHTS)
-    assert 0.45 < np.mean([len(s.objects) == 2 for s in specs]) < 0.55
+    assert abs(np.mean([len(s.objects) == 2 for s in specs]) - PAIRS) < 0.05
     assert all(at.separable(t.colour, s.background_colour) for s in specs for t in s.objects)
 
 

@@ -35,7 +35,7 @@ class Plan:
     seed: int = 0
     steps: int | None = None  # None: the recipe's own number
     minutes: float | None = None  # stop a stage (and end its schedule) after this time
-    warm: bool = False  # target and drafter go on from the written weights, not from nothing
+    warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
 
     def settings(self) -> dict[str, Any]:
@@ -122,7 +122,8 @@ def _vq(plan: Plan) -> None:
     from decoders.models.weights import write_weights
     from decoders.tiny.recipes import vq
 
-    model, figures = vq.train(plan.work / "vq", **plan.settings())
+    start = load_vq(plan.weights).requires_grad_(True).train() if plan.warm else None
+    model, figures = vq.train(plan.work / "vq", start=start, **plan.settings())
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
     enter(
         plan,
@@ -157,10 +158,12 @@ def _written_target(plan: Plan) -> Any:
 
     card = read_json(plan.weights / CARD)
     model = TextToCodes(CONFIG)
-    load_part(plan.weights, card, "text", model.text)
+    figures = card["target"]["figures"]
+    reads = "valid_naming" in figures
+    if reads:  # one that never learned to read begins anew
+        load_part(plan.weights, card, "text", model.text)
     load_part(plan.weights, card, "target", model.target)
-    images = int(card["target"]["figures"]["images"])
-    return Start(model.requires_grad_(True).train(), images)
+    return Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
 
 
 def _target(plan: Plan) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ class Run:
         return self.out_dir / f"{self.name}.ckpt"
 
     @property
+    def resumes(self) -> bool:
+        return self.resume and self.checkpoint.exists()
+
+    @property
     def curve(self) -> Path:
         return self.out_dir / f"{self.name}.csv"
 
@@ -75,7 +80,7 @@ def save(run: Run, step: int, seconds: float, module: nn.Module, optims: list[An
 
 def restore(run: Run, module: nn.Module, optims: list[Any]) -> tuple[int, float]:
     """Returns (first step to do, seconds already spent)."""
-    if not (run.resume and run.checkpoint.exists()):
+    if not run.resumes:
         return 0, 0.0
     state = torch.load(run.checkpoint, weights_only=True)
     module.load_state_dict(state["model"])
@@ -88,6 +93,18 @@ def restore(run: Run, module: nn.Module, optims: list[Any]) -> tuple[int, float]
     return int(state["step"]), float(state["seconds"])
 
 
+def made_ahead(batches: Callable[[int], Any], steps: range) -> Iterator[Any]:
+    """batches(step) of every step, each made by one thread while the one before it is used."""
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        coming = pool.submit(batches, steps[0]) if steps else None
+        for step in steps:
+            assert coming is not None
+            made = coming.result()
+            if step + 1 in steps:
+                coming = pool.submit(batches, step + 1)
+            yield made
+
+
 def fit(
     run: Run,
     module: nn.Module,
@@ -97,16 +114,18 @@ def fit(
     evaluate: Callable[[], dict[str, float]] | None = None,
     eval_every: int = 500,
     budget_seconds: float | None = None,
+    ahead: bool = False,
 ) -> float:
     """Trains to ``run.steps`` (or the budget, on which the schedule then runs); returns seconds.
 
-    ``batches(step)`` is a pure function of the step, so a resumed run sees the same data.
+    ``batches(step)`` is a pure function of the step, so a resumed run sees the same data. ahead: it
+    does not look at the module in training, so a batch may be made while the last one is used.
     """
     first, spent = restore(run, module, optims)
     start = time.monotonic() - spent
-    bar: Iterable[int] = tqdm(
-        range(first, run.steps), initial=first, total=run.steps, desc=run.name, mininterval=5.0
-    )
+    steps = range(first, run.steps)
+    made = made_ahead(batches, steps) if ahead else map(batches, steps)
+    bar: Iterable[int] = tqdm(steps, initial=first, total=run.steps, desc=run.name, mininterval=5.0)
     for step in bar:
         elapsed = time.monotonic() - start
         position = step
@@ -116,7 +135,7 @@ def fit(
                 break
         run.progress = position / run.steps
         set_rate(optims, cosine(max(position, min(step, run.warmup)), run))
-        loss, figures = loss_of(batches(step))
+        loss, figures = loss_of(next(made))
         if not torch.isfinite(loss):
             raise FloatingPointError(f"{run.name}: loss {loss} at step {step}; lower the rate")
         loss.backward()

@@ -1,15 +1,20 @@
 """Recipe of the embedded target: next-code prediction on scenes, captions dropped for guidance.
 
-The text encoder is trained with it. Codes are made on the fly by the frozen tokenizer, so every
-image is seen once: the data set is unlimited, there is nothing to overfit.
+The text encoder learns to read first (`reading`) and is then trained with it. Codes are made on the
+fly by the frozen tokenizer, so every image is seen once: the data set is unlimited, there is
+nothing to overfit.
 
 Most codes of a scene are background texture, whose noise no caption predicts; what the caption says
 is about the few codes that show objects. Those count for more in the loss at first, and like all
-others at the end, so that the trained distribution is the data's.
+others at the end, so that the trained distribution is the data's. And since an attribute is worth
+two nats of an image's 540, the loss alone hardly tells a code where to look for it: at first every
+code's state halfway up must also name what the caption says. What it is good for, the likelihood
+teaches.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +28,12 @@ from decoders.api import TextFeatures
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
+from decoders.tiny.recipes import reading
 from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import scene_batch, vocabulary
 from decoders.training.optimise import optimisers
 
+logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
     vocab=1024,
     width=256,
@@ -44,6 +51,9 @@ DROP = 0.1  # share of captions dropped
 OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
+NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
+NAMED = 4  # layers below the states that name it
+PART = 48  # rows scored at once
 SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
 
@@ -66,11 +76,12 @@ class TextToCodes(nn.Module):
 @dataclass(frozen=True)
 class Batch:
     """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
-    object."""
+    object; said [B, attributes]: what the captions say, see `reading.answers`."""
 
     captions: list[str]
     codes: Tensor
     shows: Tensor
+    said: Tensor
 
     def weights(self, objects: float) -> Tensor:
         """[B, L] float32 of mean 1, where a code that shows an object weighs `objects` times."""
@@ -87,7 +98,37 @@ def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
     cover = torch.from_numpy(scenes.cover).to(device)
     side = math.isqrt(codes.shape[1])
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
-    return Batch(scenes.captions, codes, most > SHOWS)
+    pairs = zip(scenes.captions, scenes.specs, strict=True)
+    said = torch.tensor([reading.answers(*pair) for pair in pairs]).to(device)
+    return Batch(scenes.captions, codes, most > SHOWS, said)
+
+
+class Named(nn.Module):
+    """What the target's states at the codes, NAMED layers up, say of the caption in training."""
+
+    def __init__(self, model: TextToCodes) -> None:
+        super().__init__()
+        self.naming = reading.Naming(CONFIG.width)
+        self.prefix = CONFIG.prefix
+        self.states = torch.empty(0)
+        model.target.layers[NAMED - 1].register_forward_hook(self._keep)
+
+    def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
+        self.states = states  # [B, P + L - 1, D]
+
+    def share(self, said: Tensor) -> float:
+        """Which share of the attributes the states of the last forward name rightly, at all
+        codes."""
+        states = self.states[:, self.prefix - 1 :]  # [B, L, D]
+        named = torch.stack([logits.argmax(-1) for logits in self.naming(states)], -1)
+        return float((named == said[:, None]).float().mean())
+
+    def loss(self, said: Tensor, drop: Tensor) -> Tensor:
+        """Nats an attribute at the codes of the last forward; rows without caption are not asked.
+        said [B, attributes], drop [B] bool."""
+        states = self.states[:, self.prefix - 1 :][~drop]  # [b, L, D]
+        each = said[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
+        return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
 
 def next_code_loss(
@@ -110,26 +151,30 @@ def next_code_loss(
 
 
 @torch.no_grad()
-def held_out(model: TextToCodes, vq: LlamaGenVQ, count: int = 192) -> dict[str, float]:
-    """Cross-entropy (nats) on the ``valid`` split with its captions, and with none."""
+def held_out(
+    model: TextToCodes, named: Named, vq: LlamaGenVQ, count: int = 192
+) -> dict[str, float]:
+    """On the ``valid`` split: cross-entropy (nats) with its captions and with none, and the share
+    of what they say that the states name."""
     batch = batch_of(vq, "valid", 0, count)
     captions, codes = batch.captions, batch.codes
-    losses: dict[bool, list[float]] = {False: [], True: []}
-    for dropped, values in losses.items():
-        for i in range(0, count, 48):
-            part = codes[i : i + 48]
+    figures: dict[str, list[float]] = {"nats_uncond": [], "nats": [], "naming": []}
+    for i in range(0, count, PART):
+        part, said = codes[i : i + PART], batch.said[i : i + PART]
+        for name, dropped in (("nats_uncond", True), ("nats", False)):
             drop = torch.full((len(part),), dropped, device=codes.device)
-            values.append(float(next_code_loss(model, captions[i : i + 48], part, drop)))
-    mean = {key: sum(v) / len(v) for key, v in losses.items()}
-    return {"valid_nats": mean[False], "valid_nats_uncond": mean[True]}
+            figures[name].append(float(next_code_loss(model, captions[i : i + PART], part, drop)))
+        figures["naming"].append(named.share(said))
+    return {f"valid_{name}": sum(v) / len(v) for name, v in figures.items()}
 
 
 @dataclass(frozen=True)
 class Start:
-    """A model to go on from, and the images it has seen."""
+    """A model to go on from, the images it has seen, and whether its encoder learned to read."""
 
     model: TextToCodes
     images: int
+    reads: bool
 
 
 def train(
@@ -151,6 +196,10 @@ def train(
     model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
     vq = vq.eval().to(device)
     run = Run("target", out_dir, steps=steps, seed=seed, resume=resume, warmup=60)
+    if not run.resumes and not (start is not None and start.reads):
+        share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
+        logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
+    named = Named(model).to(device)
 
     def step_loss(work: tuple[int, Batch]) -> tuple[Tensor, dict[str, float]]:
         step, batch = work
@@ -158,21 +207,26 @@ def train(
         drop = torch.rand(len(batch.codes), generator=generator) < DROP
         weights = batch.weights(OBJECTS + (1 - OBJECTS) * run.progress)
         drop = drop.to(batch.codes.device)
-        return next_code_loss(model, batch.captions, batch.codes, drop, weights), {}
+        loss = next_code_loss(model, batch.captions, batch.codes, drop, weights)
+        naming = named.loss(batch.said, drop)
+        figures = {"codes": float(loss.detach()), "naming": float(naming.detach())}
+        return loss + NAMING * (1 - run.progress) * naming, figures
 
+    parts = nn.ModuleDict({"model": model.float(), "named": named})
     seconds = fit(
         run,
-        model,
-        optimisers(model.float(), rate * ADAM_LR, rate * MUON_LR, DECAY),
+        parts,
+        optimisers(parts, rate * ADAM_LR, rate * MUON_LR, DECAY),
         lambda step: (step, batch_of(vq, "train", OFFSET + seen + step * BATCH, BATCH)),
         step_loss,
-        evaluate=lambda: held_out(model, vq),
+        evaluate=lambda: held_out(model, named, vq),
         budget_seconds=budget_seconds,
+        ahead=True,
     )
     done = int(run.history[-1]["step"]) + 1
     return model, {
         "images": done * BATCH,
         "steps": done,
         "seconds": seconds,
-        **held_out(model.eval(), vq, 480),
+        **held_out(model.eval(), named, vq, 480),
     }

@@ -17,6 +17,7 @@ from decoders.tiny.scenes.captions import describe
 from decoders.tiny.scenes.render import render
 
 SPLITS = ("train", "valid", "bench", "reference", "gate")
+PAIRS = 0.35  # share of scenes with two objects
 _SPEC, _CAPTION, _PIXELS, _ALTER = range(4)  # independent random streams of one scene
 
 
@@ -115,7 +116,7 @@ def alter(spec: at.SceneSpec, attribute: str, rng: np.random.Generator) -> at.Sc
 
 def _draw_spec(rng: np.random.Generator) -> at.SceneSpec:
     """A random scene: uniform attributes; two objects differ in colour."""
-    pair = rng.random() < 0.5
+    pair = rng.random() < PAIRS
     objects: list[at.ObjectSpec] = []
     for _ in range(2 if pair else 1):
         colours = [c for c in at.COLOURS if all(c != o.colour for o in objects)]

@@ -17,6 +17,10 @@ _CHUNK = 32  # images drawn together: small enough for the cache
 _GEOMETRY = 12  # uniforms that place the objects
 _SURFACES = 3  # background and up to two objects
 _GRAIN = 0.012  # standard deviation of the sensor's noise
+# Radii, as (least, span), of a small and a large object: wide enough that sixteen codes a side show
+# a shape and its surface.
+_LONE_RADII = (12.5, 1.5), (19.5, 3.0)
+_PAIR_RADII = (9.0, 1.2), (13.2, 1.5)
 
 
 def render(
@@ -77,19 +81,21 @@ def _render_chunk(
 def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, float]]:
     """Centre x, centre y, radius and turn (radians) of two objects (the second may be unused)."""
     pair = len(spec.objects) == 2
-    low, span = ((7.5, 1.2), (11.8, 1.6)) if pair else ((9.5, 1.2), (14.5, 2.0))
+    small, large = _PAIR_RADII if pair else _LONE_RADII
     radii = [
-        (low if o.size == "small" else span)[0] + (low if o.size == "small" else span)[1] * v
-        for o, v in zip(spec.objects, u[:2], strict=False)
+        low + span * v
+        for (low, span), v in zip(
+            [small if o.size == "small" else large for o in spec.objects], u[:2], strict=False
+        )
     ]
     turns = [(v - 0.5) * 0.5 for v in u[2:4]]
     if not pair:
-        room = 30 - 1.15 * radii[0]
+        room = 31 - 1.15 * radii[0]
         centre = [(32 + (v - 0.5) * 2 * min(room, 11)) for v in u[4:6]]
         return [(centre[0], centre[1], radii[0], turns[0]), (0.0, 0.0, 1.0, 0.0)]
-    apart = 1.05 * sum(radii) + 1 + 3 * u[6]
-    room = max(62 - apart - 1.1 * sum(radii), 0.0)  # what is left along the axis
-    start = 1 + 1.1 * radii[0] + room * u[7]
+    apart = 1.03 * sum(radii) + 1 + 2 * u[6]
+    room = 64 - apart - 1.05 * sum(radii)  # what is left along the axis; may be a little below 0
+    start = 1.05 * radii[0] + room * u[7]
     along = [start, start + apart]
     across = [32 + (v - 0.5) * 16 for v in u[8:10]]
     if spec.relation in ("right", "below"):
@@ -161,7 +167,7 @@ def _draw(
     dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
     colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + tint
     facing = np.clip((px * lx + py * ly) / r, -1, 1)
-    surface = _tone(colour, change, 0.50, 0.42) * (1 + 0.26 * facing)[:, None]
+    surface = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
     smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
     away = ((px - 0.6 * r * lx) ** 2 + (py - 0.6 * r * ly) ** 2) / (0.30 * r) ** 2
     shine = (0.45 * smooth * np.exp(-np.minimum(away, 30)))[:, None]

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 Array = np.ndarray
-COARSE, FINE = 14, 32  # cells a side of the smooth and of the grainy noise grids
+COARSE, FINE = 11, 32  # cells a side of the smooth and of the grainy noise grids
 FIELD_NORMALS = COARSE * COARSE + FINE * FINE  # standard normals one surface takes
 FIELD_UNIFORMS = 3  # angle, phase, period
 
@@ -61,10 +61,10 @@ def object_texture(kind: str, x: Array, y: Array, normals: Array, uniforms: Arra
     if kind == "smooth":
         return np.zeros_like(x)
     if kind == "striped":
-        return np.clip(1.6 * np.sin(_wave(x, y, uniforms, 0.0, 7.0)), -1, 1)
+        return np.clip(1.8 * np.sin(_wave(x, y, uniforms, 0.0, 9.0)), -1, 1)
     if kind == "checkered":
-        first = np.sin(_wave(x, y, uniforms, 0.0, 11.0))
-        second = np.sin(_wave(x, y, uniforms, np.pi / 2, 11.0))
+        first = np.sin(_wave(x, y, uniforms, 0.0, 15.0))
+        second = np.sin(_wave(x, y, uniforms, np.pi / 2, 15.0))
         return np.clip(5 * first * second, -1, 1)
     coarse, fine = noise_fields(normals, size)
     if kind == "cloudy":
@@ -72,8 +72,8 @@ def object_texture(kind: str, x: Array, y: Array, normals: Array, uniforms: Arra
     if kind == "grainy":
         return np.clip(fine, -1, 1)
     if kind == "marbled":
-        vein = np.abs(np.sin(0.5 * _wave(x, y, uniforms, 0.0, 9.0) + 1.3 * coarse))
-        return np.clip(0.5 - 2.8 * np.clip(0.55 - vein, 0, 1), -1, 1)
+        vein = np.abs(np.sin(0.5 * _wave(x, y, uniforms, 0.0, 14.0) + 1.5 * coarse))
+        return np.clip(0.6 - 3.5 * np.clip(0.60 - vein, 0, 1), -1, 1)
     raise ValueError(f"unknown texture {kind!r}")
 
 

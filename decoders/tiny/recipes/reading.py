@@ -1,0 +1,129 @@
+"""What a caption says, as questions with answers: the word encoder learns to read before the target
+learns to draw, and the target's states are asked again while it learns.
+
+What a caption says about an object is worth at most two nats an attribute, of the 540 of an image.
+A word encoder that learned from the target's loss alone had dropped the words of shapes and
+textures before the target found a use for them: from its features' mean a linear probe named the
+shape of a scene's only object in 59 % and its texture in 36 % of captions. Here encoder and caption
+projection learn to say the whole scene at every word, so that the target finds it wherever it
+looks: a state of its prefix, normalised as its first layer does, must name every attribute by the
+nearest of a few directions of fixed length, so what it says is large, not merely there. Objects are
+named by where they stand, not by which the caption names first. Captions cost little next to
+images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import trange
+
+from decoders.models.text.words import WordEncoder
+from decoders.tiny.scenes import SceneSpec, scene_captions, words
+from decoders.tiny.scenes import attributes as at
+from decoders.training.optimise import optimisers, rate, set_rate
+
+STEPS = 1200
+BATCH = 64
+OFFSET = 8_000_000  # train-split indices of which nobody sees the images
+MUON_LR, ADAM_LR, WARMUP, FLOOR = 0.02, 3e-3, 50, 0.02
+SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
+HELD_OUT = 512
+NONE = "none"  # what is not there or not said
+AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
+_THING = {
+    "shape": at.SHAPES,
+    "texture": at.TEXTURES,
+    "colour": tuple(at.COLOURS),
+    "size": at.SIZES,
+}
+ANSWERS: dict[str, tuple[str, ...]] = {
+    "axis": (NONE, "across", "down"),
+    "kind": at.BACKGROUND_KINDS,
+    "ground": tuple(at.BACKGROUND_COLOURS),
+    "light": (NONE, *at.LIGHTS),
+    **{f"near {name}": values for name, values in _THING.items()},
+    **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
+}
+
+
+def answers(caption: str, spec: SceneSpec) -> list[int]:
+    """The index in `ANSWERS` of every attribute. near: the object that stands left or above, or
+    the only one; far: the other."""
+    things = spec.objects[::-1] if spec.relation in ("right", "below") else spec.objects
+    said = {
+        "axis": AXES[spec.relation],
+        "kind": spec.background_kind,
+        "ground": spec.background_colour,
+    }
+    if {"lit", "light"} & set(words(caption)):
+        said["light"] = spec.light
+    for where, thing in zip(("near", "far"), things, strict=False):
+        said |= {f"{where} {name}": getattr(thing, name) for name in _THING}
+    return [values.index(said.get(name, NONE)) for name, values in ANSWERS.items()]
+
+
+class Naming(nn.Module):
+    """Names every attribute from a state, by the nearest of a few directions of fixed length."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.directions = nn.ParameterList(
+            nn.Parameter(torch.randn(len(values), width)) for values in ANSWERS.values()
+        )
+
+    def forward(self, states: Tensor) -> list[Tensor]:
+        """States [..., D] -> float32 logits [..., values] of each attribute of `ANSWERS`."""
+        seen = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
+        return [seen @ F.normalize(table, dim=-1).T for table in self.directions]
+
+    def loss(self, states: Tensor, said: Tensor) -> Tensor:
+        """Mean cross-entropy in nats an attribute; states [n, D], said [n, attributes] int64."""
+        pairs = zip(self(states), said.T, strict=True)
+        return torch.stack([F.cross_entropy(logits, right) for logits, right in pairs]).mean()
+
+
+def word_states(text: WordEncoder, embedder: Any, captions: list[str]) -> tuple[Tensor, Tensor]:
+    """The prefix's states [n, D] at the n words of all captions, and the caption of each word
+    [n]."""
+    device = text.words.weight.device
+    ids, mask = (t.to(device) for t in text.tokenizer(captions))
+    drop = torch.zeros(len(captions), dtype=torch.bool, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        return embedder(text(ids, mask), drop)[mask], mask.nonzero()[:, 0]
+
+
+def asked(
+    text: WordEncoder, embedder: Any, split: str, first: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """States [n, D] at the words of `count` captions, and their answers [n, attributes]."""
+    pairs = scene_captions(split, range(first, first + count))
+    states, rows = word_states(text, embedder, [caption for caption, _ in pairs])
+    return states, torch.tensor([answers(*pair) for pair in pairs]).to(rows.device)[rows]
+
+
+def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -> float:
+    """Trains encoder and projection in place; returns which share of the attributes of held-out
+    captions a word's state then names rightly."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        naming = Naming(embedder.cap_proj.fc2.out_features).to(text.words.weight.device)
+    parts = nn.ModuleList([text, embedder.cap_proj, naming])
+    optims = optimisers(parts, ADAM_LR, MUON_LR, decay=0.0)
+    bar = trange(steps, desc="reading", mininterval=5.0)
+    for step in bar:
+        set_rate(optims, min(1.0, (step + 1) / WARMUP) * rate("cosine", step / steps, FLOOR))
+        loss = naming.loss(*asked(text, embedder, "train", OFFSET + step * BATCH, BATCH))
+        loss.backward()
+        for optimiser in optims:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        if step % 20 == 0:
+            bar.set_postfix(loss=f"{loss.item():.3f}")
+    with torch.no_grad():
+        states, said = asked(text, embedder, "valid", 0, HELD_OUT)
+        named = torch.stack([logits.argmax(-1) for logits in naming(states)], 1)
+    return float((named == said).float().mean())
