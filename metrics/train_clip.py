@@ -139,8 +139,14 @@ def train(
     save(clip, out_dir, {})
     stored = load(out_dir, device)  # the figures are those of the stored float16 weights
     figures = held_out_figures(stored, held_out, _FINAL_AT)
-    figures["training"] = {"steps": _steps_done(run), "batch": batch, "seed": seed}
-    figures["training"] |= {"seconds": round(seconds, 1), "device": device}
+    before = {} if start is None else start.config.held_out.get("training", {})
+    figures["training"] = {
+        "steps": before.get("steps", 0) + _steps_done(run),
+        "seconds": round(before.get("seconds", 0) + seconds, 1),
+        "batch": batch,
+        "seed": seed,
+        "device": device,
+    }
     save(stored, out_dir, figures)
     _plot(run)
     return figures

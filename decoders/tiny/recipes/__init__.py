@@ -106,8 +106,8 @@ def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
 
 def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
     """Figures of a training that went on from another: what was spent counts together."""
-    spent = {key: before.get(key, 0) + figures[key] for key in ("images", "steps", "seconds")}
-    return figures | spent
+    spent = ("images", "steps", "seconds")
+    return figures | {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
 
 
 def trained_on() -> str:
