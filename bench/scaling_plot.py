@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from bench.report.plots.style import (
     BASELINE,
@@ -34,6 +35,9 @@ def draw(rows: Sequence[Row], machine: str) -> Plot:
         left, right = figure.subplots(1, 2)
         _panel(left, ok, names, "images a second", lambda row: row.images_s)
         left.set_yscale("log")
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        left.yaxis.set_minor_locator(NullLocator())
         fast = [row for row in ok if row.decoder != row.rival]
         _panel(right, fast, names, "speed-up at the same batch", lambda row: row.speedup)
         right.axhline(1.0, color=MUTED, lw=0.8, ls=":")

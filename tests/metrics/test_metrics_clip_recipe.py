@@ -99,6 +99,19 @@ def test_a_short_run_learns_stores_and_resumes(tmp_path):
     assert (tmp_path / "clip.png").stat().st_size > 0
 
 
+def test_a_warm_start_goes_on_and_counts_what_was_spent_before(tmp_path):
+    options = dict(batch=16, config=small_config(), held_out=16)
+    first = train(tmp_path / "first", steps=21, **options)
+    start = load(tmp_path / "first")
+    before = {name: value.clone() for name, value in start.model.state_dict().items()}
+    figures = train(tmp_path / "more", steps=2, start=start, **options)
+    assert figures["training"]["steps"] > first["training"]["steps"]
+    assert figures["training"]["seconds"] > first["training"]["seconds"]
+    after = load(tmp_path / "more").model.state_dict()
+    moved = [(after[name] - value).abs().max() for name, value in before.items()]
+    assert 0 < max(float(m) for m in moved) < 0.1  # of entries about 0.1 to 1: not begun anew
+
+
 def test_batches_that_hold_no_family_are_refused(tmp_path):
     with pytest.raises(ValueError, match="multiple of 4"):
         train(tmp_path, batch=10)

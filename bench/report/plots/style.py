@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from bench.report.model import Entry, Role, Run, Section
 
 WIDTH = 8.5  # inches
+CAPTION = 128  # characters of a caption's line at that width
 INK, MUTED, FAINT = "#222222", "#666666", "#d9d9d9"
 BASELINE = "#6b6b6b"
 HUES = (
@@ -154,9 +155,9 @@ def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
 
 def finish(name: str, title: str, caption: str, figure: Figure) -> Plot:
     """Writes the caption under the panels and returns the plot."""
-    text = textwrap.fill(caption, 128)
-    lines = text.count("\n") + 1
     width, height = figure.get_size_inches()
+    text = textwrap.fill(caption, int(CAPTION * width / WIDTH))
+    lines = text.count("\n") + 1
     room = 0.08 + 0.165 * lines  # inches
     figure.set_size_inches(width, height + room)
     rect = (0, room / (height + room), 1, height / (height + room))
