@@ -49,7 +49,7 @@ bench: $(STAMP) ## run a study and write its report; STUDY=smoke|main|..., ARGS=
 report: $(STAMP) ## table, plots and page again from the records of STUDY
 	$(PY) -m bench report study=$(STUDY) $(ARGS)
 
-tiny: $(STAMP) ## retrain the embedded models from nothing (hours on a CPU; resumes)
+tiny: $(STAMP) ## retrain the embedded models from nothing (three hours on two cores; resumes)
 	$(PY) -m bench tiny $(ARGS)
 
 test: $(STAMP) ## run the tests; ARGS='tests/exact -x' for some of them

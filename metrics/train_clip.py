@@ -88,7 +88,7 @@ def default_config() -> ClipConfig:
 def train(
     out_dir: Path,
     *,
-    steps: int = 1500,
+    steps: int = 2500,
     batch: int = 128,
     seed: int = 0,
     device: str = "cpu",
@@ -155,7 +155,7 @@ def train(
 def make(plan: Plan) -> None:
     """The stage `clip` of `make tiny`: trains, copies the files beside the other weights, enters
     the figures in the model card."""
-    settings = plan.settings() | {"device": plan.device}
+    settings = plan.settings("clip") | {"device": plan.device}
     start = load(plan.weights, plan.device) if plan.warm else None
     train(plan.work / "clip", start=start, **settings)
     describe_stage(plan)

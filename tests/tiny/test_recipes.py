@@ -14,8 +14,8 @@ from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
-from decoders.tiny.recipes import drafter, make, plan_of, reading, target, vq
-from decoders.tiny.recipes.loop import Run, cosine, restore
+from decoders.tiny.recipes import MINUTES, drafter, make, plan_of, reading, target, vq
+from decoders.tiny.recipes.loop import Run, cosine, fit, restore
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
 
@@ -120,6 +120,31 @@ def test_the_schedule_warms_up_and_decays() -> None:
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == pytest.approx(1.0)
     assert rates[-1] == pytest.approx(run.floor, abs=1e-3)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("budget", [None, 3600.0])
+def test_the_schedule_ends_with_the_steps_where_the_budget_is_not_spent(
+    tmp_path: Path, budget: float | None, ahead: bool
+) -> None:
+    module = torch.nn.Linear(2, 1)
+    run = Run("x", tmp_path, steps=40, warmup=2)
+    seen: list[int] = []
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        seen.append(step)
+        return module(torch.ones(2)).square().sum(), {}
+
+    optims = vq.optimisers(module, 1e-3, 0.0, 0.0)
+    fit(run, module, optims, lambda step: step, loss_of, budget_seconds=budget, ahead=ahead)
+    assert seen == list(range(40))
+    assert run.progress == pytest.approx(39 / 40)
+
+
+def test_all_stages_fit_in_three_hours() -> None:
+    assert sum(MINUTES.values()) < 180
+    assert plan_of({}).settings("target")["budget_seconds"] == 60 * MINUTES["target"]
+    assert plan_of({"minutes": "3"}).settings("target")["budget_seconds"] == 180
 
 
 @pytest.mark.parametrize(

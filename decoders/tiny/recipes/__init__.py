@@ -22,6 +22,10 @@ from decoders.api import DecoderError
 
 logger = logging.getLogger(__name__)
 STAGES = ("vq", "target", "drafter")
+# Of each stage, unless told: less than three hours in all on two cores; on a faster machine a stage
+# ends with its recipe's steps.
+MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
+STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,17 @@ class Plan:
     resume: bool = True
     seed: int = 0
     steps: int | None = None  # None: the recipe's own number
-    minutes: float | None = None  # stop a stage (and end its schedule) after this time
+    minutes: float | None = None  # stop a stage (and end its schedule) then; None: `MINUTES`
     warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, stage: str) -> dict[str, Any]:
+        """What the recipe of a stage is told."""
+        minutes = MINUTES[stage] if self.minutes is None else self.minutes
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
+        chosen["budget_seconds"] = 60 * minutes
         if self.steps is not None:
             chosen["steps"] = self.steps
-        if self.minutes is not None:
-            chosen["budget_seconds"] = 60 * self.minutes
         return chosen
 
 
@@ -98,7 +103,8 @@ def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
     card = json.loads(path.read_text()) if path.exists() else {}
     if plan.warm and name in card:
         entry = entry | {"figures": _added(card[name]["figures"], entry["figures"])}
-    card[name] = entry | {"settings": plan.settings() | {"warm": plan.warm, "rate": plan.rate}}
+    settings = plan.settings(STAGE_OF.get(name, name))
+    card[name] = entry | {"settings": settings | {"warm": plan.warm, "rate": plan.rate}}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -123,7 +129,7 @@ def _vq(plan: Plan) -> None:
     from decoders.tiny.recipes import vq
 
     start = load_vq(plan.weights).requires_grad_(True).train() if plan.warm else None
-    model, figures = vq.train(plan.work / "vq", start=start, **plan.settings())
+    model, figures = vq.train(plan.work / "vq", start=start, **plan.settings("vq"))
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
     enter(
         plan,
@@ -177,7 +183,7 @@ def _target(plan: Plan) -> None:
         device=plan.device,
         start=start,
         rate=plan.rate,
-        **plan.settings(),
+        **plan.settings("target"),
     )
     shared = {
         "trained_on": trained_on(),
@@ -205,7 +211,9 @@ def _drafter(plan: Plan) -> None:
     from decoders.tiny.recipes import drafter
 
     model = load(plan.device, "bfloat16", str(plan.weights), drafters=plan.warm)
-    net, figures = drafter.train(model, plan.work / "drafter", warm=plan.warm, **plan.settings())
+    net, figures = drafter.train(
+        model, plan.work / "drafter", warm=plan.warm, **plan.settings("drafter")
+    )
     digest = write_weights(net, plan.weights / "eagle.safetensors")
     enter(
         plan,

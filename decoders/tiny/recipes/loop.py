@@ -116,7 +116,8 @@ def fit(
     budget_seconds: float | None = None,
     ahead: bool = False,
 ) -> float:
-    """Trains to ``run.steps`` (or the budget, on which the schedule then runs); returns seconds.
+    """Trains to ``run.steps`` or the budget, whichever ends first, and the schedule with it;
+    returns seconds.
 
     ``batches(step)`` is a pure function of the step, so a resumed run sees the same data. ahead: it
     does not look at the module in training, so a batch may be made while the last one is used.
@@ -130,7 +131,7 @@ def fit(
         elapsed = time.monotonic() - start
         position = step
         if budget_seconds is not None:
-            position = min(run.steps, int(run.steps * elapsed / budget_seconds))
+            position = max(step, min(run.steps, int(run.steps * elapsed / budget_seconds)))
             if position >= run.steps:
                 break
         run.progress = position / run.steps

@@ -28,7 +28,7 @@ CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
 )
 BATCH = 16
-STEPS = 1000
+STEPS = 2500
 WARMUP = 150  # steps without quantisation
 COLOUR_WEIGHT, GRADIENT_WEIGHT = 2.0, 0.25
 ENTROPY_WEIGHT = 0.02
