@@ -14,7 +14,7 @@ from typing import Any
 CARD_NAME = "MODEL_CARD.md"
 TITLES = {
     "vq": "VQ tokenizer (LlamaGen's architecture)",
-    "text": "Text encoder (words, trained with the target)",
+    "text": "Text encoder (words; learned to read, then trained with the target)",
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
     "clip": "CLIP of the metrics (open_clip)",
@@ -31,7 +31,8 @@ def write_card(weights: Path, work: Path) -> Path:
         "64 x 64 pixels with captions; splits are disjoint by seed, held-out figures are from",
         "`valid`. The target's loss is in nats a code; `uncond` is without the caption; `overlap`",
         "is the mean of sum min(p, q) under guidance: the share of single drafts that the exact",
-        "rule accepts.",
+        "rule accepts; `naming` is how much of what captions say a probe reads from the target's",
+        "states. `warm`: trained on from earlier weights, whose images and seconds are counted in.",
         "",
     ]
     for name in (n for n in TITLES if n in entries):
