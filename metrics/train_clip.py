@@ -111,6 +111,8 @@ def train(
             f"{2 * FAMILY}, found {batch}"
         )
     torch.manual_seed(seed)
+    before = {} if start is None else start.config.held_out.get("training", {})
+    seen = before.get("steps", 0) * before.get("batch", 0) // FAMILY
     clip = start or ScenesClip(default_config() if config is None else config, device)
     run = Run("clip", out_dir, steps, seed=seed, warmup=100, resume=resume)
 
@@ -129,7 +131,7 @@ def train(
         run,
         parts,
         [_optimizer(parts)],
-        lambda step: family_batch(step * batch // FAMILY, batch // FAMILY, seed),
+        lambda step: family_batch(seen + step * batch // FAMILY, batch // FAMILY, seed),
         lambda made: _loss(parts, clip, *made),
         check,
         _CHECK_EVERY,
@@ -139,9 +141,8 @@ def train(
     save(clip, out_dir, {})
     stored = load(out_dir, device)  # the figures are those of the stored float16 weights
     figures = held_out_figures(stored, held_out, _FINAL_AT)
-    before = {} if start is None else start.config.held_out.get("training", {})
     figures["training"] = {
-        "steps": before.get("steps", 0) + _steps_done(run),
+        "steps": before.get("steps", 0) + run.done,
         "seconds": round(before.get("seconds", 0) + seconds, 1),
         "batch": batch,
         "seed": seed,
@@ -157,15 +158,16 @@ def make(plan: Plan) -> None:
     the figures in the model card."""
     settings = plan.settings("clip") | {"device": plan.device}
     start = load(plan.weights, plan.device) if plan.warm else None
-    train(plan.work / "clip", start=start, **settings)
-    describe_stage(plan)
+    folder = plan.folder("clip")
+    train(folder, start=start, **settings)
+    describe_stage(plan, folder)
 
 
-def describe_stage(plan: Plan) -> None:
+def describe_stage(plan: Plan, folder: Path) -> None:
     """Copies the trained files to the weights folder and writes their entry of the card."""
     plan.weights.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS_FILE, CONFIG_FILE):
-        shutil.copyfile(plan.work / "clip" / name, plan.weights / name)
+        shutil.copyfile(folder / name, plan.weights / name)
     described = json.loads((plan.weights / CONFIG_FILE).read_text(encoding="utf-8"))
     enter(
         plan,
@@ -297,11 +299,6 @@ def _optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
     for group in optimizer.param_groups:
         group["peak"] = _PEAK_LR  # what `fit` scales
     return optimizer
-
-
-def _steps_done(run: Run) -> int:
-    """Steps really taken (a budget can end a run early), to the loss curve's spacing."""
-    return int(run.history[-1]["step"]) + 1 if run.history else 0
 
 
 def _plot(run: Run) -> None:

@@ -15,7 +15,7 @@ from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
 from decoders.tiny.recipes import MINUTES, drafter, make, plan_of, reading, target, vq
-from decoders.tiny.recipes.loop import Run, cosine, fit, restore
+from decoders.tiny.recipes.loop import Run, cosine, fit, made_ahead, restore
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
 
@@ -62,19 +62,22 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
     make(["vq"], steps="4", **where)
-    make(["vq"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
+    make(["vq"], steps="2", warm="true", **where)
     make(["target"], steps="3", **where)
-    make(["target"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
+    make(["target"], steps="2", warm="true", **where)
+    make(["target"], steps="1", warm="true", **where)
     make(["drafter"], steps="3", **where)
-    make(["drafter"], steps="2", warm="true", **where | {"work": str(tmp_path / "more")})
+    once = (tmp_path / "weights" / "eagle.safetensors").read_bytes()
+    make(["drafter"], steps="2", warm="true", **where)
+    assert (tmp_path / "weights" / "eagle.safetensors").read_bytes() != once
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
     assert model.target.vocab_size == 64
     assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
-    assert card["target"]["figures"]["images"] == (3 + 2) * 2  # trained, then trained on
+    assert card["target"]["figures"]["images"] == (3 + 2 + 1) * 2  # trained, and twice trained on
     assert 0 <= card["target"]["figures"]["valid_naming"] <= 1
     assert card["vq"]["figures"]["valid_psnr_db"] > 0
-    assert card["vq"]["figures"]["images"] > 4  # trained, then trained on
+    assert card["vq"]["figures"]["images"] == (4 + 2) * 2
     figures = card["eagle"]["figures"]
     assert 0 < figures["valid_overlap"] < 1
     assert figures["valid_overlap"] == figures["valid_overlap_1"]
@@ -139,12 +142,47 @@ def test_the_schedule_ends_with_the_steps_where_the_budget_is_not_spent(
     fit(run, module, optims, lambda step: step, loss_of, budget_seconds=budget, ahead=ahead)
     assert seen == list(range(40))
     assert run.progress == pytest.approx(39 / 40)
+    assert run.done == 40
+
+
+def test_a_spent_budget_ends_a_training_after_a_whole_warm_up(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 1)
+    run = Run("x", tmp_path, steps=10**9, warmup=5)
+    optims = vq.optimisers(module, 1.0, 0.0, 0.0)
+    rates: list[float] = []
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        rates.append(optims[0].param_groups[0]["lr"])
+        return module(torch.ones(2)).square().sum(), {}
+
+    fit(run, module, optims, lambda step: step, loss_of, budget_seconds=0.3, ahead=True)
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert len(rates) == run.done == restore(run, module, optims)[0] < 10**9
+
+
+def test_a_batch_that_fails_to_be_made_is_heard_of_and_threads_stay_as_they_were() -> None:
+    def batches(step: int) -> int:
+        if step == 2:
+            raise ValueError("no third batch")
+        return 10 * step
+
+    before = torch.get_num_threads()
+    made = made_ahead(batches, range(5))
+    assert [next(made), next(made)] == [0, 10]
+    assert torch.get_num_threads() == before
+    with pytest.raises(ValueError, match="no third batch"):
+        next(made)
+    early = made_ahead(batches, range(2))
+    assert next(early) == 0
+    early.close()
+    assert torch.get_num_threads() == before
 
 
 def test_all_stages_fit_in_three_hours() -> None:
     assert sum(MINUTES.values()) < 180
     assert plan_of({}).settings("target")["budget_seconds"] == 60 * MINUTES["target"]
     assert plan_of({"minutes": "3"}).settings("target")["budget_seconds"] == 180
+    assert "budget_seconds" not in plan_of({"steps": "20000"}).settings("target")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,13 @@ STAGES = ("vq", "target", "drafter")
 # ends with its recipe's steps.
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
+# The written parts that a warm start of a stage rests on.
+RESTS_ON = {
+    "vq": ("vq",),
+    "target": ("vq", "target"),
+    "drafter": ("target", "eagle"),
+    "clip": ("clip",),
+}
 
 
 @dataclass(frozen=True)
@@ -38,18 +45,29 @@ class Plan:
     resume: bool = True
     seed: int = 0
     steps: int | None = None  # None: the recipe's own number
-    minutes: float | None = None  # stop a stage (and end its schedule) then; None: `MINUTES`
+    minutes: float | None = None  # a stage and its schedule end then; None: `MINUTES`, or `steps`
     warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
 
     def settings(self, stage: str) -> dict[str, Any]:
         """What the recipe of a stage is told."""
-        minutes = MINUTES[stage] if self.minutes is None else self.minutes
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
-        chosen["budget_seconds"] = 60 * minutes
         if self.steps is not None:
             chosen["steps"] = self.steps
+        if self.minutes is not None:
+            chosen["budget_seconds"] = 60 * self.minutes
+        elif self.steps is None:
+            chosen["budget_seconds"] = 60 * MINUTES[stage]
         return chosen
+
+    def folder(self, stage: str) -> Path:
+        """Where checkpoint and curve of a stage are: a warm start's beneath, under what it starts
+        from, so that a checkpoint is resumed by the training it belongs to alone."""
+        if not self.warm:
+            return self.work / stage
+        card = json.loads((self.weights / "models.json").read_text())
+        begun = "_".join(card[part]["sha256"][:10] for part in RESTS_ON[stage] if part in card)
+        return self.work / stage / f"from_{begun}"
 
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
@@ -128,8 +146,12 @@ def _vq(plan: Plan) -> None:
     from decoders.models.weights import write_weights
     from decoders.tiny.recipes import vq
 
-    start = load_vq(plan.weights).requires_grad_(True).train() if plan.warm else None
-    model, figures = vq.train(plan.work / "vq", start=start, **plan.settings("vq"))
+    start = None
+    if plan.warm:
+        card = json.loads((plan.weights / "models.json").read_text())
+        seen = int(card["vq"]["figures"]["images"])
+        start = vq.Start(load_vq(plan.weights).requires_grad_(True).train(), seen)
+    model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
     enter(
         plan,
@@ -157,7 +179,8 @@ def load_vq(weights: Path) -> Any:
 
 
 def _written_target(plan: Plan) -> Any:
-    """The written text encoder and target, and how many images they have seen."""
+    """The written text encoder and target, how many images they have seen, and whether the encoder
+    has learned to read (if not, it begins anew)."""
     from decoders.models.weights import read_json
     from decoders.tiny.bundle import CARD, load_part
     from decoders.tiny.recipes.target import CONFIG, Start, TextToCodes
@@ -166,7 +189,7 @@ def _written_target(plan: Plan) -> Any:
     model = TextToCodes(CONFIG)
     figures = card["target"]["figures"]
     reads = "valid_naming" in figures
-    if reads:  # one that never learned to read begins anew
+    if reads:
         load_part(plan.weights, card, "text", model.text)
     load_part(plan.weights, card, "target", model.target)
     return Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
@@ -179,7 +202,7 @@ def _target(plan: Plan) -> None:
     start = _written_target(plan) if plan.warm else None
     model, figures = target.train(
         load_vq(plan.weights),
-        plan.work / "target",
+        plan.folder("target"),
         device=plan.device,
         start=start,
         rate=plan.rate,
@@ -212,7 +235,7 @@ def _drafter(plan: Plan) -> None:
 
     model = load(plan.device, "bfloat16", str(plan.weights), drafters=plan.warm)
     net, figures = drafter.train(
-        model, plan.work / "drafter", warm=plan.warm, **plan.settings("drafter")
+        model, plan.folder("drafter"), warm=plan.warm, **plan.settings("drafter")
     )
     digest = write_weights(net, plan.weights / "eagle.safetensors")
     enter(

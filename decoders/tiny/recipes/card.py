@@ -31,8 +31,9 @@ def write_card(weights: Path, work: Path) -> Path:
         "64 x 64 pixels with captions; splits are disjoint by seed, held-out figures are from",
         "`valid`. The target's loss is in nats a code; `uncond` is without the caption; `overlap`",
         "is the mean of sum min(p, q) under guidance: the share of single drafts that the exact",
-        "rule accepts; `naming` is how much of what captions say a probe reads from the target's",
-        "states. `warm`: trained on from earlier weights, whose images and seconds are counted in.",
+        "rule accepts; `naming` is the share of attributes, what is not said counted in, that a",
+        "probe reads from the target's states. `warm`: trained on from earlier weights, whose",
+        "images and seconds are counted in; `curves.png` shows the last training of each.",
         "",
     ]
     for name in (n for n in TITLES if n in entries):
@@ -74,11 +75,11 @@ def _number(value: Any) -> str:
 
 
 def draw_curves(work: Path, path: Path) -> None:
-    """Training loss against step, one panel a recipe that left a curve."""
+    """Training loss against step of each recipe's last training, where it left a curve."""
     curves = {
-        name: file
+        name: max(files, key=lambda file: file.stat().st_mtime)
         for name in ("vq", "target", "drafter", "clip")
-        for file in sorted((work / name).glob("*.csv"))[:1]
+        if (files := list((work / name).rglob("*.csv")))
     }
     if not curves:
         return

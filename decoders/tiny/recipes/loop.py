@@ -40,6 +40,7 @@ class Run:
     resume: bool = True
     history: list[dict[str, float]] = field(default_factory=list)
     progress: float = 0.0  # 0 to 1, of the schedule; set by `fit`
+    done: int = 0  # steps taken, resumed ones included; set by `fit`
 
     @property
     def checkpoint(self) -> Path:
@@ -95,6 +96,7 @@ def restore(run: Run, module: nn.Module, optims: list[Any]) -> tuple[int, float]
 
 def made_ahead(batches: Callable[[int], Any], steps: range) -> Iterator[Any]:
     """batches(step) of every step, each made by one thread while the one before it is used."""
+    torch.get_num_threads()  # the caller's own number is fixed before the maker's 1 is the default
     with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         coming = pool.submit(batches, steps[0]) if steps else None
         for step in steps:
@@ -123,6 +125,7 @@ def fit(
     does not look at the module in training, so a batch may be made while the last one is used.
     """
     first, spent = restore(run, module, optims)
+    run.done = first
     start = time.monotonic() - spent
     steps = range(first, run.steps)
     made = made_ahead(batches, steps) if ahead else map(batches, steps)
@@ -135,7 +138,7 @@ def fit(
             if position >= run.steps:
                 break
         run.progress = position / run.steps
-        set_rate(optims, cosine(max(position, min(step, run.warmup)), run))
+        set_rate(optims, cosine(position if step >= run.warmup else step, run))
         loss, figures = loss_of(next(made))
         if not torch.isfinite(loss):
             raise FloatingPointError(f"{run.name}: loss {loss} at step {step}; lower the rate")
@@ -144,6 +147,7 @@ def fit(
         for optimiser in optims:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        run.done = step + 1
         if step % 20 == 0 or step + 1 == run.steps:
             row = {"step": step, "seconds": elapsed, "loss": float(loss.detach()), **figures}
             if evaluate is not None and step and step % eval_every == 0:
@@ -152,7 +156,7 @@ def fit(
             if isinstance(bar, tqdm):
                 bar.set_postfix({k: f"{v:.3f}" for k, v in row.items() if k not in ("step",)})
         if step and step % run.save_every == 0:
-            save(run, step + 1, time.monotonic() - start, module, optims)
+            save(run, run.done, time.monotonic() - start, module, optims)
     seconds = time.monotonic() - start
-    save(run, run.steps, seconds, module, optims)
+    save(run, run.done, seconds, module, optims)
     return seconds

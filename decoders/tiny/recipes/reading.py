@@ -1,7 +1,7 @@
 """What a caption says, as questions with answers: the word encoder learns to read before the target
 learns to draw, and the target's states are asked again while it learns.
 
-What a caption says about an object is worth at most two nats an attribute, of the 540 of an image.
+What a caption says about an object is worth some two nats an attribute, of the 580 of an image.
 A word encoder that learned from the target's loss alone had dropped the words of shapes and
 textures before the target found a use for them: from its features' mean a linear probe named the
 shape of a scene's only object in 59 % and its texture in 36 % of captions. Here encoder and caption
@@ -106,8 +106,8 @@ def asked(
 
 
 def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -> float:
-    """Trains encoder and projection in place; returns which share of the attributes of held-out
-    captions a word's state then names rightly."""
+    """Trains encoder and projection in place; returns which share (0 to 1, what is not said
+    counted in) of the attributes of held-out captions a word's state then names rightly."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         naming = Naming(embedder.cap_proj.fc2.out_features).to(text.words.weight.device)

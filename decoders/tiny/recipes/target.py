@@ -7,7 +7,7 @@ nothing to overfit.
 Most codes of a scene are background texture, whose noise no caption predicts; what the caption says
 is about the few codes that show objects. Those count for more in the loss at first, and like all
 others at the end, so that the trained distribution is the data's. And since an attribute is worth
-two nats of an image's 540, the loss alone hardly tells a code where to look for it: at first every
+two nats of an image's 580, the loss alone hardly tells a code where to look for it: at first every
 code's state halfway up must also name what the caption says. What it is good for, the likelihood
 teaches.
 """
@@ -90,6 +90,7 @@ class Batch:
 
 
 def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
+    """`count` scenes of a split from index `first` on, as the tokenizer's codes."""
     device = next(vq.parameters()).device
     scenes = scene_batch(split, range(first, first + count))
     images = torch.from_numpy(scenes.images).to(device)
@@ -111,7 +112,7 @@ class Named(nn.Module):
         self.naming = reading.Naming(CONFIG.width)
         self.prefix = CONFIG.prefix
         self.states = torch.empty(0)
-        model.target.layers[NAMED - 1].register_forward_hook(self._keep)
+        self.hook = model.target.layers[NAMED - 1].register_forward_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
         self.states = states  # [B, P + L - 1, D]
@@ -223,10 +224,11 @@ def train(
         budget_seconds=budget_seconds,
         ahead=True,
     )
-    done = int(run.history[-1]["step"]) + 1
+    figures = held_out(model.eval(), named, vq, 480)
+    named.hook.remove()
     return model, {
-        "images": done * BATCH,
-        "steps": done,
+        "images": run.done * BATCH,
+        "steps": run.done,
         "seconds": seconds,
-        **held_out(model.eval(), named, vq, 480),
+        **figures,
     }

@@ -11,6 +11,7 @@ learns brightness and texture and takes thousands of steps to find colour.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,14 @@ def held_out(model: LlamaGenVQ, count: int = 512) -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True)
+class Start:
+    """A tokenizer to go on from, and the images it has seen."""
+
+    model: LlamaGenVQ
+    images: int
+
+
 def train(
     out_dir: Path,
     *,
@@ -131,18 +140,19 @@ def train(
     seed: int = 0,
     resume: bool = True,
     budget_seconds: float | None = None,
-    start: LlamaGenVQ | None = None,
+    start: Start | None = None,
 ) -> tuple[LlamaGenVQ, dict[str, Any]]:
     """Trains the tokenizer, from `start` or from nothing; returns it with its model-card
     figures."""
     torch.manual_seed(seed)
-    model = LlamaGenVQ(CONFIG) if start is None else start
+    model = LlamaGenVQ(CONFIG) if start is None else start.model
+    seen = 0 if start is None else start.images
     run = Run("vq", out_dir, steps=steps, seed=seed, resume=resume)
 
     def batch(step: int) -> tuple[Tensor, Tensor, bool]:
         if start is None and step == WARMUP:
             start_codebook(model)
-        made = weighted_images_of("train", step * BATCH, BATCH)
+        made = weighted_images_of("train", seen + step * BATCH, BATCH)
         return *made, start is not None or step >= WARMUP
 
     seconds = fit(
@@ -153,10 +163,9 @@ def train(
         lambda made: vq_loss(model, *made),
         budget_seconds=budget_seconds,
     )
-    done = int(run.history[-1]["step"]) + 1
     figures = {
-        "images": done * BATCH,
-        "steps": done,
+        "images": run.done * BATCH,
+        "steps": run.done,
         "seconds": seconds,
         **held_out(model.eval()),
     }
