@@ -116,14 +116,6 @@ def train(
     clip = start or ScenesClip(default_config() if config is None else config, device)
     run = Run("clip", out_dir, steps, seed=seed, warmup=100, resume=resume)
 
-    def check() -> dict[str, float]:
-        clip.model.eval()
-        figures = held_out_figures(clip, 256, _CHECK_AT)
-        clip.model.train()
-        return figures.pop("preference_by_attribute") | {
-            key: figures[key] for key in ("preference", "retrieval_image_to_text")
-        }
-
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     clip.model.train()
@@ -133,7 +125,7 @@ def train(
         [_optimizer(parts)],
         lambda step: family_batch(seen + step * batch // FAMILY, batch // FAMILY, seed),
         lambda made: _loss(parts, clip, *made),
-        check,
+        lambda: _check(clip),
         _CHECK_EVERY,
         budget_seconds,
     )
@@ -151,6 +143,16 @@ def train(
     save(stored, out_dir, figures)
     _plot(run)
     return figures
+
+
+def _check(clip: ScenesClip) -> dict[str, float]:
+    """Held-out figures for the loss curve, of a model in training."""
+    clip.model.eval()
+    figures = held_out_figures(clip, 256, _CHECK_AT)
+    clip.model.train()
+    return figures.pop("preference_by_attribute") | {
+        key: figures[key] for key in ("preference", "retrieval_image_to_text")
+    }
 
 
 def make(plan: Plan) -> None:

@@ -65,7 +65,7 @@ class Plan:
         from, so that a checkpoint is resumed by the training it belongs to alone."""
         if not self.warm:
             return self.work / stage
-        card = json.loads((self.weights / "models.json").read_text())
+        card = written_card(self.weights)
         begun = "_".join(card[part]["sha256"][:10] for part in RESTS_ON[stage] if part in card)
         return self.work / stage / f"from_{begun}"
 
@@ -128,6 +128,14 @@ def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
     partial.replace(path)
 
 
+def written_card(weights: Path) -> dict[str, Any]:
+    """The entries of the written parts; DecoderError where there is no card."""
+    from decoders.models.weights import read_json
+    from decoders.tiny.bundle import CARD
+
+    return read_json(weights / CARD)
+
+
 def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
     """Figures of a training that went on from another: what was spent counts together."""
     spent = ("images", "steps", "seconds")
@@ -148,8 +156,7 @@ def _vq(plan: Plan) -> None:
 
     start = None
     if plan.warm:
-        card = json.loads((plan.weights / "models.json").read_text())
-        seen = int(card["vq"]["figures"]["images"])
+        seen = int(written_card(plan.weights)["vq"]["figures"]["images"])
         start = vq.Start(load_vq(plan.weights).requires_grad_(True).train(), seen)
     model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
@@ -169,10 +176,9 @@ def _vq(plan: Plan) -> None:
 def load_vq(weights: Path) -> Any:
     """The written tokenizer alone (the target's weights may not exist yet)."""
     from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-    from decoders.models.weights import read_json
     from decoders.tiny.bundle import CARD, config_of, load_part
 
-    card = read_json(weights / CARD)
+    card = written_card(weights)
     vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], weights / CARD))
     load_part(weights, card, "vq", vq)
     return vq
@@ -181,11 +187,10 @@ def load_vq(weights: Path) -> Any:
 def _written_target(plan: Plan) -> Any:
     """The written text encoder and target, how many images they have seen, and whether the encoder
     has learned to read (if not, it begins anew)."""
-    from decoders.models.weights import read_json
-    from decoders.tiny.bundle import CARD, load_part
+    from decoders.tiny.bundle import load_part
     from decoders.tiny.recipes.target import CONFIG, Start, TextToCodes
 
-    card = read_json(plan.weights / CARD)
+    card = written_card(plan.weights)
     model = TextToCodes(CONFIG)
     figures = card["target"]["figures"]
     reads = "valid_naming" in figures

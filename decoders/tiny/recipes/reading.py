@@ -80,29 +80,29 @@ class Naming(nn.Module):
         seen = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
         return [seen @ F.normalize(table, dim=-1).T for table in self.directions]
 
+    def named(self, states: Tensor) -> Tensor:
+        """States [..., D] -> the index in `ANSWERS` of every attribute, int64 [..., attributes]."""
+        return torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+
     def loss(self, states: Tensor, said: Tensor) -> Tensor:
         """Mean cross-entropy in nats an attribute; states [n, D], said [n, attributes] int64."""
         pairs = zip(self(states), said.T, strict=True)
         return torch.stack([F.cross_entropy(logits, right) for logits, right in pairs]).mean()
 
 
-def word_states(text: WordEncoder, embedder: Any, captions: list[str]) -> tuple[Tensor, Tensor]:
-    """The prefix's states [n, D] at the n words of all captions, and the caption of each word
-    [n]."""
-    device = text.words.weight.device
-    ids, mask = (t.to(device) for t in text.tokenizer(captions))
-    drop = torch.zeros(len(captions), dtype=torch.bool, device=device)
-    with torch.autocast(device.type, torch.bfloat16):
-        return embedder(text(ids, mask), drop)[mask], mask.nonzero()[:, 0]
-
-
 def asked(
     text: WordEncoder, embedder: Any, split: str, first: int, count: int
 ) -> tuple[Tensor, Tensor]:
-    """States [n, D] at the words of `count` captions, and their answers [n, attributes]."""
+    """The prefix's states [n, D] at the n words of `count` captions, and what the caption of each
+    word says, int64 [n, attributes]."""
     pairs = scene_captions(split, range(first, first + count))
-    states, rows = word_states(text, embedder, [caption for caption, _ in pairs])
-    return states, torch.tensor([answers(*pair) for pair in pairs]).to(rows.device)[rows]
+    device = text.words.weight.device
+    ids, mask = (t.to(device) for t in text.tokenizer([caption for caption, _ in pairs]))
+    drop = torch.zeros(count, dtype=torch.bool, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        states = embedder(text(ids, mask), drop)  # [count, P, D]
+    said = torch.tensor([answers(*pair) for pair in pairs]).to(device)  # [count, attributes]
+    return states[mask], said[mask.nonzero()[:, 0]]
 
 
 def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -> float:
@@ -125,5 +125,4 @@ def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -
             bar.set_postfix(loss=f"{loss.item():.3f}")
     with torch.no_grad():
         states, said = asked(text, embedder, "valid", 0, HELD_OUT)
-        named = torch.stack([logits.argmax(-1) for logits in naming(states)], 1)
-    return float((named == said).float().mean())
+    return float((naming.named(states) == said).float().mean())

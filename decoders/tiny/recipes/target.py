@@ -121,8 +121,7 @@ class Named(nn.Module):
         """Which share of the attributes the states of the last forward name rightly, at all
         codes."""
         states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        named = torch.stack([logits.argmax(-1) for logits in self.naming(states)], -1)
-        return float((named == said[:, None]).float().mean())
+        return float((self.naming.named(states) == said[:, None]).float().mean())
 
     def loss(self, said: Tensor, drop: Tensor) -> Tensor:
         """Nats an attribute at the codes of the last forward; rows without caption are not asked.
