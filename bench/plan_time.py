@@ -45,11 +45,17 @@ def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
     return len(config.floor_seeds) * config.quality.images if floor else 0
 
 
+def warm_ups(config: StudyConfig) -> int:
+    """Images that a decoder decodes untimed, at most: until stable, then one before each block."""
+    latency = config.latency
+    return latency.warmup_max + latency.blocks - 1 if latency.prompts else 0
+
+
 def work_lines(plan: Plan) -> list[str]:
     """How many images, and what they take on disk."""
     config = plan.config
     counts = {p: sum(images(config, e, p) for e in config.decoders) for p in PROTOCOLS}
-    warm = config.latency.warmup_max * len(config.decoders) if config.latency.prompts else 0
+    warm = warm_ups(config) * len(config.decoders)
     lines = [
         f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images (batch 1, and "
         f"at most {warm} to warm up), {counts['quality']:,} for quality (batch "
@@ -80,9 +86,8 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
             seconds = found.seconds if found else _assumed(plan, entry.name, protocol, speed)
             hours[protocol] += count * seconds / 3600
             rest[protocol] += max(count - done, 0) * seconds / 3600
-    if config.latency.prompts:
-        warm = config.latency.warmup_max / config.latency.prompts
-        rest["latency"] += warm * hours["latency"] if rest["latency"] else 0.0
+    if rest["latency"]:
+        rest["latency"] += warm_ups(config) / config.latency.prompts * hours["latency"]
     parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
     if seen:

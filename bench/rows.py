@@ -58,6 +58,7 @@ class Context:
             "category": prompt.category,
             "seed": batch.seed,
             "batch": len(batch.indices),
+            "block": batch.block,
             "git_commit": made.git_commit,
             "git_dirty": made.git_dirty,
             "versions": json.dumps(made.versions, sort_keys=True),

@@ -1,7 +1,8 @@
 """Runs a study: both protocols, resumable, one row an image.
 
-Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt. Quality: in batches,
-the same seed for every decoder, and the baseline again under a second seed (the reseed floor).
+Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
+the run. Quality: in batches, the same seed for every decoder, and the baseline again under a second
+seed (the reseed floor).
 Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
 A killed run loses the call in flight and nothing else.
 """
@@ -81,8 +82,7 @@ def run_study(config: StudyConfig) -> RunResult:
         check_space(path, len(keys))
         folder.load(keys, config.retry_failed)
         with frozen_heap():
-            run.protocol("latency", latency)
-            run.protocol("quality", quality)
+            run.all(study.parts(latency, quality, config.latency.blocks))
         folder.tables = {key: folder.tables[key] for key in keys}
         kernels = getattr(model.target, "kernels", None)
         if kernels is not None:
@@ -203,6 +203,7 @@ class Run:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.clock, self.meter = Clock(model.device), MemoryMeter(model.device)
         self.decoders = {cell.key: self._build(cell) for cell in every}
+        self.warm: set[str] = set()  # cells that were warmed up until stable
         self.context = Context(config, model, made, prompts, self._labels(every))
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
@@ -240,24 +241,31 @@ class Run:
         built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
         return {cell.key: study.labels(cell.entry, built[cell.key]) for cell in every}
 
-    def protocol(self, name: str, batches: Sequence[Batch]) -> None:
+    def all(self, parts: Sequence[Sequence[Batch]]) -> None:
         """Runs the batches that are not recorded yet, in order."""
-        todo = [b for b in batches if not all(self.folder.has(*key) for key in b.keys)]
-        total = sum(len(b.indices) for b in batches)
-        done = total - sum(len(b.indices) for b in todo)
-        if not todo:
+        total = sum(len(b.indices) for part in parts for b in part)
+        todo = [[b for b in part if not self._recorded(b)] for part in parts]
+        left = sum(len(b.indices) for part in todo for b in part)
+        if not left:
             return
-        with progress(total, name, done) as bar:
-            if name == "latency":
-                self._warm_up(todo, bar)
-            gc.freeze()  # what the warm-up has left to stay
-            for batch in todo:
-                bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
-                self._run(batch)
-                bar.update(len(batch.indices))
+        with progress(total, self.config.name, total - left) as bar:
+            for part in filter(None, todo):
+                if part[0].protocol == "latency":
+                    self._warm_up(part, bar)
+                gc.collect()
+                gc.freeze()  # what the warm-up has left to stay
+                for batch in part:
+                    bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
+                    self._run(batch)
+                    bar.update(len(batch.indices))
+
+    def _recorded(self, batch: Batch) -> bool:
+        return all(self.folder.has(*key) for key in batch.keys)
 
     def _warm_up(self, todo: Sequence[Batch], bar: Any) -> None:
-        """Every decoder that has something to time; one that fails will fail on its rows again."""
+        """Every decoder that has something to time: until its times are stable, and one image
+        before each block after that. One that fails will fail on its rows again."""
+        limits = self.config.latency
         first: dict[str, Batch] = {}
         for batch in todo:
             first.setdefault(batch.cell.key, batch)
@@ -270,11 +278,13 @@ class Run:
             def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
                 return self._decode(batch, decoder).seconds_total
 
+            most = 1 if batch.cell.key in self.warm else limits.warmup_max
             times = attempt(
-                lambda image=image: warm_up(  # type: ignore[misc]
-                    image, self.config.latency.warmup_max, self.config.latency.warmup_tolerance
+                lambda image=image, most=most: warm_up(  # type: ignore[misc]
+                    image, most, limits.warmup_tolerance
                 )
             )
+            self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
     def _run(self, batch: Batch) -> None:

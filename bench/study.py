@@ -1,8 +1,10 @@
 """A study as work to do: cells (a decoder under its settings), and what each has to decode.
 
 The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
-after the other, the first one rotating, so that a drift of the machine hits all alike. Quality:
-decoder by decoder in fixed batches, so that a resumed run decodes the very same batches.
+after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
+prompts spread over the run, so that what the machine does at one moment is seen to differ from
+another. Quality: decoder by decoder in fixed batches, so that a resumed run decodes the very same
+batches.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts that one cell decodes in one call. Latency: a batch of one."""
+    """Prompts that one cell decodes in one call. Latency: a batch of one, in a block of prompts
+    that are timed at one moment; quality has none (0)."""
 
     cell: Cell
     protocol: str
     seed: int
     indices: tuple[int, ...]
+    block: int = 0
 
     def stem(self, index: int) -> str:
         """File name of the row of a prompt, without its ending."""
@@ -64,10 +68,11 @@ def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
 def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
     """Prompt-major; on prompt i the order of the cells is rotated by i."""
     out = []
-    for index in range(config.latency.prompts):
+    count, blocks = config.latency.prompts, config.latency.blocks
+    for index in range(count):
         turn = index % len(every)
         for cell in [*every[turn:], *every[:turn]]:
-            out.append(Batch(cell, "latency", config.seed, (index,)))
+            out.append(Batch(cell, "latency", config.seed, (index,), index * blocks // count))
     return out
 
 
@@ -86,6 +91,16 @@ def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
         for cell, protocol, seed in runs
         for start in range(0, count, size)
     ]
+
+
+def parts(latency: Sequence[Batch], quality: Sequence[Batch], blocks: int) -> list[list[Batch]]:
+    """The run's parts in order: a latency block, then an equal share of the quality batches, in
+    turns. One block: all that is timed, then the rest."""
+    out = []
+    for block in range(blocks):
+        share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
+        out += [[b for b in latency if b.block == block], list(quality[share])]
+    return [part for part in out if part]
 
 
 def is_replayed(loop: Any) -> bool:

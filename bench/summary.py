@@ -18,12 +18,13 @@ import numpy as np
 import pandas as pd
 
 from bench.floor import floor_name
+from bench.paired import paired_speedup, timed
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
 from bench.study import REPLAYED, Cell
 from metrics.errors import MetricError
-from metrics.latency import latency, speedup
+from metrics.latency import latency
 from metrics.stats import Interval
 from metrics.tv import moved_mass
 
@@ -143,17 +144,9 @@ def _baseline(rows: pd.DataFrame, cells: Sequence[Cell], cell: Cell) -> pd.DataF
 
 def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
     """Paired ratio to the baseline over the prompts that both decoded."""
-
-    def seconds(frame: pd.DataFrame) -> dict[Any, float]:
-        ok = frame[(frame.status == "ok") & (frame.protocol == "latency")]
-        keys = zip(ok.prompt_index, ok.seed, strict=True)
-        return dict(zip(keys, ok.seconds_total.astype(float), strict=True))
-
-    ours, theirs = seconds(mine), seconds(baseline)
-    if len(ours.keys() & theirs.keys()) < 2:
-        found = Interval(NAN, NAN, NAN)
-    else:
-        found = speedup(theirs, ours)
+    ours, theirs = timed(mine), timed(baseline)
+    enough = ours.shared(theirs) >= 2
+    found = paired_speedup(theirs, ours) if enough else Interval(NAN, NAN, NAN)
     return {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
 
 

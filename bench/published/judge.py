@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bench.paired import paired_speedup
 from bench.published.match import Pair, is_method
 from bench.published.measured import COLUMNS, Figure, Measured
 from bench.published.names import Names
@@ -198,11 +199,8 @@ def _figure(
 
 def ratio(base: Measured, ours: Measured) -> Figure:
     """Seconds of `base` over ours: paired bootstrap over shared prompts, else of the means."""
-    shared = base.seconds.keys() & ours.seconds.keys()
-    if len(shared) >= 2:
-        from metrics.latency import speedup
-
-        found = speedup(dict(base.seconds), dict(ours.seconds))
+    if base.timed.shared(ours.timed) >= 2:
+        found = paired_speedup(base.timed, ours.timed)
         return Figure(found.value, found.lo, found.hi)
     return Figure(base.figures["latency_s"].value / ours.figures["latency_s"].value)
 

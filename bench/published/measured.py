@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
 from bench.floor import floor_of
+from bench.paired import Timed, timed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +25,8 @@ NAN = math.nan
 TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
 NUMBERS = ("temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal")
 RECORDS = (
-    "decoder", "protocol", "status", "prompt_index", "seed", "seconds_total", "mal", "nfe", "top_k",
-    "gpu",
+    "decoder", "protocol", "status", "prompt_index", "seed", "block", "seconds_total", "mal", "nfe",
+    "top_k", "gpu",
 )  # fmt: skip
 # A figure's name -> its column in summary.csv, and what to multiply a published one with.
 COLUMNS = {
@@ -99,7 +100,7 @@ class Measured:
     images: int
     features: Mapping[str, str]
     figures: Mapping[str, Figure]
-    seconds: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (prompt, seed) -> s
+    timed: Timed = field(default_factory=Timed)
     replayed: bool = False  # accepted lengths read off a recording
 
 
@@ -176,14 +177,12 @@ def _study(path: Path) -> dict[str, Any]:
 
 def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, Any]) -> Measured:
     figures = {name: _figure(line, column) for name, (column, _) in COLUMNS.items()}
-    gpu, top_k, seconds = str(study.get("machine", {}).get("gpu", "")), None, {}
+    gpu, top_k, times = str(study.get("machine", {}).get("gpu", "")), None, Timed()
     if records is not None and len(records):
         figures["mal"] = _mal(records, figures["mal"])
         gpu = str(records.gpu.iloc[0]) or gpu
         top_k = float(records.top_k.iloc[0])
-        timed = records[records.protocol == "latency"]
-        keys = zip(timed.prompt_index.astype(int), timed.seed.astype(int), strict=True)
-        seconds = dict(zip(keys, timed.seconds_total.astype(float), strict=True))
+        times = timed(records)
     return Measured(
         decoder=str(line["decoder"]),
         model=str(line["model"]),
@@ -198,7 +197,7 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
         images=int(line["n_quality"] or 0),
         features=_features(line),
         figures=figures,
-        seconds=seconds,
+        timed=times,
         replayed=line.get("exactness") == "replayed",
     )
 

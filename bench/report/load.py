@@ -36,8 +36,8 @@ PROVENANCE = (
 )  # fmt: skip
 RECORD_COLUMNS = (
     "schema_version", "study", "protocol", "model", "decoder", "loop", "tree", "acceptance",
-    "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "status",
-    "error",
+    "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "block",
+    "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
     "accepted", "kind", "moved", "bound", "tv_output", "tv_output_bound", "image", *PROVENANCE,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
-from bench.report.model import Run
+from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
 from bench.study import REPLAYED
 
@@ -43,6 +43,7 @@ def legend(run: Run) -> list[str]:
             "anything: the codes follow no distribution."
         )
     for section in run.sections:
+        lines += drift(section)
         width = {name: section.floor_width(name) for name in ("fid", "clip")}
         if any(math.isnan(value) for value in width.values()):
             lines.append(f"{section.title}: no {FLOOR_LABEL}, so no quality figure is marked.")
@@ -52,6 +53,20 @@ def legend(run: Run) -> list[str]:
                 f"{section.clip_name} {number(width['clip'])}."
             )
     return lines + fairness_legend(run)
+
+
+def drift(section: Section) -> list[str]:
+    """How far the baseline's own time moved between the blocks it was timed in."""
+    if section.baseline is None:
+        return []
+    seconds = section.baseline.latency_rows().groupby("block")["seconds_total"].mean()
+    if len(seconds) < 2:
+        return []
+    return [
+        f"{section.title}: timed in {len(seconds)} blocks spread over the run; from block to block "
+        f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
+        "an image, and intervals of speed-ups are over blocks."
+    ]
 
 
 def failures(run: Run) -> list[tuple[str, str]]:

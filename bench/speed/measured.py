@@ -12,15 +12,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from bench.config import DecoderEntry, StudyConfig
+from bench.paired import paired_speedup, timed
 from bench.records import write_atomically
 from bench.runner import run_study
 from bench.speed.tune import Candidate
-from metrics.latency import speedup
 from metrics.stats import Interval
 
 COLUMNS = [
@@ -57,16 +56,10 @@ def measure(
         mine = ok[ok.decoder == entry.name]
         if len(mine) < 2:
             continue
-        ratio = speedup(seconds_by_prompt(ok[ok.decoder == baseline]), seconds_by_prompt(mine))
+        ratio = paired_speedup(timed(ok[ok.decoder == baseline]), timed(mine))
         mal = float((mine.mal * mine.nfe).sum() / mine.nfe.sum())
         found[entry.name] = Measured(ratio, mal, float(mine.seconds_total.mean()))
     return found
-
-
-def seconds_by_prompt(rows: pd.DataFrame) -> dict[Any, float]:
-    """(prompt index, seed) -> seconds of prefill and decoding."""
-    keys = zip(rows.prompt_index, rows.seed, strict=True)
-    return dict(zip(keys, rows.seconds_total.astype(float), strict=True))
 
 
 def table(

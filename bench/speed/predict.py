@@ -22,8 +22,8 @@ from bench.console import progress
 from bench.errors import ConfigError, unknown
 from bench.outcome import Failure, attempt
 from bench.own_settings import at_least
+from bench.paired import paired_speedup, timed
 from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
-from bench.speed.measured import seconds_by_prompt
 from bench.speed.model import (
     Baseline,
     Prediction,
@@ -42,7 +42,6 @@ from bench.study import Cell
 from decoders.api import ImageModel
 from decoders.compose import build_decoder
 from decoders.trees.chain import Chain
-from metrics.latency import speedup
 from metrics.stats import Interval
 
 log = logging.getLogger(__name__)
@@ -217,7 +216,7 @@ class _Section:
         reached = reach(mine.accepted, shape.depth)
         made = predict(baseline, step, reached, self.model.target.length)
         theirs = self.rows[self.rows.decoder == self.base.entry.name]
-        found = speedup(seconds_by_prompt(theirs), seconds_by_prompt(mine))
+        found = paired_speedup(timed(theirs), timed(mine))
         ar = self._ar(baseline)
         return Row(cell.entry.name, shape.name, made, found, step, recorded, ar)
 

@@ -55,6 +55,36 @@ def test_paired_ratio_is_a_ratio_of_means_not_a_mean_of_ratios():
     assert paired_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5)
 
 
+def test_an_interval_over_blocks_knows_what_a_block_has_in_common():
+    rng = np.random.default_rng(5)
+    hits = {True: 0, False: 0}
+    for trial in range(200):  # what a moment does to one of both, and nothing else, moves the ratio
+        moment = rng.normal(1, 0.05, 10).repeat(9)
+        slow, fast = 2 * moment * rng.normal(1, 0.01, 90), rng.normal(1, 0.01, 90)
+        for known in hits:
+            blocks = np.arange(90) // 9 if known else None
+            found = paired_ratio(slow, fast, blocks=blocks, seed=trial, resamples=400)
+            hits[known] += found.contains(2.0)
+    assert hits[True] / 200 >= 0.85 and hits[False] / 200 < 0.6
+
+
+def test_blocks_that_differ_by_chance_alone_give_the_same_width():
+    rng = np.random.default_rng(6)
+    slow, fast = rng.normal(2, 0.2, 4000), rng.normal(1, 0.1, 4000)
+    plain = paired_ratio(slow, fast)
+    blocked = paired_ratio(slow, fast, blocks=np.arange(4000) // 40)
+    assert blocked.value == plain.value
+    assert blocked.half_width == pytest.approx(plain.half_width, rel=0.2)
+
+
+def test_few_blocks_count_as_none_and_their_numbers_mean_nothing():
+    slow, fast = np.arange(2.0, 14), np.arange(1.0, 13)
+    assert paired_ratio(slow, fast, blocks=[7] * 6 + [9] * 6) == paired_ratio(slow, fast)
+    sixes = np.arange(12) // 2
+    named = paired_ratio(slow, fast, blocks=10 * sixes + 3)
+    assert named == paired_ratio(slow, fast, blocks=sixes) != paired_ratio(slow, fast)
+
+
 def test_median_interval():
     data = np.random.default_rng(3).lognormal(0, 1, 500)
     found = bootstrap_statistic(data, lambda rows: np.median(rows, -1))
@@ -92,6 +122,7 @@ def test_floor_equivalence(difference, floor, same):
         lambda: bootstrap_mean([1.0, 2.0], level=1.5),
         lambda: paired_ratio([1.0, 2.0], [1.0, 2.0, 3.0]),
         lambda: paired_ratio([1.0, 2.0], [1.0, 0.0]),
+        lambda: paired_ratio([1.0, 2.0], [1.0, 2.0], blocks=[1]),
         lambda: jackknife(2, lambda rows: 0.0),
         lambda: compare_to_floor(float("nan"), 1.0),
     ],

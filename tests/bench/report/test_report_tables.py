@@ -37,6 +37,19 @@ def test_sections_keep_greedy_apart_and_the_order_of_the_summary(run: Run) -> No
     ]
 
 
+def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, prompts=4, images=False)
+    assert not [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    path = folder / "records.parquet"
+    records = pd.read_parquet(path)
+    mine = (records.decoder == "ar") & (records.protocol == "latency")
+    records.loc[mine, "block"] = records.prompt_index[mine]
+    records.loc[mine, "seconds_total"] = 0.5 + records.prompt_index[mine] / 10
+    records.to_parquet(path)
+    (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
+
+
 def test_figures_are_those_of_the_summary(run: Run) -> None:
     lantern = cells(run, 0, "lantern")
     assert lantern["speed-up"] == "2.35 [2.27, 2.44]"  # 2.4 s / 1.02 s

@@ -1,0 +1,46 @@
+"""Times of single images by what was decoded, and speed-ups paired over them.
+
+Why apart: the summary, the speed model and the comparison with published numbers pair the same rows
+of the latency protocol, and must come to the same interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from metrics.stats import Interval
+
+Key = tuple[int, int]  # prompt index, seed
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Timed images: seconds of prefill and decoding, and the latency block of each."""
+
+    seconds: Mapping[Key, float] = field(default_factory=dict)
+    blocks: Mapping[Key, int] = field(default_factory=dict)
+
+    def shared(self, other: Timed) -> int:
+        """How many images both decoded."""
+        return len(self.seconds.keys() & other.seconds.keys())
+
+
+def timed(rows: pd.DataFrame) -> Timed:
+    """The timed images (protocol latency, status ok) among a decoder's rows."""
+    used = rows[(rows.protocol == "latency") & (rows.status == "ok")]
+    keys = list(zip(used.prompt_index.astype(int), used.seed.astype(int), strict=True))
+    seconds = dict(zip(keys, used.seconds_total.astype(float), strict=True))
+    return Timed(seconds, dict(zip(keys, used.block.astype(int), strict=True)))
+
+
+def paired_speedup(baseline: Timed, decoder: Timed) -> Interval:
+    """Seconds of the baseline over the decoder's, with the interval over moments of the machine
+    where the study was timed in several. Raises MetricError below 2 shared images."""
+    from metrics.latency import speedup
+
+    return speedup(dict(baseline.seconds), dict(decoder.seconds), blocks=dict(decoder.blocks))
