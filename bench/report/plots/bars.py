@@ -94,7 +94,7 @@ def _speeds(ax: Axes, section: Section, styles: dict[tuple[str, str], Look]) -> 
 
 
 def _figure(ax: Axes, x: float, y: float, text: str) -> None:
-    """The figure itself, just right of its bar."""
+    """The figure itself, just right of its bar, over the line at 1 where they meet."""
     ax.annotate(
         text,
         (x, y),
@@ -103,6 +103,7 @@ def _figure(ax: Axes, x: float, y: float, text: str) -> None:
         va="center",
         fontsize=8.5,
         color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )
 
 

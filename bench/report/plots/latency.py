@@ -68,8 +68,8 @@ def _bar(ax: Axes, at: int, entry: Entry) -> bool:
         ax.barh(at, width, left=left, height=0.62, color=COLORS[name], ec="white", lw=0.4)
         left += width
     ax.annotate(
-        f"{left:.3g} s", (left, at), xytext=(4, 0), textcoords="offset points", va="center",
-        fontsize=8.5, color=INK,
+        f"{left:.{3 if left < 10 else 1}f} s", (left, at), xytext=(4, 0),
+        textcoords="offset points", va="center", fontsize=8.5, color=INK,
     )  # fmt: skip
     return True
 
