@@ -32,7 +32,7 @@ COMMANDS = {
     "features": "write the text features of a prompt set to a file (prompts=features reads it)",
     "train": "train a drafter",
     "tiny": "retrain the embedded models: stages vq, target, drafter, clip (default: all)",
-    "list": "known decoders, models, studies, prompt sets, ... (or `list settings`)",
+    "list": "decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set",
 }
 ELSEWHERE = {
     "scaling": "bench.scaling",

@@ -26,6 +26,11 @@ def settings() -> str:
     return "\n".join((root / name).read_text() for name in FILES)
 
 
+def option(group: str, name: str) -> str:
+    """The settings of an option of a group, as its YAML file explains them."""
+    return (files("conf") / group / f"{name}.yaml").read_text()
+
+
 def _about(text: str) -> str:
     for line in text.splitlines():
         if line.startswith("# ") and not line.startswith("# @"):

@@ -123,21 +123,27 @@ def cmd_tiny(words: Sequence[str]) -> int:
 
 
 def cmd_list(words: Sequence[str]) -> int:
-    """Options of every configuration group, with the first line of their comment."""
-    from bench.catalogue import groups, settings
+    """Options of every configuration group, with the first line of their comment; the settings of
+    one for GROUP=OPTION."""
+    from bench.catalogue import groups, option, settings
 
     known = groups()
     if any(w in ("settings", "setting") for w in words):
         say(settings())
         return 0
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}
-    wanted = [aliases.get(w, w) for w in words] or [*known]
-    for word in wanted:
-        if word not in known:
-            raise ConfigError(unknown("group", word, [*known, "settings"]))
-    for name in wanted:
-        say(f"{name}=")
-        width = max(len(option) for option in known[name])
-        for option, about in known[name].items():
-            say(f"  {option:<{width}}  {about}".rstrip())
+    wanted = [(aliases.get(w, w), name) for w, _, name in (w.partition("=") for w in words)]
+    for group, name in wanted:
+        if group not in known:
+            raise ConfigError(unknown("group", group, [*known, "settings"]))
+        if name and name not in known[group]:
+            raise ConfigError(unknown(group, name, [*known[group]]))
+    for group, name in wanted or [(group, "") for group in known]:
+        if name:
+            say(option(group, name).rstrip())
+            continue
+        say(f"{group}=")
+        width = max(len(one) for one in known[group])
+        for one, about in known[group].items():
+            say(f"  {one:<{width}}  {about}".rstrip())
     return 0
