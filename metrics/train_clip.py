@@ -171,17 +171,14 @@ def describe_stage(plan: Plan, folder: Path) -> None:
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         shutil.copyfile(folder / name, plan.weights / name)
     described = json.loads((plan.weights / CONFIG_FILE).read_text(encoding="utf-8"))
-    enter(
-        plan,
-        "clip",
-        {
-            "sha256": described["sha256"],
-            "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
-            "auxiliary head that names the attributes was trained along and dropped",
-            "trained_on": trained_on(),
-            "figures": described["config"]["held_out"],
-        },
-    )
+    entry = {
+        "sha256": described["sha256"],
+        "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
+        "auxiliary head that names the attributes was trained along and dropped",
+        "trained_on": trained_on(),
+        "figures": described["config"]["held_out"],
+    }
+    enter(plan, {"clip": entry})
     write_card(plan.weights, plan.work)
 
 

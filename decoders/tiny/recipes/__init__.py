@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,16 +113,20 @@ def plan_of(settings: dict[str, str]) -> Plan:
     return Plan(**values)
 
 
-def enter(plan: Plan, name: str, entry: dict[str, Any]) -> None:
-    """Adds a part's entry and the settings of its training to the card; the others stay."""
+def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
+    """Adds the entries of the parts that a stage made, and the settings of its training, to the
+    card, all at once; the others stay."""
     from decoders.tiny.bundle import CARD
 
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
-    if plan.warm and name in card:
-        entry = entry | {"figures": _added(card[name]["figures"], entry["figures"])}
-    settings = plan.settings(STAGE_OF.get(name, name))
-    card[name] = entry | {"settings": settings | {"warm": plan.warm, "rate": plan.rate}}
+    for name, entry in entries.items():
+        figures = entry["figures"]
+        if plan.warm and name in card:
+            figures = _added(card[name]["figures"], figures)
+        settings = plan.settings(STAGE_OF.get(name, name))
+        settings = settings | {"warm": plan.warm, "rate": plan.rate}
+        card[name] = entry | {"figures": figures, "settings": settings}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -160,17 +164,14 @@ def _vq(plan: Plan) -> None:
         start = vq.Start(load_vq(plan.weights).requires_grad_(True).train(), seen)
     model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
     digest = write_weights(model, plan.weights / "vq.safetensors", torch.float16)
-    enter(
-        plan,
-        "vq",
-        {
-            "config": asdict(vq.CONFIG),
-            "sha256": digest,
-            "trained_on": trained_on(),
-            "data": f"scenes, split train, batches of {vq.BATCH}",
-            "figures": figures,
-        },
-    )
+    entry = {
+        "config": asdict(vq.CONFIG),
+        "sha256": digest,
+        "trained_on": trained_on(),
+        "data": f"scenes, split train, batches of {vq.BATCH}",
+        "figures": figures,
+    }
+    enter(plan, {"vq": entry})
 
 
 def load_vq(weights: Path) -> Any:
@@ -218,19 +219,18 @@ def _target(plan: Plan) -> None:
         "figures": figures,
         "data": f"scenes, split train from index {target.OFFSET}, every image seen once",
     }
-    digest = write_weights(model.text, plan.weights / "text.safetensors")
-    enter(plan, "text", {"config": asdict(model.text.cfg), "sha256": digest, **shared})
+    text = write_weights(model.text, plan.weights / "text.safetensors")
     digest = write_weights(model.target, plan.weights / "target.safetensors")
-    enter(
-        plan,
-        "target",
-        {
+    entries = {
+        "text": {"config": asdict(model.text.cfg), "sha256": text, **shared},
+        "target": {
             "config": asdict(target.CONFIG),
             "sha256": digest,
             "sampling": {"cfg": drafter.CFG},
             **shared,
         },
-    )
+    }
+    enter(plan, entries)
 
 
 def _drafter(plan: Plan) -> None:
@@ -243,14 +243,11 @@ def _drafter(plan: Plan) -> None:
         model, plan.folder("drafter"), warm=plan.warm, **plan.settings("drafter")
     )
     digest = write_weights(net, plan.weights / "eagle.safetensors")
-    enter(
-        plan,
-        "eagle",
-        {
-            "config": asdict(net.cfg),
-            "sha256": digest,
-            "trained_on": trained_on(),
-            "data": f"scenes, split train from index {drafter.OFFSET}",
-            "figures": figures,
-        },
-    )
+    entry = {
+        "config": asdict(net.cfg),
+        "sha256": digest,
+        "trained_on": trained_on(),
+        "data": f"scenes, split train from index {drafter.OFFSET}",
+        "figures": figures,
+    }
+    enter(plan, {"eagle": entry})
