@@ -38,9 +38,11 @@ def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there."""
     from bench.compose import compose_study
     from bench.fairness import judge_folder
+    from bench.report.load import load_run
 
     config = compose_study(words)
     folder = Path(config.run_dir)
+    load_run(folder)  # refuses what cannot be reported before anything is written there
     judge_folder(folder, config.baselines, config.fairness.factor)
     _report(folder)
     return 0
@@ -128,7 +130,7 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.catalogue import groups, option, settings
 
     known = groups()
-    if any(w in ("settings", "setting") for w in words):
+    if any(w.partition("=")[0] in ("settings", "setting") for w in words):
         say(settings())
         return 0
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}

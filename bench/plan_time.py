@@ -8,6 +8,7 @@ decoder. Text encoding, writing images and quality metrics are not included.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +46,12 @@ def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
     return len(config.floor_seeds) * config.quality.images if floor else 0
 
 
-def warm_ups(config: StudyConfig) -> int:
-    """Images that a decoder decodes untimed, at most: until stable, then one before each block."""
+def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
+    """Images that a decoder decodes untimed, at most: until stable, then one before each further
+    block. left: the share of the timed images that is still to do."""
     latency = config.latency
-    return latency.warmup_max + latency.blocks - 1 if latency.prompts else 0
+    blocks = math.ceil(left * min(latency.blocks, latency.prompts))
+    return latency.warmup_max + blocks - 1 if blocks else 0
 
 
 def work_lines(plan: Plan) -> list[str]:
@@ -87,7 +90,8 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
             hours[protocol] += count * seconds / 3600
             rest[protocol] += max(count - done, 0) * seconds / 3600
     if rest["latency"]:
-        rest["latency"] += warm_ups(config) / config.latency.prompts * hours["latency"]
+        warm = warm_ups(config, rest["latency"] / hours["latency"])
+        rest["latency"] += warm / config.latency.prompts * hours["latency"]
     parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
     if seen:

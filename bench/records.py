@@ -87,6 +87,23 @@ def read(path: Path) -> pa.Table | None:
     return table if table.schema.equals(SCHEMA) else None
 
 
+def other_version(path: Path) -> str:
+    """That the rows of a file are of another schema version, and what to do about it; "" where they
+    are of this one, or the file has no versions (whoever reads it says what it is)."""
+    try:
+        found = pq.read_table(path, columns=["schema_version"], partitioning=None)
+    except (pa.ArrowException, KeyError, OSError):
+        return ""
+    versions = set(found.column(0).to_pylist()) - {SCHEMA_VERSION}
+    if not versions:
+        return ""
+    return (
+        f"{path} has rows of schema version {sorted(versions)}, this program reads "
+        f"{SCHEMA_VERSION}: read it with the version of lantern-bench that made it, or run the "
+        "study again into another run_dir="
+    )
+
+
 def write(path: Path, table: pa.Table) -> None:
     """Writes a table so that `path` is whole or absent at any moment. Raises DiskFullError."""
     write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))

@@ -284,7 +284,8 @@ class Run:
                     image, most, limits.warmup_tolerance
                 )
             )
-            self.warm.add(batch.cell.key)
+            if not isinstance(times, Failure):
+                self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
     def _run(self, batch: Batch) -> None:

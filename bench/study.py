@@ -37,7 +37,7 @@ class Cell:
 @dataclass(frozen=True)
 class Batch:
     """Prompts that one cell decodes in one call. Latency: a batch of one, in a block of prompts
-    that are timed at one moment; quality has none (0)."""
+    that are timed at one moment (one run again later keeps its block); quality has none (0)."""
 
     cell: Cell
     protocol: str

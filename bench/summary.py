@@ -100,7 +100,8 @@ def _line(
     line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
     scores, preference = _quality(folder, drawn, scorer, str(line["decoder"]))
     line |= vars(scores)
-    memory = (timed if len(timed) else drawn)["peak_memory_mb"]
+    # Later blocks are timed beside what quality batches have left in memory.
+    memory = (timed[timed.block == timed.block.min()] if len(timed) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
     line["status"] = _status(mine)
     return line, preference

@@ -1,7 +1,8 @@
 """Latency of one image: mean with its interval, median, 95th percentile, shares of the stages.
 
 Why: a speed-up is the paired ratio to AR over the same prompts (METHODS section 5), because
-decoders are interleaved prompt by prompt: a slow moment of the machine hits both of a pair.
+decoders are interleaved prompt by prompt: a slow moment of the machine hits both of a pair, if not
+always by the same factor, which is what blocks of prompts are for.
 All times are wall-clock seconds, device-synchronised by whoever measured them.
 """
 

@@ -14,6 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import t as student
 
 from metrics.errors import MetricError
 
@@ -77,8 +78,10 @@ def paired_ratio(
     what a prompt or a drift of the machine does to both. What a moment of the machine does to one
     of them and not to the other is common to the pairs timed in it: `blocks` ([n], equal numbers
     for pairs of one moment) makes the moments what is resampled, B - 1 of B blocks, which leaves
-    the variance unbiased (Rao and Wu 1988). Fewer than `FEWEST_BLOCKS` blocks count as none.
-    Raises MetricError unless both have the same n >= 2 and the denominator is positive.
+    the variance unbiased (Rao and Wu 1988), and the interval is as much wider as Student's t is at
+    B - 1 degrees of freedom. Fewer than `FEWEST_BLOCKS` blocks count as none. Moments that last
+    longer than a block make the interval too narrow. Raises MetricError unless both have the same
+    n >= 2 and the denominator is positive.
     """
     top, bottom = _checked(numerator, "numerator"), _checked(denominator, "denominator")
     if len(top) != len(bottom):
@@ -88,7 +91,7 @@ def paired_ratio(
         )
     if bottom.min() <= 0:
         raise MetricError(f"denominators must be positive, found {bottom.min():g}")
-    tops, bottoms, drawn = top, bottom, len(top)
+    tops, bottoms, drawn, stretch = top, bottom, len(top), 1.0
     if blocks is not None:
         number = np.unique(np.asarray(blocks), return_inverse=True)[1]  # [n]
         if number.shape != top.shape:
@@ -96,13 +99,17 @@ def paired_ratio(
         if number.max() + 1 >= FEWEST_BLOCKS:
             tops, bottoms = np.bincount(number, top), np.bincount(number, bottom)
             drawn = len(tops) - 1
+            stretch = float(student.ppf((1 + level) / 2, drawn)) / NormalDist().inv_cdf(
+                (1 + level) / 2
+            )
     ratios = np.concatenate(
         [
             tops[rows].sum(1) / bottoms[rows].sum(1)
             for rows in _resampled_rows(len(tops), resamples, seed, drawn)
         ]
     )
-    return _interval(float(top.mean() / bottom.mean()), ratios, level)
+    value = float(top.mean() / bottom.mean())
+    return _interval(value, value + stretch * (ratios - value), level)
 
 
 def bootstrap_statistic(

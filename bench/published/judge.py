@@ -156,7 +156,7 @@ def judge(published: float, figure: Figure, tolerance: float) -> tuple[Verdict, 
         place = "inside" if inside else "outside"
         grounds += f"; published is {place} our 95 % interval [{figure.lo:.4g}, {figure.hi:.4g}]"
         if inside and not near:
-            grounds += ", which is wide: more prompts would tell"
+            grounds += ", which is wide: more prompts or blocks would tell"
     else:
         grounds += "; no interval of ours"
     return (Verdict.REPRODUCED if near or inside else Verdict.NOT), grounds
@@ -198,7 +198,7 @@ def _figure(
 
 
 def ratio(base: Measured, ours: Measured) -> Figure:
-    """Seconds of `base` over ours: paired bootstrap over shared prompts, else of the means."""
+    """Seconds of `base` over ours: paired bootstrap over shared prompts or blocks, or of means."""
     if base.timed.shared(ours.timed) >= 2:
         found = paired_speedup(base.timed, ours.timed)
         return Figure(found.value, found.lo, found.hi)

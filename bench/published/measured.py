@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.errors import BenchError
 from bench.floor import floor_of
 from bench.paired import Timed, timed
+from bench.records import other_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,6 +161,8 @@ def _records(path: Path) -> pd.DataFrame | None:
 
     if not path.is_file():
         return None
+    if wrong := other_version(path):
+        raise BenchError(wrong)
     try:
         rows = pd.read_parquet(path, columns=list(RECORDS))
     except (pa.ArrowException, KeyError, ValueError) as error:

@@ -13,7 +13,7 @@ from bench.fairness import ROOFLINE, Fairness
 from bench.fairness import TABLE as FAIRNESS
 from bench.floor import floor_of
 from bench.measure.rates import MACHINE, read_rates
-from bench.records import SCHEMA_VERSION
+from bench.records import other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
@@ -123,19 +123,14 @@ def _read_records(path: Path) -> pd.DataFrame:
     import pyarrow.parquet
 
     _require(path)
+    if wrong := other_version(path):
+        raise ReportError(wrong)
     try:
         names = pyarrow.parquet.read_schema(path).names
         _require_columns(path, RECORD_COLUMNS, names)
         records = pd.read_parquet(path, columns=list(RECORD_COLUMNS))
     except (pyarrow.ArrowInvalid, pyarrow.ArrowIOError) as error:
         raise ReportError(f"{path} is not a readable Parquet file ({error}); {_REMEDY}") from error
-    versions = set(records["schema_version"]) - {SCHEMA_VERSION}
-    if versions:
-        raise ReportError(
-            f"{path} has rows of schema version {sorted(versions)}, this program reads "
-            f"{SCHEMA_VERSION}: report it with the version of lantern-bench that made it, or run "
-            "the study again into another run_dir="
-        )
     if records.empty:
         raise ReportError(f"{path} has no rows: no image was decoded yet; {_REMEDY}")
     return records

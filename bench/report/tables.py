@@ -16,6 +16,7 @@ from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables,
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
 from bench.study import REPLAYED
+from metrics.stats import FEWEST_BLOCKS
 
 ROOFLINE = "Time over floor"
 
@@ -62,10 +63,11 @@ def drift(section: Section) -> list[str]:
     seconds = section.baseline.latency_rows().groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
+    over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
     return [
-        f"{section.title}: timed in {len(seconds)} blocks spread over the run; from block to block "
+        f"{section.title}: timed in {len(seconds)} blocks of prompts; from block to block "
         f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
-        "an image, and intervals of speed-ups are over blocks."
+        f"an image. Intervals of speed-ups are over {over}."
     ]
 
 

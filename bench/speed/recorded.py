@@ -18,9 +18,11 @@ from decoders.api import ImageModel
 
 def read_run(config: StudyConfig) -> pd.DataFrame:
     """Latency rows of the study's folder that came out. Raises BenchError: no run there, of another
-    configuration, unfinished or damaged, without latency rows."""
+    version or configuration, unfinished or damaged, without latency rows."""
     folder = Path(config.run_dir)
     found = read_identity(folder)
+    if wrong := records.other_version(folder / "records.parquet"):
+        raise BenchError(wrong)
     if found["config_hash"] != config.hash:
         raise ConfigError(
             f"{folder} was made with other settings (there -> here): "

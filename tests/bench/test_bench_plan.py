@@ -23,7 +23,7 @@ from bench.costs import (
     peak_bytes,
 )
 from bench.plan import cmd_plan, make
-from bench.plan_time import earlier, time_lines, work_lines
+from bench.plan_time import earlier, time_lines, warm_ups, work_lines
 from bench.runner import run_study
 
 XL = known.LLAMAGEN_256
@@ -238,6 +238,15 @@ def test_an_earlier_run_gives_the_seconds(fake_study):
     assert "about 0.0 min" in lines and "measured" in lines and "assumed" not in lines
     more = fake_study(*words, "latency.prompts=5")
     assert earlier(Path(more.run_dir), more) == {}, "another configuration tells nothing"
+
+
+def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):
+    def most(*words, left=1.0):
+        return warm_ups(fake_study(*words), left)
+
+    assert most("latency.blocks=1") == 2
+    assert most("latency.blocks=4") == 5 and most("latency.blocks=18") == 5, "four prompts"
+    assert most("latency.blocks=4", left=0.3) == 3 and most("latency.prompts=0") == 0
 
 
 def test_an_unknown_model_without_an_earlier_run_has_no_hours(fake_study):

@@ -13,6 +13,7 @@ from bench.published import measured, names, plot, table
 from bench.published.command import cmd_compare
 from bench.published.judge import Tolerance, Verdict
 from bench.published.result import Result, build
+from metrics.stats import paired_ratio
 from tests.bench.published_files import a_run, records, write
 
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
@@ -176,6 +177,30 @@ def test_a_ratio_to_eagle2_is_paired_where_records_are_there(tmp_path):
     assert paired.figure.value == pytest.approx(9.6 / 6.0)
     assert paired.figure.lo < paired.figure.value < paired.figure.hi
     assert run.rows[0].gpu == "NVIDIA A40" and run.rows[0].top_k == 1000
+
+
+def test_a_paired_ratio_is_over_the_blocks_of_the_records(tmp_path):
+    rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
+    made_run(tmp_path / "run", *rows)
+    slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5], [2.0, 1.8, 2.1, 1.9, 2.2, 1.7]
+    records(tmp_path / "run", ar=slow, eagle2=slow, lantern=fast)
+    run = measured.load(tmp_path / "run" / "summary.csv")
+    row = PAPER | {"speedup": "1.6", "baseline": "EAGLE-2"}
+    names_, file = names.load(), write(tmp_path / "p.csv", row)
+    found = one(build(table.load(file), run, names_, Tolerance())).figure
+    blocked = paired_ratio(slow, fast, blocks=range(6))
+    assert (found.lo, found.hi) == (blocked.lo, blocked.hi)
+    plain = paired_ratio(slow, fast)
+    assert (found.lo, found.hi) != (plain.lo, plain.hi)
+
+
+def test_records_of_another_version_are_refused_with_what_to_do(tmp_path):
+    made_run(tmp_path / "run", AR, LANTERN)
+    records(tmp_path / "run", ar=[3, 3], lantern=[2, 2])
+    path = tmp_path / "run" / "records.parquet"
+    pd.read_parquet(path).drop(columns="block").assign(schema_version=1).to_parquet(path)
+    with pytest.raises(BenchError, match=r"schema version \[1\].*another run_dir="):
+        measured.load(tmp_path / "run" / "summary.csv")
 
 
 def test_the_rule_on_paper_carries_a_caveat(tmp_path):

@@ -15,6 +15,7 @@ from bench.runner import run_study
 from bench.summary import COLUMNS, summarise
 from metrics.errors import MetricError
 from metrics.images import read_png
+from metrics.stats import paired_ratio
 
 HEADER = (
     "study,model,decoder,acceptance,tree,backend,device,dtype,temperature,cfg,n_latency,"
@@ -53,6 +54,26 @@ def summary_of(result, rows=None, scorer=None):
     verdicts = {"fake_ar": "exact"}
     table = summarise(result.path, rows, result.cells, scorer=scorer, exactness=verdicts)
     return table.set_index("decoder")
+
+
+def test_speedup_intervals_are_over_blocks(fake_study):
+    words = ("latency.prompts=12", "latency.blocks=6", "quality.images=0", "loop.seconds=0.002")
+    result = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]"))
+    rows = result.rows.sort_values("prompt_index")
+    slow, fast = (rows[rows.decoder == d].seconds_total for d in ("fake_ar", "fake_spec"))
+    line = summary_of(result).loc["fake_spec"]
+    found = paired_ratio(slow, fast, blocks=np.arange(12) // 2)
+    assert (line.speedup_lo, line.speedup_hi) == pytest.approx((found.lo, found.hi))
+    assert (found.lo, found.hi) != pytest.approx((plain := paired_ratio(slow, fast)).lo, plain.hi)
+
+
+def test_peak_memory_is_that_of_the_first_block(done):
+    _, result = done
+    rows = result.rows.copy()
+    mine = (rows.decoder == "fake_spec") & (rows.protocol == "latency")
+    rows.loc[mine, "block"] = rows.prompt_index[mine] // 2
+    rows.loc[mine, "peak_memory_mb"] = 100.0 + rows.prompt_index[mine]
+    assert summary_of(result, rows).loc["fake_spec"].peak_memory_mb == 101
 
 
 def test_columns_are_those_of_the_contract(done):

@@ -48,6 +48,7 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     records.to_parquet(path)
     (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
+    assert "over prompts" in line, "four blocks are too few"
 
 
 def test_figures_are_those_of_the_summary(run: Run) -> None:
