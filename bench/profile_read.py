@@ -21,6 +21,7 @@ from decoders.kernels.cpu.library import NAMES
 PRODUCTS = re.compile(
     r"aten::(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|_addmm_activation|"
     r"_scaled_mm|_scaled_dot_product_\w+|_flash_attention_forward|_efficient_attention_forward|"
+    r"_cudnn_attention_forward|"
     r"mkldnn_linear)$|mkldnn(_prepacked)?::_?linear\w*$"
 )
 LAUNCHES = re.compile(r"(cuda|cu|hip)(LaunchKernel\w*|GraphLaunch|LaunchCooperativeKernel\w*)$")

@@ -30,7 +30,7 @@ from bench.errors import ConfigError
 from bench.folder import RunFolder, check_space, open_folder
 from bench.measure.clock import Clock
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.memory import MemoryMeter
+from bench.measure.memory import meter_of
 from bench.outcome import Failure, Outcome, attempt, decode
 from bench.plugins import call
 from bench.prompts import Prompt, PromptSet
@@ -130,7 +130,9 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
         raise ConfigError(
             "backend.attention is the compiler's choice under execution=compile; leave it at auto"
         )
-    model.target.kernels = Kernels(backend.attention)
+    model.target.kernels = Kernels(
+        backend.attention, "eager" if backend.execution == "eager" else None
+    )
 
 
 def set_native(model: ImageModel) -> None:
@@ -201,7 +203,7 @@ class Run:
         prompts: Sequence[Prompt],
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
-        self.clock, self.meter = Clock(model.device), MemoryMeter(model.device)
+        self.clock, self.meter = Clock(model.device), meter_of(model)
         self.decoders = {cell.key: self._build(cell) for cell in every}
         self.warm: set[str] = set()  # cells that were warmed up until stable
         self.context = Context(config, model, made, prompts, self._labels(every))

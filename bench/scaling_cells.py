@@ -16,7 +16,7 @@ import torch
 from bench.codes_only import codes_only
 from bench.config import StudyConfig
 from bench.measure.clock import Clock
-from bench.measure.memory import MemoryMeter
+from bench.measure.memory import meter_of
 from bench.outcome import Failure, Outcome, attempt, decode
 from bench.plain_tables import NONE
 from bench.study import cells as study_cells
@@ -39,7 +39,7 @@ class Cell:
     seconds: dict[int, float] = field(default_factory=dict)  # turn -> seconds of the call
     forwards: list[int] = field(default_factory=list)
     mal: list[float] = field(default_factory=list)
-    peak_mb: float = 0.0
+    peak_mb: float = math.nan
     error: str = ""
 
 
@@ -85,7 +85,7 @@ class Meter:
 
     def __init__(self, model: ImageModel, prompts: Sequence[str], seed: int) -> None:
         self.model, self.prompts, self.seed = codes_only(model), list(prompts), seed
-        self.clock, self.memory = Clock(model.device), MemoryMeter(model.device)
+        self.clock, self.memory = Clock(model.device), meter_of(model)
 
     def run(self, cell: Cell, turn: int, timed: bool = True) -> None:
         """One call on the prompts of a turn. A cell that failed is not tried again."""
@@ -103,7 +103,8 @@ class Meter:
             cell.seconds[turn] = outcome.seconds_total
             cell.forwards.append(int(trace.target_calls.max()))
             cell.mal += [image.mal for image in from_trace(trace)]
-            cell.peak_mb = max(cell.peak_mb, outcome.peak_mb)
+            if not cell.peak_mb >= outcome.peak_mb:  # the first, or a larger one
+                cell.peak_mb = outcome.peak_mb
 
     def _decode(self, cell: Cell, turn: int) -> Outcome:
         if isinstance(cell.built, Failure):

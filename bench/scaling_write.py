@@ -36,7 +36,8 @@ LEGEND = (
     "batch is done; images/s: batch over latency. Speed-up: the baseline's seconds over the "
     "decoder's, same batch, same prompts, paired. MAL: codes a target forward, mean over rows; "
     "forwards a call: those of its slowest row, which all wait for. Peak MB: on a GPU what was "
-    "allocated during a call, model included; on a CPU resident memory of the process."
+    "allocated during a call, model included (not known of CUDA graphs); on a CPU resident memory "
+    "of the process."
 )
 
 

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 
-BLOCK = 64  # image codes by which a loop lets its cache grow
+BLOCK = 64  # slots by which a loop lets its cache grow
+ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
+
+
+def aligned(slots: int, to: int = ALIGNED) -> int:
+    """The next multiple."""
+    return -(-slots // to) * to
 
 
 class KVCache:

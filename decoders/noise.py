@@ -61,8 +61,22 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     """Inverse-CDF sample: p [..., V] float32 (need not sum to one), u [...] in [0, 1) -> [...]
     int64.
 
-    Never returns a code of probability zero, unless all are.
+    Never returns a code of probability zero, unless all are. Where sums run in parallel they may
+    differ by a rounding between codes of probability zero, so there these are left out.
     """
     cdf = p.cumsum(-1)
     threshold = u.clamp_max(BELOW_ONE)[..., None] * cdf[..., -1:]
+    if p.device.type != "cpu":
+        return first_above(p, cdf, threshold)
     return torch.searchsorted(cdf, threshold, right=True).squeeze(-1).clamp_max_(p.shape[-1] - 1)
+
+
+def first_above(p: Tensor, cdf: Tensor, threshold: Tensor) -> Tensor:
+    """The first code of positive probability whose sum exceeds the threshold [..., 1] -> [...]; the
+    last one of positive probability where rounding leaves none, V - 1 where all are zero."""
+    codes = torch.arange(p.shape[-1], device=p.device)
+    possible = p > 0
+    hit = torch.where(possible & (cdf > threshold), codes, p.shape[-1]).amin(-1)
+    last = torch.where(possible, codes, -1).amax(-1)
+    last = torch.where(last < 0, p.shape[-1] - 1, last)
+    return torch.where(hit < p.shape[-1], hit, last)

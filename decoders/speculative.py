@@ -9,6 +9,7 @@ device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from decoders.api import (
 )
 from decoders.autoregressive import choose, require_finite
 from decoders.backends.execution import Execution, Piece, execution
-from decoders.cache import BLOCK, KVCache
+from decoders.cache import BLOCK, KVCache, aligned
 from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import Drafter, DraftSession, Tree
 from decoders.kernels.acceptance import Judge, judge_of
@@ -49,7 +50,7 @@ from decoders.verification import (
     walk,
 )
 
-POLL = 8  # steps between looks at whether all rows are done, on a device that runs asynchronously
+POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
 
 @dataclass
@@ -133,7 +134,7 @@ class Speculative:
         run.told.count.fill_(told)
         run.told.start.fill_(place - told)
         run.told.hidden.copy_(run.told.hidden[:, :1].clone())
-        capacity = min(self._slots(place) + BLOCK // 2, run.seen.shape[1])
+        capacity = self._capacity(place, self._unfinished(place))
         run.cache = run.cache.widened(max(run.cache.capacity, capacity))
         return run
 
@@ -142,11 +143,13 @@ class Speculative:
         run = self._begin(text, noise.to(self.model.device), pairs)
         run = self.execution.begin(self, run)
         size = self.model.target.length
-        for step in range(1, size):
+        blind = self._unfinished(1)  # steps until the next look at the lengths
+        for _ in range(1, size):
             visited = self.execution.step(self, run)
             if run.pairs.count:
                 run.pairs.offer(*_visited(*visited))
-            if step % self._poll == 0 and self._finished(run):
+            blind -= 1
+            if blind == 0 and (blind := self._look(run)) == 0:
                 break
         require_finite(run.record, "speculative decoding")
         trace = run.record.finish(
@@ -159,33 +162,42 @@ class Speculative:
         )
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
-    @property
-    def _poll(self) -> int:
-        return 1 if self.model.device.type == "cpu" else POLL
-
-    def _finished(self, run: Run) -> bool:
-        """Whether all rows are done; else there is room in the cache until the next look."""
+    def _look(self, run: Run) -> int:
+        """Waits for the device and reads the lengths: steps until the next look, for which there is
+        room in the cache then; 0 where all rows are done."""
         lengths = run.length.tolist()
-        needed = self._slots(max(lengths))
-        if self.execution.grows and needed > run.cache.capacity:
-            run.cache = run.cache.widened(min(needed + BLOCK, run.seen.shape[1]))
-        return min(lengths) >= self.model.target.length
+        steps = self._unfinished(min(lengths))
+        capacity = self._capacity(max(lengths), steps)
+        if self.execution.grows and capacity > run.cache.capacity:
+            run.cache = run.cache.widened(capacity)
+        return steps
 
-    def _slots(self, length: int) -> int:
-        """Cache slots that steps until the next look may use when `length` codes are committed."""
+    def _unfinished(self, length: int) -> int:
+        """Steps that a row of `length` codes needs at least: a look before that tells nothing new,
+        and a step after it is lost. No more than the cache has room for, where it grows; 1 on the
+        CPU, where a look costs nothing."""
+        least = math.ceil((self.model.target.length - length) / (self.tree.depth + 1))
+        if self.model.device.type == "cpu":
+            return min(least, 1)
+        return min(least, POLL) if self.execution.grows else least
+
+    def _capacity(self, length: int, steps: int) -> int:
+        """Cache slots that so many steps may use when `length` codes are committed: one of a few
+        sizes, since kernels and compilers prepare for each."""
         target, tree = self.model.target, self.tree
-        reach = min(length + self._poll * (tree.depth + 1), target.length)
-        return target.prefix + reach + tree.nodes + 1
+        reach = min(length + steps * (tree.depth + 1), target.length)
+        most = aligned(target.prefix + target.length + tree.nodes + 1)
+        return min(aligned(target.prefix + reach + tree.nodes + 1, BLOCK), most)
 
     def _begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
         """Prefill of target and drafter, and the first code."""
         target, tree, copies = self.model.target, self.tree, self.sampling.guidance_rows
         device, batch = self.model.device, text.batch
         watch = Stopwatch(device)
-        capacity = self._slots(target.length)
+        capacity = self._capacity(target.length, 0)
         # The kernel reads only the slots that are seen: its cache need not grow.
         grows = self.execution.grows and self._parts() is None
-        most = min(self._slots(1) + BLOCK, capacity) if grows else capacity
+        most = self._capacity(1, self._unfinished(1)) if grows else capacity
         cache = target.new_cache(batch * copies, most)
         record = Recorder(batch, target.length, tree.depth + 1, device)
         hidden = target.prefill(text, copies, cache)  # [R, P, D]
@@ -270,7 +282,7 @@ class Speculative:
         committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
         leaf = ~_at(valid, path.last).any(-1)  # [B]
         self._record(run, path, committed, taken_moved, leaf)
-        start, active = run.length, run.length < size
+        start, active = run.length.clone(), run.length < size  # it outlives the step
         run.told = Told(self._commit(run, path, hidden), committed, path.count + 1, start)
         run.length = (start + path.count + 1).clamp_max(size)
         run.target_calls = run.target_calls + active

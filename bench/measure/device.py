@@ -48,6 +48,8 @@ def prepare(backend: BackendConfig) -> torch.device:
             f"Set backend.threads={cores}"
         )
     torch.set_num_threads(backend.threads)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # where graphs, events and kernels of our own are launched
     return device
 
 

@@ -3,17 +3,21 @@ memory of the process.
 
 The kernel keeps the high-water mark of a process's resident memory and resets it on request
 (proc(5), /proc/self/clear_refs). Where it cannot be reset (no Linux), the mark is that of the whole
-process so far, and `MemoryMeter.exact` says so.
+process so far, and `MemoryMeter.exact` says so. A recorded step (a CUDA graph) has no figure: what
+it needs was allocated once, when it was recorded, beside the states that all other decoders keep.
 """
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from decoders.api import ImageModel
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
@@ -22,8 +26,8 @@ MB = 1e6
 class MemoryMeter:
     """Call `reset()`, run, then read `peak_mb()`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, recorded: bool = False) -> None:
+        self.device, self.recorded = device, recorded
         self.own: Any = torch.xpu if device.type == "xpu" else torch.cuda
         self.on_device = device.type in ("cuda", "xpu")
         self.exact = self.on_device or (device.type == "cpu" and _can_reset())
@@ -36,7 +40,10 @@ class MemoryMeter:
             _CLEAR.write_text("5")
 
     def peak_mb(self) -> float:
-        """Megabytes (1e6 bytes): allocated on the device, or resident in this process."""
+        """Megabytes (1e6 bytes): allocated on the device, or resident in this process; NaN for
+        recorded steps."""
+        if self.recorded:
+            return math.nan
         if self.on_device:
             return float(self.own.max_memory_allocated(self.device)) / MB
         if self.exact:
@@ -44,6 +51,12 @@ class MemoryMeter:
             return int(line.split()[1]) * 1024 / MB
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MB
+
+
+def meter_of(model: ImageModel) -> MemoryMeter:
+    """The meter of a model as it is run."""
+    recorded = getattr(model.execution, "name", "eager") == "graph"
+    return MemoryMeter(model.device, recorded)
 
 
 def _can_reset() -> bool:

@@ -226,11 +226,14 @@ def native_products(
 
 
 def warmed(*works: Callable[[], Any]) -> None:
-    """Runs the works in turn for WARM seconds, once at least."""
+    """Runs the works in turn for WARM seconds, once at least. The clock waits for the device: a
+    launch is done long before its work is."""
     began = time.perf_counter()
     while True:
         for work in works:
             work()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         if time.perf_counter() - began >= WARM:
             return
 

@@ -4,7 +4,8 @@ A recorded step reads and writes fixed addresses. So the state of the first imag
 size) stays, and the state of every later image is copied into it before its first step; what a
 piece binds anew is copied back to where the next step reads it (`state.rebind`). Recording is done
 on the first image before its first timed step, on a copy of the state that is put back. All graphs
-of a study share one memory pool: only one of them runs at a time.
+of a study share one memory pool (only one of them runs at a time) and one stream, whose libraries'
+workspaces then exist before the first recording, once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,30 @@ class Recorded:
     carry: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Memory that graphs share, and the stream they are recorded on. `kept` is a graph of the pool
+    that is never dropped: a pool whose graphs are all gone cannot be recorded into again while
+    anything in it is alive."""
+
+    handle: Any
+    stream: Any
+    kept: Any
+
+
+def pool(device: torch.device) -> Pool:
+    """A new pool on a CUDA device."""
+    handle, stream, graph = (
+        torch.cuda.graph_pool_handle(),
+        torch.cuda.Stream(device),
+        torch.cuda.CUDAGraph(),
+    )
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.graph(graph, pool=handle, stream=stream):
+        held = torch.zeros(1, device=device)
+    return Pool(handle, stream, (graph, held))
+
+
 @dataclass
 class Graphed:
     """One graph a step. Times of the phases are not known: all is charged to `step`."""
@@ -39,7 +64,7 @@ class Graphed:
     name: str = "graph"
     grows: bool = False
     replays: int = 0
-    _pool: Any = field(default=None, repr=False)
+    _pool: Pool | None = field(default=None, repr=False)
 
     def begin(self, loop: Loop, run: Any) -> Any:
         if run.shape not in loop.prepared:
@@ -75,15 +100,15 @@ class Graphed:
                 "or backend=cpu_compile on the CPU"
             )
         if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream(device)
+            self._pool = pool(device)
+        stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 step()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool.handle, stream=stream):
             carry = step()
         return graph.replay, carry
 

@@ -66,8 +66,21 @@ def device_of(run: Any) -> torch.device:
 
 
 def snapshot(root: Any) -> dict[str, Tensor]:
-    """Copies of the tensors below `root`."""
-    return {path: tensor.clone() for path, tensor in tensors(root).items()}
+    """The tensors below `root` with those that `fill` reads copied."""
+    mine = tensors(root)
+    return mine | {path: mine[path].clone() for path in whole(mine)}
+
+
+def whole(mine: dict[str, Tensor]) -> list[str]:
+    """Paths without those that another tensor holds the memory of: a cache keeps views of itself
+    for every way of reading it, and need be copied once."""
+    spanning: dict[int, str] = {}
+    for path, tensor in mine.items():
+        storage = tensor.untyped_storage()
+        if tensor.numel() * tensor.element_size() == storage.nbytes() > 0:
+            spanning.setdefault(storage.data_ptr(), path)
+    owner = {path: spanning.get(t.untyped_storage().data_ptr(), path) for path, t in mine.items()}
+    return [path for path in mine if owner[path] == path]
 
 
 def fill(root: Any, values: dict[str, Tensor]) -> None:
@@ -79,8 +92,8 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
         raise DecoderError(
             f"a recorded step expects the state that it was recorded on; these differ: {odd[:5]}"
         )
-    for path, tensor in mine.items():
-        other = values[path]
+    for path in whole(mine):
+        tensor, other = mine[path], values[path]
         if other is tensor:
             continue
         if other.shape != tensor.shape or other.dtype != tensor.dtype:

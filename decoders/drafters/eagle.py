@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.cache import KVCache
+from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits
 from decoders.kernels.cpu.advancing import NativeAdvance
 from decoders.kernels.cpu.checks import patched
@@ -139,7 +139,7 @@ class EagleSession:
         self.start = model.target.prefix - 1  # P - 1
         weight = net.fc.weight
         device = weight.device
-        capacity = self.start + model.target.length + max_new + nodes + 1
+        capacity = aligned(self.start + model.target.length + max_new + nodes + 1)
         heads, head_dim = net.cfg.heads, net.cfg.head_dim
         self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
         self.places = torch.arange(capacity, device=device)  # [S]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.cache import aligned
 from decoders.distribution import code_logits
 from decoders.drafters.eagle import take
 from decoders.models.native import offer
@@ -50,7 +51,7 @@ class EarlyExitSession:
         self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
         self.prefix = net.prefix
         rows = self.copies * text.batch
-        capacity = net.prefix + net.length + max_new + nodes + 1
+        capacity = aligned(net.prefix + net.length + max_new + nodes + 1)
         self.cache = net.new_cache(rows, capacity)
         net.prefill(text, self.copies, self.cache)
         device = net.output.weight.device

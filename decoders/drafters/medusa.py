@@ -62,13 +62,14 @@ class MedusaNet(nn.Module):
 
 
 class MedusaSession:
-    """Drafts for B images. What it keeps of them is the root's state, [R, 1, D]."""
+    """Drafts for B images. What it keeps of them is the root's state, [R, 1, D]; a recorded step
+    needs every tensor in place from the start."""
 
-    def __init__(self, net: MedusaNet, sampling: Sampling, batch: int) -> None:
+    def __init__(self, net: MedusaNet, sampling: Sampling, batch: int, like: Tensor) -> None:
         self.net, self.cfg, self.calls = net, sampling.cfg, 0
-        self.root_code = torch.zeros(batch, dtype=torch.long)
-        self.place = torch.zeros(batch, dtype=torch.long)
-        self.state = torch.zeros(0)
+        self.root_code = torch.zeros(batch, dtype=torch.long, device=like.device)
+        self.place = torch.zeros(batch, 1, dtype=torch.long, device=like.device)
+        self.state = torch.zeros_like(like[:, :1])
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         last = count[:, None] - 1  # [B, 1]
@@ -114,8 +115,8 @@ class Medusa:
         max_new: int,
         nodes: int,
     ) -> MedusaSession:
-        del prefix_hidden, max_new, nodes  # no cache
-        return MedusaSession(self.net, sampling, text.batch)
+        del max_new, nodes  # no cache
+        return MedusaSession(self.net, sampling, text.batch, prefix_hidden)
 
 
 class MedusaLearner:

@@ -14,10 +14,11 @@ from decoders.kernels.choose import Choice, choose
 
 
 class Kernels:
-    """`name`: `auto`, or an implementation of `decoders.kernels.candidates`. Raises DecoderError
-    on another name."""
+    """`name`: `auto`, or an implementation of `decoders.kernels.candidates`; `mode`: how a step
+    will run them, see `choose`. Raises DecoderError on another name."""
 
-    def __init__(self, name: str = "auto") -> None:
+    def __init__(self, name: str = "auto", mode: str | None = None) -> None:
+        self.mode = mode
         self.fixed: Implementation | None = None if name == "auto" else implementation(name)
         self.choices: dict[AttentionShape, Choice] = {}
         self._made: dict[AttentionShape, Implementation] = {}
@@ -33,7 +34,7 @@ class Kernels:
         if self.fixed is None:
             # Half the slots are in use on average over an image's steps.
             used = max(shape.queries, shape.slots // 2)
-            self.choices[shape] = choose(shape, layers=layers, used=used)
+            self.choices[shape] = choose(shape, layers=layers, used=used, mode=self.mode)
             return implementation(self.choices[shape].name)
         reason = self.fixed.reason(shape)
         if reason is not None:

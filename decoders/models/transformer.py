@@ -13,7 +13,7 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -289,7 +289,9 @@ class Transformer(nn.Module):
         rows, queries, _ = x.shape
         heads, size = self.cfg.heads, self.cfg.head_dim
         shape = AttentionShape(rows, queries, heads, cache.capacity, size, x.dtype, x.device)
-        kernel = self.kernels.of(shape, self.cfg.layers)
+        # Chosen once for all the sizes that a growing cache takes: choosing costs seconds.
+        slots_of_all = max(shape.slots, self.prefix + self.length + queries)
+        kernel = self.kernels.of(replace(shape, slots=slots_of_all), self.cfg.layers)
         step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
         layers: Any = self.layers
         for i, layer in enumerate(layers):

@@ -10,8 +10,12 @@ EXACT = PartSpec("decoders.acceptance.exact.Exact")
 LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
 DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
 STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
+MEDUSA = PartSpec("decoders.drafters.medusa.Medusa", {"heads": 3})
+EARLY_EXIT = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
 SPECS = {
     "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
     "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
     "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
+    "medusa": DecoderSpec("medusa", LOOP, MEDUSA, DYNAMIC, EXACT),
+    "early_exit": DecoderSpec("early_exit", LOOP, EARLY_EXIT, DYNAMIC, EXACT),
 }

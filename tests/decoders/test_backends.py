@@ -22,6 +22,7 @@ from decoders.noise import Noise
 from tests.decoders.compositions import SPECS
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
+PAIRS = 6  # verified pairs recorded of an image
 
 
 class Replayed(Graphed):
@@ -30,12 +31,12 @@ class Replayed(Graphed):
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], device: torch.device
     ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-        carry = step()
-        return lambda: void(step()), carry
+        carry = list(step())
 
+        def replay() -> None:  # what a replay returns stands where the recording's stood
+            fill(carry, tensors([*step()]))
 
-def void(value: object) -> None:
-    del value
+        return replay, tuple(carry)
 
 
 def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], ImageModel]:
@@ -46,7 +47,7 @@ def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], 
         noise = Noise.for_prompts(3, prompts, model.target.length)
         text = model.text.encode(prompts)
         # A copy, as a later image may reuse the buffers.
-        made.append(copy.deepcopy(decoder.generate(text, noise)))
+        made.append(copy.deepcopy(decoder.generate(text, noise, pairs=PAIRS)))
     return made, model
 
 
@@ -57,6 +58,10 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
         assert torch.equal(mine.trace.accepted, other.trace.accepted)
         assert torch.equal(mine.trace.drafter_calls, other.trace.drafter_calls)
         assert torch.allclose(mine.trace.moved, other.trace.moved, atol=1e-5)
+        pairs, others = mine.trace.pairs, other.trace.pairs
+        assert (pairs is None) == (others is None)
+        if pairs is not None:
+            assert torch.allclose(pairs.p, others.p, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

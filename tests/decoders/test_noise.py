@@ -10,7 +10,7 @@ from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.distribution import guided, probabilities
 from decoders.models.small import random_model
-from decoders.noise import Noise, sample
+from decoders.noise import BELOW_ONE, Noise, first_above, sample
 
 
 def test_noise_is_a_function_of_seed_and_prompt() -> None:
@@ -27,6 +27,18 @@ def test_sampling_inverts_the_cdf() -> None:
     u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1.0 - 2**-24])
     assert sample(p.expand(6, -1), u).tolist() == [1, 1, 3, 3, 4, 4]
     assert sample(3 * p.expand(6, -1), u).tolist() == [1, 1, 3, 3, 4, 4]  # unnormalised
+
+
+def test_sums_made_in_parallel_draw_no_code_of_probability_zero() -> None:
+    p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
+    u = torch.linspace(0, BELOW_ONE, 401)
+    cdf = p.cumsum(-1)
+    threshold = u[:, None] * cdf[-1]
+    assert torch.equal(first_above(p, cdf, threshold), sample(p.expand(401, -1), u))
+    rough = cdf + torch.tensor([1e-3, 0, 1e-3, -1e-3, 1e-3, 2e-3])  # roundings, exaggerated
+    drawn = first_above(p, rough, u[:, None] * rough[-1])
+    assert set(drawn.tolist()) == {1, 3, 4}
+    assert first_above(torch.zeros(6), torch.zeros(6), torch.zeros(1)).tolist() == 5
 
 
 def test_guidance_and_filters() -> None:
