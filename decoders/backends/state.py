@@ -116,6 +116,13 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
         for path, slot, tensor in slots(root)
         if path in before and before[path] is not tensor
     ]
+    for (owner, name), old, new in changed:
+        if (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
+            raise DecoderError(
+                f"a step bound {type(owner).__name__}.{name}, {tuple(old.shape)} {old.dtype} on "
+                f"{old.device}, anew as {tuple(new.shape)} {new.dtype} on {new.device}; a recorded "
+                "step needs it in its final shape and place from the start"
+            )
     copies = [(slot, old, new.clone()) for slot, old, new in changed]
     for (owner, name), old, new in copies:
         old.copy_(new)

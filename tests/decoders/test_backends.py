@@ -122,6 +122,26 @@ def test_rebinding_puts_new_values_where_the_old_tensors_stand() -> None:
     assert old.tolist() == [1, 1]
 
 
+def test_a_tensor_that_a_step_makes_larger_is_refused_by_name() -> None:
+    state = State(torch.zeros(2), [])
+    before = tensors(state)
+    state.kept = torch.zeros(3)
+    with pytest.raises(DecoderError, match=r"bound State\.kept, \(2,\).* anew as \(3,\)"):
+        rebind(state, before)
+
+
+def test_views_of_one_memory_are_copied_once() -> None:
+    whole = torch.zeros(4, 3)
+    state = State(whole, [whole.view(3, 4), whole[0], torch.ones(2)])
+    kept = snapshot(state)
+    assert [path for path, tensor in kept.items() if tensor is not tensors(state)[path]] == [
+        ".kept", ".rows.2"
+    ]  # fmt: skip
+    whole.fill_(5)
+    fill(state, kept)
+    assert not whole.any()
+
+
 def test_a_state_of_another_shape_is_refused() -> None:
     state = State(torch.zeros(2), [])
     with pytest.raises(DecoderError, match="shapes of a step must be static"):
