@@ -13,6 +13,7 @@ import dataclasses
 import gc
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -190,6 +191,11 @@ def frozen_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
+def call_of(batch: Batch) -> tuple[str, int]:
+    """What decides the shapes of a call: whose it is, and of how many images."""
+    return batch.cell.key, len(batch.indices)
+
+
 class Run:
     """The state of a run in progress."""
 
@@ -250,6 +256,7 @@ class Run:
         left = sum(len(b.indices) for part in todo for b in part)
         if not left:
             return
+        ahead = Counter(call_of(b) for part in todo for b in part)
         with progress(total, self.config.name, total - left) as bar:
             for part in filter(None, todo):
                 if part[0].protocol == "latency":
@@ -260,6 +267,15 @@ class Run:
                     bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
                     self._run(batch)
                     bar.update(len(batch.indices))
+                    ahead[call_of(batch)] -= 1
+                    if not ahead[call_of(batch)]:
+                        self._release(batch)
+
+    def _release(self, batch: Batch) -> None:
+        """Drops what the backend prepared for calls that do not come again: a recorded step keeps
+        its caches."""
+        prepared = getattr(self.decoders[batch.cell.key], "prepared", {})
+        prepared.pop(len(batch.indices), None)
 
     def _recorded(self, batch: Batch) -> bool:
         return all(self.folder.has(*key) for key in batch.keys)

@@ -16,6 +16,7 @@ from tests.bench import fakes
 def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     """`fake_study("latency.prompts=2", ...)`: the study conf/study/fake.yaml in a fresh folder."""
     fakes.CALLS.clear()
+    fakes.PREPARED.clear()
 
     def compose(*words: str) -> StudyConfig:
         given = {w.split("=", 1)[0] for w in words}

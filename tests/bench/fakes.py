@@ -32,6 +32,7 @@ from decoders.noise import Noise
 
 VOCAB, LENGTH, SIDE, LONGEST = 32, 16, 8, 200
 SEARCHPATH = f"hydra.searchpath=[file://{Path(__file__).parent / 'conf'}]"
+PREPARED: list[tuple[str, int, dict[int, str]]] = []  # (decoder, batch, what is kept) when made
 CALLS: list[tuple[str, str, int]] = []  # (decoder, first prompt, batch) of every call, in order
 
 
@@ -133,12 +134,16 @@ class FakeLoop:
         self.sampling, self.rule, self.step, self.seconds = sampling, acceptance, step, seconds
         self.fail_at, self.kill_at, self.flag = fail_at, kill_at, flag
         self.broken, self.label = broken, label
+        self.prepared: dict[int, str] = {}  # as a backend that records steps keeps them
         if broken == "build":
             raise RuntimeError("this plug-in cannot be built")
 
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
         prompts = prompts_of(text)
         CALLS.append((self.label, prompts[0], len(prompts)))
+        if self.prepared.setdefault(len(prompts), "new") == "new":
+            self.prepared[len(prompts)] = "recorded"
+            PREPARED.append((self.label, len(prompts), self.prepared))
         self._misbehave(prompts)
         began = time.perf_counter()
         time.sleep(self.seconds)

@@ -101,6 +101,13 @@ def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
     assert set(rows[rows.protocol == "quality"].block) == {0}
 
 
+def test_recorded_steps_are_kept_as_long_as_they_are_needed(fake_study):
+    run_study(fake_study("latency.blocks=2", "decoders=[fake_ar,fake_spec]"))
+    made = [(label, size) for label, size, _ in fakes.PREPARED]
+    assert sorted(made) == [(d, size) for d in ("ar", "spec") for size in (1, 2, 4)], "each once"
+    assert not any(kept for *_, kept in fakes.PREPARED)
+
+
 def test_a_finished_study_decodes_nothing_again(fake_study):
     first = rows_of(run_study(fake_study()))
     fakes.CALLS.clear()
