@@ -120,6 +120,7 @@ class Speculative:
             if compiled
             else judge_of(acceptance, model.device, native)
         )
+        self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
 
     def pieces(self) -> Sequence[Piece]:
@@ -177,7 +178,7 @@ class Speculative:
         and a step after it is lost. No more than the cache has room for, where it grows; 1 on the
         CPU, where a look costs nothing."""
         least = math.ceil((self.model.target.length - length) / (self.tree.depth + 1))
-        if self.model.device.type == "cpu":
+        if self.synchronous:
             return min(least, 1)
         return min(least, POLL) if self.execution.grows else least
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import TextFeatures
-from decoders.cache import KVCache
+from decoders.cache import KVCache, aligned
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
@@ -290,8 +290,8 @@ class Transformer(nn.Module):
         heads, size = self.cfg.heads, self.cfg.head_dim
         shape = AttentionShape(rows, queries, heads, cache.capacity, size, x.dtype, x.device)
         # Chosen once for all the sizes that a growing cache takes: choosing costs seconds.
-        slots_of_all = max(shape.slots, self.prefix + self.length + queries)
-        kernel = self.kernels.of(replace(shape, slots=slots_of_all), self.cfg.layers)
+        most = max(shape.slots, aligned(self.prefix + self.length + queries))
+        kernel = self.kernels.of(replace(shape, slots=most), self.cfg.layers)
         step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
         layers: Any = self.layers
         for i, layer in enumerate(layers):

@@ -150,12 +150,36 @@ def test_a_state_of_another_shape_is_refused() -> None:
         fill(state, {".other": torch.zeros(2)})
 
 
+@pytest.mark.parametrize("how", [execution("eager"), Replayed()], ids=["eager", "recorded"])
+def test_where_looks_cost_something_no_step_is_run_behind_the_end(how: Execution) -> None:
+    """Looks come when all rows can be done at the earliest: the same codes, from as many steps."""
+    model = dataclasses.replace(random_model(vocab=16, grid=8), execution=how)
+    steps = []
+    text, noise = model.text.encode(["a"]), Noise.for_prompts(3, ["a"], model.target.length)
+    made = []
+    for synchronous in (True, False):
+        decoder: Any = build_decoder(model, SPECS["eagle2"], Sampling(cfg=2.0))
+        decoder.synchronous = synchronous
+        pieces, count = decoder.pieces(), [0]
+
+        def draft(run: Any, first: Any = pieces[0][1], count: list[int] = count) -> Any:
+            count[0] += 1
+            return first(run)
+
+        decoder.pieces = lambda draft=draft, pieces=pieces: [("draft", draft), *pieces[1:]]
+        made.append(copy.deepcopy(decoder.generate(text, noise)))
+        steps.append(count[0])
+    assert torch.equal(made[0].codes, made[1].codes)
+    recording = 0 if how.grows else 1
+    assert steps == [int(made[0].trace.target_calls) + recording] * 2
+
+
 @pytest.mark.parametrize("attention", ["products", "sdpa", "auto"])
 @pytest.mark.parametrize("name", SPECS)
 def test_codes_do_not_depend_on_the_attention(name: str, attention: str) -> None:
     made = []
     for kernels in (None, Kernels(attention)):
-        model = random_model(vocab=16, grid=4)
+        model = random_model(vocab=16, grid=12)
         model.target.kernels = kernels  # type: ignore[attr-defined]
         decoder = build_decoder(model, SPECS[name], Sampling(cfg=2.0))
         noise = Noise.for_prompts(3, ["a", "b c"], model.target.length)
@@ -165,6 +189,8 @@ def test_codes_do_not_depend_on_the_attention(name: str, attention: str) -> None
         assert kernels is not None and kernels.record()
         assert {"products", "sdpa"} <= set(kernels.record()[0]["milliseconds"])
         assert "flex" in kernels.record()[0]["refused"]
+        shapes = [(shape.rows, shape.queries) for shape in kernels.choices]
+        assert len(set(shapes)) == len(shapes), "chosen once, however the cache grows"
 
 
 def test_an_unknown_attention_is_refused() -> None:
