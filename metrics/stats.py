@@ -1,4 +1,4 @@
-"""Intervals (bootstrap of means and paired ratios, jackknife) and equivalence to a reseed floor.
+"""Intervals: bootstrap of means and paired ratios, jackknife, and what a change of seed alone does.
 
 Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
 difference must be told from what a mere change of seed does (the reseed floor). Intervals are
@@ -19,6 +19,7 @@ from scipy.stats import t as student
 from metrics.errors import MetricError
 
 _CHUNK = 4_000_000  # index entries drawn together: bounds memory at about 32 MB
+FLOORS = 2  # reseed floors within which a difference is noise, where one other seed was run
 FEWEST_BLOCKS = 5  # fewer say nothing of how blocks differ
 
 
@@ -37,19 +38,6 @@ class Interval:
 
     def contains(self, value: float) -> bool:
         return self.lo <= value <= self.hi
-
-
-@dataclass(frozen=True)
-class Equivalence:
-    """A difference beside the reseed floor. Unit: that of the metric.
-
-    equivalent: |difference| <= factor * |floor|; limit is the right-hand side.
-    """
-
-    difference: float
-    floor: float
-    limit: float
-    equivalent: bool
 
 
 def bootstrap_mean(
@@ -160,19 +148,27 @@ def jackknife(
     )
     error = float(np.sqrt((groups - 1) / groups * ((left_out - left_out.mean()) ** 2).sum()))
     reach = NormalDist().inv_cdf((1 + level) / 2) * error
-    return Interval(value, value - reach, value + reach)
+    return _around(value, reach)
 
 
-def compare_to_floor(difference: float, floor: float, *, factor: float = 2.0) -> Equivalence:
-    """Whether a metric's difference to AR is no larger than `factor` times AR's own reseed floor.
+def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
+    """Where a figure lies when nothing but the seed changes: around the mean of n >= 2 runs that
+    differ in the seed alone, first the one that others are compared with.
 
-    floor: the same metric's difference between two AR runs that differ only in the seed.
+    n >= 3: Student's interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs
+    say too little of how others scatter (t(1) is 12.7): the first +- `FLOORS` times their
+    difference, the reseed floor.
     """
-    for name, value in (("difference", difference), ("floor", floor)):
-        if not np.isfinite(value):
-            raise MetricError(f"the {name} must be finite, found {value}")
-    limit = factor * abs(floor)
-    return Equivalence(difference, floor, limit, abs(difference) <= limit)
+    data = _checked(runs, "runs")
+    if len(data) == 2:
+        return _around(float(data[0]), FLOORS * abs(float(data[1] - data[0])))
+    quantile = float(student.ppf((1 + level) / 2, len(data) - 1))
+    reach = quantile * float(data.std(ddof=1)) * float(np.sqrt(1 + 1 / len(data)))
+    return _around(float(data.mean()), reach)
+
+
+def _around(value: float, reach: float) -> Interval:
+    return Interval(value, value - reach, value + reach)
 
 
 def _resampled_rows(

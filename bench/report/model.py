@@ -20,8 +20,7 @@ from bench.errors import BenchError
 from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
 from bench.measure.rates import MachineRates
 from bench.study import REPLAYED
-
-NOISE_FLOORS = 2  # a quality difference of at most so many reseed floors is noise
+from metrics.stats import Interval, reseed_range
 
 
 class ReportError(BenchError):
@@ -108,12 +107,14 @@ class Section:
         """Every entry but the floor, failed ones included."""
         return [entry for entry in self.entries if entry.role is not Role.FLOOR]
 
-    def floor_width(self, column: str) -> float:
-        """Mean of |figure of AR with another seed - figure of AR|; NaN where it is missing."""
-        if self.baseline is None or not self.floors:
-            return math.nan
-        own = self.baseline.number(column)
-        return sum(abs(floor.number(column) - own) for floor in self.floors) / len(self.floors)
+    def reseeded(self, column: str) -> Interval:
+        """Where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN where no
+        other seed was run or measured."""
+        runs = [] if self.baseline is None else [self.baseline, *self.floors]
+        figures = [run.number(column) for run in runs]
+        if len(figures) < 2 or any(map(math.isnan, figures)):
+            return Interval(math.nan, math.nan, math.nan)
+        return reseed_range(figures)
 
     def speed_is_noise(self, entry: Entry) -> bool:
         """The interval of the speed-up includes 1: faster and slower are both possible."""
@@ -122,11 +123,8 @@ class Section:
         return entry.number("speedup_lo") <= 1 <= entry.number("speedup_hi")
 
     def quality_is_noise(self, entry: Entry, column: str) -> bool:
-        """The difference to AR is at most twice that of AR to itself under another seed."""
-        if entry.role is not Role.DECODER or self.baseline is None:
-            return False
-        difference = abs(entry.number(column) - self.baseline.number(column))
-        return difference <= NOISE_FLOORS * self.floor_width(column)
+        """AR itself might have the figure, under another seed."""
+        return entry.role is Role.DECODER and self.reseeded(column).contains(entry.number(column))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables,
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
 from bench.study import REPLAYED
-from metrics.stats import FEWEST_BLOCKS
+from metrics.stats import FEWEST_BLOCKS, Interval
 
 ROOFLINE = "Time over floor"
 
@@ -27,9 +27,9 @@ def legend(run: Run) -> list[str]:
         "[a, b]: 95 % interval. Speed-up: AR's seconds over the decoder's on the same prompts, "
         "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
         "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
-        f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that differs "
-        f"from AR's by at most twice what AR differs from itself under another seed "
-        f"({FLOOR_LABEL}).",
+        f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
+        f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
+        "more run, or, where one other seed was run, within twice its difference to AR.",
         "Moved mass: TV(p, p_A) of the relaxed target, beside the bound that the rule declares; "
         "output TV: distance from p of what the decoder really samples, exact at "
         "recorded positions.",
@@ -45,15 +45,22 @@ def legend(run: Run) -> list[str]:
         )
     for section in run.sections:
         lines += drift(section)
-        width = {name: section.floor_width(name) for name in ("fid", "clip")}
-        if any(math.isnan(value) for value in width.values()):
+        fid, clip = section.reseeded("fid"), section.reseeded("clip")
+        if math.isnan(fid.value + clip.value):
             lines.append(f"{section.title}: no {FLOOR_LABEL}, so no quality figure is marked.")
         else:
             lines.append(
-                f"{section.title}: floor {section.fid_name} {number(width['fid'])}, "
-                f"{section.clip_name} {number(width['clip'])}."
+                f"{section.title}: under {len(section.floors) + 1} seeds AR's "
+                f"{section.fid_name} is {around(fid)}, its {section.clip_name} {around(clip)}."
             )
     return lines + fairness_legend(run)
+
+
+def around(reseeded: Interval) -> str:
+    """`17.98 ± 0.87`, with as many decimals as the reach calls for."""
+    reach = number(reseeded.half_width)
+    digits = len(reach.partition(".")[2])
+    return f"{number(reseeded.value, digits)} ± {reach}"
 
 
 def drift(section: Section) -> list[str]:

@@ -7,9 +7,9 @@ from metrics.errors import MetricError
 from metrics.stats import (
     bootstrap_mean,
     bootstrap_statistic,
-    compare_to_floor,
     jackknife,
     paired_ratio,
+    reseed_range,
 )
 
 
@@ -106,11 +106,16 @@ def test_jackknife_leaves_every_row_out_exactly_once():
     assert sorted(np.concatenate(gone).tolist()) == list(range(50))
 
 
-@pytest.mark.parametrize(
-    ("difference", "floor", "same"), [(0.5, 0.3, True), (-0.5, 0.3, True), (0.7, -0.3, False)]
-)
-def test_floor_equivalence(difference, floor, same):
-    assert compare_to_floor(difference, floor).equivalent is same
+def test_a_further_seed_lies_in_the_range_of_the_others():
+    rng = np.random.default_rng(8)
+    runs = rng.normal(18, 0.3, (2000, 5))
+    inside = [reseed_range(seeds[:4]).contains(seeds[4]) for seeds in runs]
+    assert 0.93 <= np.mean(inside) <= 0.97
+
+
+def test_one_other_seed_is_a_floor_of_which_two_are_noise():
+    found = reseed_range([18.0, 18.3])
+    assert (found.value, found.lo, found.hi) == pytest.approx((18.0, 17.4, 18.6))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,8 @@ def test_floor_equivalence(difference, floor, same):
         lambda: paired_ratio([1.0, 2.0], [1.0, 0.0]),
         lambda: paired_ratio([1.0, 2.0], [1.0, 2.0], blocks=[1]),
         lambda: jackknife(2, lambda rows: 0.0),
-        lambda: compare_to_floor(float("nan"), 1.0),
+        lambda: reseed_range([1.0]),
+        lambda: reseed_range([1.0, float("nan")]),
     ],
 )
 def test_bad_input_is_an_error(call):

@@ -37,7 +37,7 @@ def draw(run: Run) -> Plot:
     """One panel a section."""
     caption = (
         "Up and to the left is better. Bars: 95 % intervals. Dashed line: Pareto front. Grey band: "
-        "AR's FID plus or minus what a change of seed alone does to it (reseed floor); hollow "
+        "where AR's FID lies when only its seed changes (reseed floor); hollow "
         "circle: AR with other seeds."
     )
     with matplotlib.rc_context(RC):
@@ -48,7 +48,7 @@ def draw(run: Run) -> Plot:
             drawn = [e for e in section.decoders if _measured(e)]
             labels.append(_panel(ax, section, drawn, styles))
             caption += left_out(section, drawn, "FID or speed-up not measured")
-            if drawn and math.isnan(section.floor_width("fid")):
+            if drawn and math.isnan(section.reseeded("fid").value):
                 caption += f" {section.title}: no reseed floor was run."
         caption += unfair_caption(run)
         plot = finish("speedup_fid", TITLE, caption, figure)
@@ -107,11 +107,10 @@ def _panel(
 
 
 def _floor(ax: Axes, section: Section) -> None:
-    base, width = section.baseline, section.floor_width("fid")
-    if base is None or math.isnan(width):
+    reseeded = section.reseeded("fid")
+    if math.isnan(reseeded.value):
         return
-    fid = base.number("fid")
-    ax.axvspan(fid - width, fid + width, color=FAINT, alpha=0.6, lw=0, zorder=0)
+    ax.axvspan(reseeded.lo, reseeded.hi, color=FAINT, alpha=0.6, lw=0, zorder=0)
     for floor in section.floors:
         ax.plot(floor.number("fid"), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
 

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic import DECODERS, FLOOR_FID, write_run
@@ -77,12 +78,15 @@ def test_noise_is_marked_and_only_noise(run: Run) -> None:
     assert "no AR reseed floor" in tables.terminal(run)
 
 
-def test_several_floors_are_averaged_and_two_floors_are_noise(run: Run) -> None:
+def test_several_seeds_say_how_ar_scatters(run: Run) -> None:
     section = run.sections[0]
     first = section.floors[0]
     further = replace(first, row=first.row | {"fid": 21.40 - 0.50})
     both = replace(section, entries=[*section.entries, further])
-    assert both.floor_width("fid") == pytest.approx((0.26 + 0.50) / 2)
+    found = both.reseeded("fid")
+    seeds = np.array([21.40, 21.66, 20.90])
+    reach = 4.303 * seeds.std(ddof=1) * np.sqrt(4 / 3)
+    assert (found.value, found.half_width) == pytest.approx((seeds.mean(), reach), rel=1e-3)
     lantern = next(e for e in section.entries if e.name == "lantern")  # 0.53 from AR
     assert both.quality_is_noise(lantern, "fid") and not section.quality_is_noise(lantern, "fid")
 
@@ -91,7 +95,8 @@ def test_floor_has_its_own_row(run: Run) -> None:
     floor = cells(run, 0, "AR reseed floor, seed 1")
     assert floor["FID (scenes-clip)"].startswith(f"{FLOOR_FID:.2f}")
     assert floor["speed-up"] == "—"
-    assert "floor FID (scenes-clip) 0.260, CLIP (scenes) 0.0009" in tables.terminal(run)
+    text = " ".join(tables.terminal(run).split())
+    assert "under 2 seeds AR's FID (scenes-clip) is 21.400 ± 0.520, its CLIP" in text
     assert "| *AR reseed floor, seed 1* |" in tables.markdown(run)
 
 
