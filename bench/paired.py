@@ -38,6 +38,16 @@ def timed(rows: pd.DataFrame) -> Timed:
     return Timed(seconds, dict(zip(keys, used.block.astype(int), strict=True)))
 
 
+def quiet_speedup(baseline: Timed, decoder: Timed) -> Interval:
+    """The same from lower quartiles instead of means (`metrics.stats.quartile_ratio`)."""
+    from metrics.stats import quartile_ratio
+
+    shared = [key for key in baseline.seconds if key in decoder.seconds]
+    return quartile_ratio(
+        [baseline.seconds[key] for key in shared], [decoder.seconds[key] for key in shared]
+    )
+
+
 def paired_speedup(baseline: Timed, decoder: Timed) -> Interval:
     """Seconds of the baseline over the decoder's, with the interval over moments of the machine
     where the study was timed in several. Raises MetricError below 2 shared images."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.paired import quiet_speedup, timed
 from bench.report.model import Entry, Role, Run, Section
 
 NOISE = "≈"
@@ -60,6 +61,17 @@ def with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
     if not (math.isnan(low) or math.isnan(high)):
         text += f" [{number(low, digits)}, {number(high, digits)}]"
     return f"{text} {NOISE}" if noise else text
+
+
+def quiet(section: Section, entry: Entry) -> str:
+    """The speed-up from lower quartiles of seconds."""
+    if entry.role is not Role.DECODER or section.baseline is None:
+        return ABSENT
+    theirs, ours = timed(section.baseline.records), timed(entry.records)
+    if ours.shared(theirs) < 2:
+        return ABSENT
+    found = quiet_speedup(theirs, ours)
+    return f"{found.value:.2f} [{found.lo:.2f}, {found.hi:.2f}]"
 
 
 def label(entry: Entry) -> str:
@@ -124,6 +136,7 @@ def _detail_columns(section: Section) -> list[Column]:
         ("images timed", plain("n_latency", 0)),
         ("p50 s", plain("latency_p50_s", 3)),
         ("p95 s", plain("latency_p95_s", 3)),
+        ("quiet speed-up", lambda entry: quiet(section, entry)),
         ("MAL, no bonus", plain("mal_no_bonus", 2)),
         ("moved mass, mean", plain("tv_moved_mean", 4)),
         ("max", plain("tv_moved_max", 3)),

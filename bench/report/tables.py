@@ -26,6 +26,8 @@ def legend(run: Run) -> list[str]:
     lines = [
         "[a, b]: 95 % interval. Speed-up: AR's seconds over the decoder's on the same prompts, "
         "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
+        "Quiet speed-up (details): the same from lower quartiles of the seconds. Neighbours on a "
+        "machine only ever add time, so it moves less from run to run.",
         "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
         f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
@@ -210,7 +212,7 @@ def _tex(text: str) -> str:
     escapes = {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        NOISE: r"$\approx$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
+        NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
     }  # fmt: skip
     return "".join(escapes.get(char, char) for char in " ".join(text.split()))
 

@@ -12,7 +12,7 @@ import pytest
 from synthetic import DECODERS, FLOOR_FID, write_run
 
 from bench.report import tables
-from bench.report.cells import detail_tables, main_tables, number
+from bench.report.cells import detail_tables, main_tables, number, quiet
 from bench.report.load import load_run
 from bench.report.model import Role, Run
 
@@ -91,6 +91,15 @@ def test_several_seeds_say_how_ar_scatters(run: Run) -> None:
     assert both.quality_is_noise(lantern, "fid") and not section.quality_is_noise(lantern, "fid")
 
 
+def test_the_quiet_speedup_is_that_of_lower_quartiles(run: Run) -> None:
+    section = run.sections[0]
+    ar, lantern = (next(e for e in section.entries if e.name == n) for n in ("ar", "lantern"))
+    slow, fast = (e.latency_rows().seconds_total.quantile(0.25) for e in (ar, lantern))
+    text = quiet(section, lantern)
+    assert float(text.split()[0]) == pytest.approx(slow / fast, abs=0.006)
+    assert quiet(section, ar) == "—" and text.count(",") == 1
+
+
 def test_floor_has_its_own_row(run: Run) -> None:
     floor = cells(run, 0, "AR reseed floor, seed 1")
     assert floor["FID (scenes-clip)"].startswith(f"{FLOOR_FID:.2f}")
@@ -133,7 +142,7 @@ def test_decoder_that_the_summary_forgot_is_still_shown(tmp_path: Path) -> None:
 def test_markup_is_well_formed(run: Run) -> None:
     lines = [line for line in tables.markdown(run).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
-    assert widths == {10, 16}  # main tables have 9 columns, details 15
+    assert widths == {10, 17}  # main tables have 9 columns, details 16
     latex = tables.latex(run)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 4
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
