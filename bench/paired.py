@@ -38,19 +38,26 @@ def timed(rows: pd.DataFrame) -> Timed:
     return Timed(seconds, dict(zip(keys, used.block.astype(int), strict=True)))
 
 
-def quiet_speedup(baseline: Timed, decoder: Timed) -> Interval:
-    """The same from lower quartiles instead of means (`metrics.stats.quartile_ratio`)."""
-    from metrics.stats import quartile_ratio
-
-    shared = [key for key in baseline.seconds if key in decoder.seconds]
-    return quartile_ratio(
-        [baseline.seconds[key] for key in shared], [decoder.seconds[key] for key in shared]
-    )
-
-
 def paired_speedup(baseline: Timed, decoder: Timed) -> Interval:
     """Seconds of the baseline over the decoder's, with the interval over moments of the machine
     where the study was timed in several. Raises MetricError below 2 shared images."""
     from metrics.latency import speedup
 
     return speedup(dict(baseline.seconds), dict(decoder.seconds), blocks=dict(decoder.blocks))
+
+
+def quiet(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:
+    """The speed-up of a quiet machine (`metrics.latency.quiet_speedup`) from the rows of both; None
+    below 2 shared images."""
+    from metrics.latency import Steps, quiet_speedup
+
+    keys = ["prompt_index", "seed"]
+    columns = [*keys, "seconds_prefill", "seconds_total", "nfe"]
+    used = [r[(r.protocol == "latency") & (r.status == "ok")][columns] for r in (baseline, decoder)]
+    both = used[0].merge(used[1], on=keys, suffixes=("_0", "_1"))
+    if len(both) < 2:
+        return None
+    steps = [
+        Steps(*(both[f"{c}_{i}"].to_numpy(float) for c in columns[len(keys) :])) for i in (0, 1)
+    ]
+    return quiet_speedup(steps[0], steps[1])

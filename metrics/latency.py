@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metrics.errors import MetricError
-from metrics.stats import Interval, bootstrap_mean, bootstrap_statistic, paired_ratio
+from metrics.stats import (
+    Interval,
+    bootstrap_mean,
+    bootstrap_rows,
+    bootstrap_statistic,
+    paired_ratio,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,37 @@ def speedup(
         blocks=None if blocks is None else [blocks[key] for key in shared],
         seed=seed,
     )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of n images: seconds of prefill and in total, float64 [n]; target forwards [n]."""
+
+    prefill: np.ndarray
+    total: np.ndarray
+    forwards: np.ndarray
+
+    def quiet(self, rows: np.ndarray) -> np.ndarray:
+        """Seconds an image when the machine is quiet: the lower quartiles of prefill and of a
+        step's seconds, with the mean number of steps; rows [..., n] -> [...]."""
+        step = (self.total - self.prefill) / self.forwards
+        first, each = (np.quantile(x[rows], 0.25, axis=-1) for x in (self.prefill, step))
+        return first + each * self.forwards[rows].mean(-1)
+
+
+def quiet_speedup(baseline: Steps, decoder: Steps, *, seed: int = 0) -> Interval:
+    """Seconds of the baseline over the decoder's, both as on a quiet machine, on the same n >= 2
+    prompts, which are resampled together.
+
+    Neighbours on a machine only ever add time, so lower quartiles of a step are nearer to what it
+    takes without them, and move less from run to run than means. Not quartiles of whole images:
+    those would pick the images that took few forwards. Raises MetricError on other shapes.
+    """
+    shapes = {x.shape for one in (baseline, decoder) for x in vars(one).values()}
+    if len(shapes) != 1:
+        raise MetricError(f"expected figures of the same prompts, found shapes {sorted(shapes)}")
+    count = len(baseline.total)
+    return bootstrap_rows(count, lambda rows: baseline.quiet(rows) / decoder.quiet(rows), seed=seed)
 
 
 def breakdown(stages: Mapping[str, ArrayLike], total: ArrayLike) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.paired import quiet_speedup, timed
+from bench import paired
 from bench.report.model import Entry, Role, Run, Section
 
 NOISE = "≈"
@@ -64,14 +64,11 @@ def with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
 
 
 def quiet(section: Section, entry: Entry) -> str:
-    """The speed-up from lower quartiles of seconds."""
+    """The speed-up from lower quartiles of a step's seconds."""
     if entry.role is not Role.DECODER or section.baseline is None:
         return ABSENT
-    theirs, ours = timed(section.baseline.records), timed(entry.records)
-    if ours.shared(theirs) < 2:
-        return ABSENT
-    found = quiet_speedup(theirs, ours)
-    return f"{found.value:.2f} [{found.lo:.2f}, {found.hi:.2f}]"
+    found = paired.quiet(section.baseline.records, entry.records)
+    return ABSENT if found is None else f"{found.value:.2f} [{found.lo:.2f}, {found.hi:.2f}]"
 
 
 def label(entry: Entry) -> str:

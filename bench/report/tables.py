@@ -26,8 +26,8 @@ def legend(run: Run) -> list[str]:
     lines = [
         "[a, b]: 95 % interval. Speed-up: AR's seconds over the decoder's on the same prompts, "
         "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
-        "Quiet speed-up (details): the same from lower quartiles of the seconds. Neighbours on a "
-        "machine only ever add time, so it moves less from run to run.",
+        "Quiet speed-up (details): the same from lower quartiles of a step's seconds. Neighbours "
+        "on a machine only ever add time, so it moves less from run to run.",
         "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
         f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
@@ -48,7 +48,9 @@ def legend(run: Run) -> list[str]:
     for section in run.sections:
         lines += drift(section)
         fid, clip = section.reseeded("fid"), section.reseeded("clip")
-        if math.isnan(fid.value + clip.value):
+        if section.floors and math.isnan(fid.value + clip.value):
+            lines.append(f"{section.title}: no quality figures of AR, so none is marked.")
+        elif math.isnan(fid.value + clip.value):
             lines.append(f"{section.title}: no {FLOOR_LABEL}, so no quality figure is marked.")
         else:
             lines.append(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 
 import bench.gate
 from bench.__main__ import main
+from bench.compose import compose_study
 from bench.finish import finish
 from bench.gate import GateReport
 from bench.runner import run_study
@@ -30,6 +32,16 @@ def gate(monkeypatch):
     monkeypatch.setattr(bench.gate, "check_decoder", check_decoder)
     says["fake_ar"] = GateReport("exact", 0.0, "equal")
     return says
+
+
+def test_the_committed_verdicts_are_those_that_the_study_expects():
+    with (Path(__file__).parents[2] / "results/tables/main/exactness.csv").open() as file:
+        verdicts = {row["decoder"]: row["verdict"] for row in csv.DictReader(file)}
+    entries = compose_study(["study=main"]).decoders
+    assert set(verdicts) == {entry.name for entry in entries}
+    for entry in entries:
+        found = verdicts[entry.name]
+        assert found == entry.expect if entry.expect else found != "violates", entry.name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,20 @@ import torch
 from decoders.api import CodeKind, Trace
 from metrics.acceptance import acceptance, by_depth, from_trace, image_acceptance, kind_shares
 from metrics.errors import MetricError
-from metrics.latency import breakdown, latency, speedup
+from metrics.latency import Steps, breakdown, latency, quiet_speedup, speedup
+
+
+def test_a_quiet_speedup_sees_past_neighbours_and_not_past_steps():
+    rng = np.random.default_rng(7)
+    noisy = np.where(rng.random(400) < 0.4, 1.5, 1.0)
+    forwards = rng.integers(20, 80, 400).astype(float)  # few make a fast image, no fast step
+    slow = Steps(np.full(400, 0.1), 0.1 + 100 * 0.01 * noisy, np.full(400, 100.0))
+    fast = Steps(np.full(400, 0.1), 0.1 + forwards * 0.02, forwards)
+    found = quiet_speedup(slow, fast)
+    assert found.value == pytest.approx(1.1 / (0.1 + 0.02 * forwards.mean()))
+    assert found.lo < found.value < found.hi
+    with pytest.raises(MetricError, match="same prompts"):
+        quiet_speedup(slow, Steps(fast.prefill[:9], fast.total[:9], fast.forwards[:9]))
 
 
 def test_latency_summary():

@@ -9,7 +9,6 @@ from metrics.stats import (
     bootstrap_statistic,
     jackknife,
     paired_ratio,
-    quartile_ratio,
     reseed_range,
 )
 
@@ -84,16 +83,6 @@ def test_few_blocks_count_as_none_and_their_numbers_mean_nothing():
     sixes = np.arange(12) // 2
     named = paired_ratio(slow, fast, blocks=10 * sixes + 3)
     assert named == paired_ratio(slow, fast, blocks=sixes) != paired_ratio(slow, fast)
-
-
-def test_lower_quartiles_see_past_what_neighbours_add():
-    rng = np.random.default_rng(7)
-    slow, fast = 2 * rng.normal(1, 0.01, 200), rng.normal(1, 0.01, 200)
-    slow[rng.random(200) < 0.4] *= 1.5
-    assert quartile_ratio(slow, fast).value == pytest.approx(2.0, rel=0.01)
-    assert paired_ratio(slow, fast).value > 2.3
-    with pytest.raises(MetricError, match="pairs of positive values"):
-        quartile_ratio([1.0, 2.0], [1.0, 0.0])
 
 
 def test_median_interval():
