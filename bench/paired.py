@@ -30,9 +30,14 @@ class Timed:
         return len(self.seconds.keys() & other.seconds.keys())
 
 
+def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of timed images that came out."""
+    return rows[(rows.protocol == "latency") & (rows.status == "ok")]
+
+
 def timed(rows: pd.DataFrame) -> Timed:
     """The timed images (protocol latency, status ok) among a decoder's rows."""
-    used = rows[(rows.protocol == "latency") & (rows.status == "ok")]
+    used = latency_rows(rows)
     keys = list(zip(used.prompt_index.astype(int), used.seed.astype(int), strict=True))
     seconds = dict(zip(keys, used.seconds_total.astype(float), strict=True))
     return Timed(seconds, dict(zip(keys, used.block.astype(int), strict=True)))
@@ -53,8 +58,8 @@ def quiet(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:
 
     keys = ["prompt_index", "seed"]
     columns = [*keys, "seconds_prefill", "seconds_total", "nfe"]
-    used = [r[(r.protocol == "latency") & (r.status == "ok")][columns] for r in (baseline, decoder)]
-    both = used[0].merge(used[1], on=keys, suffixes=("_0", "_1"))
+    theirs, ours = latency_rows(baseline)[columns], latency_rows(decoder)[columns]
+    both = theirs.merge(ours, on=keys, suffixes=("_0", "_1"))
     if len(both) < 2:
         return None
     steps = [

@@ -25,6 +25,7 @@ from bench.measure.machine import measure_rates
 from bench.measure.rates import MACHINE, MachineRates, read_rates, save_rates
 from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
 from bench.outcome import Failure, attempt
+from bench.paired import latency_rows
 from bench.records import write_atomically
 from bench.study import Cell
 from decoders.api import ImageModel, Sampling
@@ -68,7 +69,7 @@ def roofline(
 
     rows: records.parquet. None, and nothing written, where no image was timed.
     """
-    timed = rows[(rows.protocol == "latency") & (rows.status == "ok")]
+    timed = latency_rows(rows)
     if timed.empty:
         return None
     target = target_net(model)

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from metrics.errors import MetricError
 
@@ -44,11 +44,9 @@ def bootstrap_mean(
     values: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
     """Mean of n >= 2 finite values and its interval over resampled values."""
-    data = _checked(values, "values")
-    means = np.concatenate(
-        [data[rows].mean(1) for rows in _resampled_rows(len(data), resamples, seed)]
+    return bootstrap_statistic(
+        values, lambda data: data.mean(-1), level=level, resamples=resamples, seed=seed
     )
-    return _interval(float(data.mean()), means, level)
 
 
 def paired_ratio(
@@ -87,9 +85,8 @@ def paired_ratio(
         if number.max() + 1 >= FEWEST_BLOCKS:
             tops, bottoms = np.bincount(number, top), np.bincount(number, bottom)
             drawn = len(tops) - 1
-            stretch = float(student.ppf((1 + level) / 2, drawn)) / NormalDist().inv_cdf(
-                (1 + level) / 2
-            )
+            side = (1 + level) / 2
+            stretch = float(stdtrit(drawn, side)) / NormalDist().inv_cdf(side)
     ratios = np.concatenate(
         [
             tops[rows].sum(1) / bottoms[rows].sum(1)
@@ -132,10 +129,9 @@ def bootstrap_statistic(
     (FID, recall): see `jackknife`.
     """
     data = _checked(values, "values")
-    draws = np.concatenate(
-        [statistic(data[rows]) for rows in _resampled_rows(len(data), resamples, seed)]
+    return bootstrap_rows(
+        len(data), lambda rows: statistic(data[rows]), level=level, resamples=resamples, seed=seed
     )
-    return _interval(float(statistic(data)), draws, level)
 
 
 def jackknife(
@@ -180,7 +176,7 @@ def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
     data = _checked(runs, "runs")
     if len(data) == 2:
         return _around(float(data[0]), FLOORS * abs(float(data[1] - data[0])))
-    quantile = float(student.ppf((1 + level) / 2, len(data) - 1))
+    quantile = float(stdtrit(len(data) - 1, (1 + level) / 2))
     reach = quantile * float(data.std(ddof=1)) * float(np.sqrt(1 + 1 / len(data)))
     return _around(float(data.mean()), reach)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.config import DecoderEntry, StudyConfig
-from bench.paired import paired_speedup, timed
+from bench.paired import latency_rows, paired_speedup, timed
 from bench.records import write_atomically
 from bench.runner import run_study
 from bench.speed.tune import Candidate
@@ -49,7 +49,7 @@ def measure(
     config = dataclasses.replace(study, decoders=(*study.decoders, *entries))
     config = dataclasses.replace(config, run_dir=str(folder / "measured" / config.hash))
     rows = run_study(config).rows
-    ok = rows[(rows.status == "ok") & (rows.protocol == "latency")]
+    ok = latency_rows(rows)
     (baseline,) = (e.name for e in study.decoders if e.baseline)
     found = {}
     for entry in entries:

@@ -12,6 +12,7 @@ from bench.config import StudyConfig
 from bench.errors import BenchError, ConfigError
 from bench.folder import differences, read_identity
 from bench.measure.device import provenance
+from bench.paired import latency_rows
 from bench.speed.model import StepSeconds
 from decoders.api import ImageModel
 
@@ -36,7 +37,7 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
     if rows is None:
         raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
     ok = rows.to_pandas()
-    ok = ok[(ok.status == "ok") & (ok.protocol == "latency")]
+    ok = latency_rows(ok)
     if ok.empty:
         raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
     return ok
