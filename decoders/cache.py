@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.memory import zeros
 
 BLOCK = 64  # slots by which a loop lets its cache grow
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
@@ -34,7 +35,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         shape = (layers, 2, rows, heads, capacity, head_dim)
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.data = zeros(shape, dtype, device)
         self.rows, self.capacity = rows, capacity
         lines = torch.arange(rows * heads, device=device) * capacity
         self.line_start = lines.view(rows, heads, 1)  # [R, H, 1]

@@ -33,27 +33,37 @@ inline V dot(const uint16_t* a, const uint16_t* b) {
   return sum;
 }
 
+// Asks for `size` numbers that will be read soon (or are not there, which does no harm).
+template <class T>
+inline void ahead(const T* numbers, long size) {
+  for (long i = 0; i < size; i += 64 / static_cast<long>(sizeof(T))) __builtin_prefetch(numbers + i);
+}
+
 // Lane i: query times key `first` + i; keys from `limit` on are not there, and stand for the last.
 template <int VECTORS, class T>
 inline V scores_of(const T* query, const T* keys, long first, long limit) {
   constexpr long d = VECTORS * LANES;
-  V sums[LANES];
   if (first + LANES <= limit)
-    for (int i = 0; i < LANES; ++i) sums[i] = dot<VECTORS>(query, keys + (first + i) * d);
-  else
-    for (int i = 0; i < LANES; ++i)
-      sums[i] = dot<VECTORS>(query, keys + (first + i < limit ? first + i : limit - 1) * d);
-  return totals(sums);
+    return totals([=](int i) { return dot<VECTORS>(query, keys + (first + i) * d); });
+  return totals([=](int i) {
+    return dot<VECTORS>(query, keys + (first + i < limit ? first + i : limit - 1) * d);
+  });
 }
 
-// scores [size] become e to the power of what they are above their largest; returns their sum.
-inline float exponentials(float* scores, long size) {
-  V top = V{} - INFINITY, mass = {};
+// The largest of scores [size].
+inline float largest(const float* scores, long size) {
+  V top = V{} - INFINITY;
   for (long s = 0; s < size; s += LANES) top = larger(top, load(scores + s));
   top = larger(top, halves(top));
   top = larger(top, quarters(top));
   top = larger(top, pairs(top));
-  const float most = top[0] > top[1] ? top[0] : top[1];
+  return top[0] > top[1] ? top[0] : top[1];
+}
+
+// scores [size] become e to the power of what they are above their largest; returns their sum.
+inline float exponentials(float* scores, long size) {
+  const float most = largest(scores, size);
+  V mass = {};
   for (long s = 0; s < size; s += LANES) {
     const V e = expo(load(scores + s) - most);
     store(scores + s, e);
@@ -85,8 +95,57 @@ inline void mix(const float* shares, long apart, const float* sums, const T* val
   }
 }
 
-template <int N, class T>
-inline void mix_some(long count, const float* shares, long apart, const float* sums, const T* values,
+#if defined(__AVX512BF16__)
+// The same in bfloat16, in place (a number takes half a score's room); returns the sum of what is left.
+inline float short_exponentials(float* scores, long size) {
+  const float most = largest(scores, size);
+  uint16_t* out = reinterpret_cast<uint16_t*>(scores);
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  __m512 mass = {};
+  for (long s = 0; s < size; s += 2 * LANES) {
+    const bool two = s + LANES < size;
+    const V low = expo(load(scores + s) - most), high = two ? expo(load(scores + s + LANES) - most) : V{};
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    mass = _mm512_dpbf16_ps(mass, both, ones);
+    std::memcpy(out + s, &both, two ? 64 : 32);
+  }
+  return total((V)mass);
+}
+
+// `mix` of shares in bfloat16, two slots at a time (behind a last one alone lies a share of zero).
+template <int COUNT, int N>
+inline void mix(const uint16_t* shares, long apart, const float* sums, const uint16_t* values, long d,
+                long slots, uint16_t* out, long stride) {
+  __m512 acc[COUNT][N] = {};
+  for (long s = 0; s < slots; s += 2) {
+    const uint16_t* row = values + s * d;
+    const uint16_t* next = s + 1 < slots ? row + d : row;
+    __m512bh both[N];  // a vector: of every 8 numbers of two slots the first 4 in pairs, or the last 4
+    for (int v = 0; v < N; v += 2) {
+      const __m512i a = _mm512_loadu_si512(row + v * LANES), b = _mm512_loadu_si512(next + v * LANES);
+      both[v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
+      both[v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
+    }
+    for (int t = 0; t < COUNT; ++t) {
+      int32_t two;
+      std::memcpy(&two, shares + t * apart + s, sizeof two);
+      const __m512bh share = (__m512bh)_mm512_set1_epi32(two);
+      for (int v = 0; v < N; ++v) acc[t][v] = _mm512_dpbf16_ps(acc[t][v], both[v], share);
+    }
+  }
+  const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+  for (int t = 0; t < COUNT; ++t) {
+    const __m512 by = _mm512_set1_ps(1.f / sums[t]);
+    for (int v = 0; v < N; v += 2) {
+      const __m512bh half = _mm512_cvtne2ps_pbh(acc[t][v + 1] * by, acc[t][v] * by);
+      _mm512_storeu_si512(out + t * stride + v * LANES, _mm512_permutexvar_epi64(order, (__m512i)half));
+    }
+  }
+}
+#endif
+
+template <int N, class S, class T>
+inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
                      long d, long slots, T* out, long stride) {
   switch (count) {
     case 1: return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
@@ -107,19 +166,31 @@ void attend(const T* query, long count, const T* keys, const T* values, const fl
   constexpr long d = VECTORS * LANES;
   constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
   const float scale = 1.f / std::sqrt(static_cast<float>(d));
-  for (long s = 0; s < used; s += LANES)
+  for (long s = 0; s < used; s += LANES) {
+    ahead(keys + (s + LANES) * d, LANES * d);
+    ahead(values + s * d, LANES * d);
     for (long t = 0; t < count; ++t)
       store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
                                         load(closed + t * apart + s));
-  float sums[GROUP];
-  for (long t = 0; t < count; ++t) sums[t] = exponentials(scores + t * apart, used);
-  const long parts = (count + TOGETHER - 1) / TOGETHER, slots = used < limit ? used : limit;
-  for (long i = 0; i < parts; ++i) {
-    const long t = count * i / parts, more = count * (i + 1) / parts - t;
-    for (long v = 0; v < d; v += N * LANES)
-      mix_some<N>(more, scores + t * apart, apart, sums + t, values + v, d, slots, out + t * stride + v,
-                  stride);
   }
+  float sums[GROUP];
+  const long parts = (count + TOGETHER - 1) / TOGETHER, slots = used < limit ? used : limit;
+  const auto mixed = [&](const auto* shares, long row) {
+    for (long i = 0; i < parts; ++i) {
+      const long t = count * i / parts, more = count * (i + 1) / parts - t;
+      for (long v = 0; v < d; v += N * LANES)
+        mix_some<N>(more, shares + t * row, row, sums + t, values + v, d, slots, out + t * stride + v,
+                    stride);
+    }
+  };
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(T) == 2 && N > 1) {
+    for (long t = 0; t < count; ++t) sums[t] = short_exponentials(scores + t * apart, used);
+    return mixed(reinterpret_cast<const uint16_t*>(scores), 2 * apart);
+  }
+#endif
+  for (long t = 0; t < count; ++t) sums[t] = exponentials(scores + t * apart, used);
+  mixed(scores, apart);
 }
 
 template <class T>

@@ -9,9 +9,7 @@ stream in float32 whatever the model's dtype.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +19,11 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.cache import KVCache
 from decoders.kernels.cpu.library import Forward, LayerWeights, library, missing, run
+from decoders.memory import zeros
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
 DTYPES = (torch.bfloat16, torch.float32)
-HUGE = 2 * 2**20  # bytes of a huge page
 MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 
@@ -57,24 +55,11 @@ def reason(
     return missing()
 
 
-def huge(count: int, dtype: torch.dtype) -> Tensor:
-    """[count], in huge pages where the system grants them: a forward reads every weight once, and
-    small pages cost it as much again in lookups."""
-    size = -(-count * dtype.itemsize // HUGE) * HUGE
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
-    memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start)
-
-
 def packed(weights: Sequence[Tensor]) -> list[Tensor]:
     """Each [outputs, inputs] of one dtype -> the kernel's panels, flat, zeros after the last
     output; all of them in one piece of memory."""
     sizes = [-(-len(w) // LANES) * LANES * w.shape[1] for w in weights]
-    made = list(huge(sum(sizes), weights[0].dtype).split(sizes))
+    made = list(zeros((sum(sizes),), weights[0].dtype, weights[0].device).split(sizes))
     for weight, out in zip(weights, made, strict=True):
         source = weight.detach().contiguous()
         library().lantern_pack(
@@ -260,7 +245,7 @@ class NativeLayers:
         places = torch.arange(queries).expand(rows, -1).contiguous()
         mask = torch.ones(rows, queries, slots, dtype=torch.bool)
         shape = (len(self._table), 2, rows, self.heads, slots, width // self.heads)
-        cache = torch.zeros(shape if seen else 0, dtype=self.dtype)
+        cache = zeros(shape if seen else (0,), self.dtype, x.device)
         out = torch.empty_like(x)
         call = self.forward(x, places, places, mask, cache, out)
         call.products = 2 if seen else 1

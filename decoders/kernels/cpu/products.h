@@ -16,9 +16,11 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
 #if defined(__AVX512BF16__)
+  // The panels behind are asked for on the way; behind the last ones lie those of the next product.
   for (long k = 0; k < inputs; k += 2) {
     __m512bh b[N_];
     for (int n = 0; n < N_; ++n) {
+      __builtin_prefetch(w + (N_ + n) * panel + k * LANES, 0, 2);
       __m512i bits = _mm512_loadu_si512(w + n * panel + k * LANES);
       std::memcpy(&b[n], &bits, sizeof bits);
     }

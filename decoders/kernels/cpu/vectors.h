@@ -54,27 +54,42 @@ inline float total(V v) {
   w += pairs(w);
   return w[0] + w[1];
 }
-// Two vectors of which every 2 n lanes are to be added up, folded into one of which every n are.
+// Two vectors of which every 2 n lanes are to be added up, folded into one of which every n are: n lanes of
+// the one, n of the other, in turns. One of two shuffles is a mere blend.
 inline V fold8(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-         SHUFFLE2(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  return SHUFFLE2(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31) +
+         SHUFFLE2(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
 }
 inline V fold4(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-         SHUFFLE2(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  return SHUFFLE2(a, b, 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31) +
+         SHUFFLE2(a, b, 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
 }
 inline V fold2(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
-         SHUFFLE2(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+  return SHUFFLE2(a, b, 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31) +
+         SHUFFLE2(a, b, 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29);
 }
 inline V fold1(V a, V b) {
-  return SHUFFLE2(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-         SHUFFLE2(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return SHUFFLE2(a, b, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31) +
+         SHUFFLE2(a, b, 1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
 }
-// The totals of 16 vectors at once.
-inline V totals(const V* v) {
-  const auto four = [](const V* w) { return fold4(fold8(w[0], w[1]), fold8(w[2], w[3])); };
-  return fold1(fold2(four(v), four(v + 4)), fold2(four(v + 8), four(v + 12)));
+// Lane i: the total of vector(i). Vectors are made in order, as what they are made of lies in memory, where
+// they are folded, so that few live at a time.
+template <class Vector>
+inline V totals(Vector vector) {
+  const auto two = [=](int i) {
+    const V one = vector(i);
+    return fold8(one, vector(i + 1));
+  };
+  const auto four = [=](int i) {
+    const V one = two(i);
+    return fold4(one, two(i + 2));
+  };
+  const auto eight = [=](int i) {
+    const V one = four(i);
+    return fold2(one, four(i + 4));
+  };
+  const V first = eight(0);
+  return SHUFFLE1(fold1(first, eight(8)), 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15);
 }
 inline V pick(I take, V yes, V no) { return take ? yes : no; }
 inline V larger(V a, V b) { return pick(a > b, a, b); }
