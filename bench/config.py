@@ -105,21 +105,29 @@ class SamplingConfig:
 @dataclass(frozen=True)
 class LatencyProtocol:
     """Batch 1, decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
-    many parts, spread over the quality protocol, the prompts are cut."""
+    many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
+    is timed, each time in a part of its own (the fastest counts)."""
 
     prompts: int
     blocks: int = 1
+    repeats: int = 1
     warmup_max: int = 4
     warmup_tolerance: float = 0.1
 
     def __post_init__(self) -> None:
         _at_least("latency.prompts", self.prompts, 0)
         _at_least("latency.blocks", self.blocks, 1)
+        _at_least("latency.repeats", self.repeats, 1)
         _at_least("latency.warmup_max", self.warmup_max, 1)
         if not 0 < self.warmup_tolerance < 1:
             raise ConfigError(
                 f"latency.warmup_tolerance must be in (0, 1), found {self.warmup_tolerance}"
             )
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts all that is timed is cut."""
+        return self.blocks * self.repeats
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.paired import latency_rows
+from bench.paired import every_latency_row
 from bench.records import write_atomically
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
@@ -43,7 +43,7 @@ def judge(
     baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
     and guidance is its own. roofline: roofline.csv. limit: floors that a baseline's step may take.
     """
-    timed = latency_rows(rows)
+    timed = every_latency_row(rows)
     return [_judge(name, rows, timed, baselines, roofline, limit) for name in rows.decoder.unique()]
 
 

@@ -39,7 +39,7 @@ class Seen:
 def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
     """Images of an entry, warm-up not counted. The floor: baselines that sample."""
     if protocol == "latency":
-        return config.latency.prompts
+        return config.latency.prompts * config.latency.repeats
     if protocol == "quality":
         return config.quality.images
     floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
@@ -50,7 +50,7 @@ def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
     """Images that a decoder decodes untimed, at most: until stable, then one before each further
     block. left: the share of the timed images that is still to do."""
     latency = config.latency
-    blocks = math.ceil(left * min(latency.blocks, latency.prompts))
+    blocks = math.ceil(left * min(latency.blocks, latency.prompts) * latency.repeats)
     return latency.warmup_max + blocks - 1 if blocks else 0
 
 
@@ -91,7 +91,8 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
             rest[protocol] += max(count - done, 0) * seconds / 3600
     if rest["latency"]:
         warm = warm_ups(config, rest["latency"] / hours["latency"])
-        rest["latency"] += warm / config.latency.prompts * hours["latency"]
+        timed = config.latency.prompts * config.latency.repeats
+        rest["latency"] += warm / timed * hours["latency"]
     parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
     if seen:

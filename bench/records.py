@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from bench.errors import DiskFullError, FolderError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
 _LISTS = {
@@ -46,7 +46,8 @@ SCHEMA = pa.schema(
         ("acceptance", _TEXT), ("backend", _TEXT), ("device", _TEXT), ("dtype", _TEXT),
         ("temperature", _REAL), ("cfg", _REAL), ("top_k", _WHOLE), ("top_p", _REAL),
         ("prompt_index", _WHOLE), ("prompt_id", _TEXT), ("prompt", _TEXT), ("category", _TEXT),
-        ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("status", _TEXT), ("error", _TEXT),
+        ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("repeat", _WHOLE),
+        ("status", _TEXT), ("error", _TEXT),
         *((name, _REAL) for name in MEASURED),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
         *((name, pa.list_(kind)) for name, kind in _LISTS.items()),

@@ -59,6 +59,7 @@ class Context:
             "seed": batch.seed,
             "batch": len(batch.indices),
             "block": batch.block,
+            "repeat": batch.repeat,
             "git_commit": made.git_commit,
             "git_dirty": made.git_dirty,
             "versions": json.dumps(made.versions, sort_keys=True),

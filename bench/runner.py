@@ -1,8 +1,8 @@
 """Runs a study: both protocols, resumable, one row an image.
 
 Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
-the run. Quality: in batches, the same seed for every decoder, and the baseline again under a second
-seed (the reseed floor).
+the run, all of it as often as the study says. Quality: in batches, the same seed for every decoder,
+and the baseline again under a second seed (the reseed floor).
 Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
 A killed run loses the call in flight and nothing else.
 """
@@ -83,7 +83,7 @@ def run_study(config: StudyConfig) -> RunResult:
         check_space(path, len(keys))
         folder.load(keys, config.retry_failed)
         with frozen_heap():
-            run.all(study.parts(latency, quality, config.latency.blocks))
+            run.all(study.parts(latency, quality, config.latency.parts))
         folder.tables = {key: folder.tables[key] for key in keys}
         kernels = getattr(model.target, "kernels", None)
         if kernels is not None:
@@ -338,7 +338,7 @@ class Run:
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
             picture = None
-            wanted = self.config.keep_images and not self.replays(batch.cell)
+            wanted = self.config.keep_images and not batch.repeat and not self.replays(batch.cell)
             if outcome.images is not None and wanted:
                 picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
             out.append(({**identity, **row, "status": "ok", "error": ""}, picture))

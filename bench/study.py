@@ -3,8 +3,8 @@
 The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that what the machine does at one moment is seen to differ from
-another. Quality: decoder by decoder in fixed batches, so that a resumed run decodes the very same
-batches.
+another; all prompts as often as `repeats` says, one round after the other. Quality: decoder by
+decoder in fixed batches, so that a resumed run decodes the very same batches.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ class Cell:
 @dataclass(frozen=True)
 class Batch:
     """Prompts that one cell decodes in one call. Latency: a batch of one, in a block of prompts
-    that are timed at one moment (one run again later keeps its block); quality has none (0)."""
+    that are timed at one moment (one run again later keeps its block), for the `repeat`-th time;
+    quality has neither (0)."""
 
     cell: Cell
     protocol: str
     seed: int
     indices: tuple[int, ...]
     block: int = 0
+    repeat: int = 0
 
     def stem(self, index: int) -> str:
         """File name of the row of a prompt, without its ending."""
-        return f"{self.protocol}-{self.seed}-{index:05d}"
+        again = f"-{self.repeat}" if self.repeat else ""
+        return f"{self.protocol}-{self.seed}-{index:05d}{again}"
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -66,13 +69,15 @@ def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
 
 
 def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
-    """Prompt-major; on prompt i the order of the cells is rotated by i."""
+    """Round by round, prompt-major; on prompt i the order of the cells is rotated by i, and by one
+    more from round to round."""
     out = []
     count, blocks = config.latency.prompts, config.latency.blocks
-    for index in range(count):
-        turn = index % len(every)
-        for cell in [*every[turn:], *every[:turn]]:
-            out.append(Batch(cell, "latency", config.seed, (index,), index * blocks // count))
+    for repeat in range(config.latency.repeats):
+        for index in range(count):
+            turn, block = (index + repeat) % len(every), repeat * blocks + index * blocks // count
+            for cell in [*every[turn:], *every[:turn]]:
+                out.append(Batch(cell, "latency", config.seed, (index,), block, repeat))
     return out
 
 

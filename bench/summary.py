@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from bench.floor import floor_name
-from bench.paired import paired_speedup, timed
+from bench.paired import every_latency_row, latency_rows, paired_speedup, timed
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
@@ -90,7 +90,7 @@ def _line(
 ) -> tuple[dict[str, Any], PreferenceRow | None]:
     """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
     ok = mine[mine.status == "ok"]
-    timed = ok[ok.protocol == "latency"]
+    timed = latency_rows(ok)
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
     first = mine.iloc[0]
     line: dict[str, Any] = {key: first[key] for key in IDENTITY}
@@ -101,7 +101,9 @@ def _line(
     scores, preference = _quality(folder, drawn, scorer, str(line["decoder"]))
     line |= vars(scores)
     # Later blocks are timed beside what quality batches have left in memory.
-    memory = (timed[timed.block == timed.block.min()] if len(timed) else drawn)["peak_memory_mb"]
+    alone = every_latency_row(mine)
+    alone = alone[alone.block == alone.block.min()]
+    memory = (alone if len(alone) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
     line["status"] = _status(mine)
     return line, preference

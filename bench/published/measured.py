@@ -26,8 +26,8 @@ NAN = math.nan
 TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
 NUMBERS = ("temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal")
 RECORDS = (
-    "decoder", "protocol", "status", "prompt_index", "seed", "block", "seconds_total", "mal", "nfe",
-    "top_k", "gpu",
+    "decoder", "protocol", "status", "prompt_index", "seed", "block", "repeat", "seconds_total",
+    "mal", "nfe", "top_k", "gpu",
 )  # fmt: skip
 # A figure's name -> its column in summary.csv, and what to multiply a published one with.
 COLUMNS = {

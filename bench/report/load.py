@@ -37,7 +37,7 @@ PROVENANCE = (
 RECORD_COLUMNS = (
     "schema_version", "study", "protocol", "model", "decoder", "loop", "tree", "acceptance",
     "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "block",
-    "status", "error",
+    "repeat", "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
     "accepted", "kind", "moved", "bound", "tv_output", "tv_output_bound", "image", *PROVENANCE,
 )  # fmt: skip

@@ -19,6 +19,7 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
 from bench.measure.rates import MachineRates
+from bench.paired import latency_rows
 from bench.study import REPLAYED
 from metrics.stats import Interval, reseed_range
 
@@ -79,8 +80,8 @@ class Entry:
         return as_text(self.row[column])
 
     def latency_rows(self) -> pd.DataFrame:
-        """Image rows of the latency protocol that came out."""
-        return self.ok[self.ok["protocol"] == "latency"]
+        """Rows of the timed images that came out, one an image."""
+        return latency_rows(self.records)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from bench.paired import every_latency_row
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
@@ -71,14 +72,22 @@ def drift(section: Section) -> list[str]:
     """How far the baseline's own time moved between the blocks it was timed in."""
     if section.baseline is None:
         return []
-    seconds = section.baseline.latency_rows().groupby("block")["seconds_total"].mean()
+    rows = every_latency_row(section.baseline.records)
+    seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
+    times = int(rows["repeat"].max()) + 1
     over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
+    counts = "Intervals of speed-ups are over " + over
+    if times > 1:
+        counts = (
+            f"Every image was timed {times} times, its fastest counts; intervals of speed-ups are "
+            "over prompts"
+        )
     return [
         f"{section.title}: timed in {len(seconds)} blocks of prompts; from block to block "
         f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
-        f"an image. Intervals of speed-ups are over {over}."
+        f"an image. {counts}."
     ]
 
 

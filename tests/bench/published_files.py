@@ -39,8 +39,8 @@ def records(folder: Path, **seconds: list[float]) -> None:
     rows = [
         {
             "decoder": name, "protocol": "latency", "status": "ok", "prompt_index": i, "seed": 0,
-            "block": i, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100, "top_k": 1000,
-            "gpu": "NVIDIA A40",
+            "block": i, "repeat": 0, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
+            "top_k": 1000, "gpu": "NVIDIA A40",
         }
         for name, times in seconds.items()
         for i, s in enumerate(times)

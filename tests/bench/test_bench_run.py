@@ -101,6 +101,21 @@ def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
     assert set(rows[rows.protocol == "quality"].block) == {0}
 
 
+def test_repeats_are_rounds_of_all_timed_prompts(fake_study):
+    words = ("latency.blocks=2", "latency.repeats=3", "quality.images=0", "decoders=[fake_ar]")
+    result = run_study(fake_study(*words))
+    rows = rows_of(result)
+    assert sorted(zip(rows["repeat"], rows.prompt_index, rows.block, strict=True)) == [
+        (r, p, 2 * r + p // 2) for r in range(3) for p in range(4)
+    ]
+    timed = [p for i, (_, p, _) in enumerate(fakes.CALLS) if i not in (0, 1, 4, 7, 10, 13, 16)]
+    assert timed == [f"scene number {p}" for p in range(4)] * 3, "warm-ups left out"
+    assert sum(bool(name) for name in rows.image) == 4, "one picture an image"
+    fakes.CALLS.clear()
+    assert_frame_equal(rows_of(run_study(fake_study(*words))), rows)
+    assert fakes.CALLS == [], "a finished study decodes nothing again"
+
+
 def test_recorded_steps_are_kept_as_long_as_they_are_needed(fake_study):
     run_study(fake_study("latency.blocks=2", "decoders=[fake_ar,fake_spec]"))
     made = [(label, size) for label, size, _ in fakes.PREPARED]

@@ -67,6 +67,22 @@ def test_speedup_intervals_are_over_blocks(fake_study):
     assert (found.lo, found.hi) != pytest.approx((plain := paired_ratio(slow, fast)).lo, plain.hi)
 
 
+def test_of_an_image_timed_again_the_fastest_counts(fake_study):
+    words = ("latency.prompts=12", "latency.blocks=6", "latency.repeats=2", "quality.images=0")
+    result = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]"))
+    rows = result.rows.copy()
+    assert sorted(rows.block.unique()) == list(range(12)) and len(rows) == 2 * 2 * 12
+    rows["seconds_total"] = 1.0 + rows.prompt_index / 10 + (rows.decoder == "fake_ar")
+    slowed = rows.repeat == rows.prompt_index % 2  # a neighbour, in another round for each prompt
+    rows.loc[slowed, "seconds_total"] += 5.0
+    table = summary_of(result, rows)
+    best = 1.0 + np.arange(12) / 10
+    found = paired_ratio(best + 1, best)
+    line = table.loc["fake_spec"]
+    assert (line.n_latency, line.latency_mean_s) == (12, pytest.approx(best.mean()))
+    assert (line.speedup, line.speedup_lo) == pytest.approx((found.value, found.lo))
+
+
 def test_peak_memory_is_that_of_the_first_block(done):
     _, result = done
     rows = result.rows.copy()

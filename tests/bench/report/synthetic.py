@@ -132,7 +132,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
         "acceptance": made.acceptance, "backend": "eager", "device": "cpu", "dtype": "bfloat16",
         "temperature": made.temperature, "cfg": 2.0, "top_k": 0, "top_p": 1.0,
         "prompt_index": index, "prompt_id": f"scene-{index}", "prompt": prompt(index),
-        "category": "two objects", "seed": seed, "batch": 1, "block": 0,
+        "category": "two objects", "seed": seed, "batch": 1, "block": 0, "repeat": 0,
         "status": "ok", "error": "",
         "git_commit": "0123456789abcdef", "git_dirty": False, "versions": '{"torch": "2.9.0"}',
         "cpu": "Example CPU, 2 cores", "gpu": "", "threads": 2, "config_hash": "c0ffee",

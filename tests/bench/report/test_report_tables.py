@@ -50,6 +50,14 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
     assert "over prompts" in line, "four blocks are too few"
+    again = records[mine].assign(repeat=1, block=records.block[mine] + 4)
+    again["seconds_total"] -= 0.2
+    pd.concat([records, again], ignore_index=True).to_parquet(path)
+    ar = load_run(folder).sections[0].baseline
+    assert ar is not None and list(ar.latency_rows()["repeat"]) == [1] * 4, "the fastest"
+    (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    assert "8 blocks" in line and "ar took 0.300 to 0.800 s" in line
+    assert "timed 2 times, its fastest counts" in line and "over prompts" in line
 
 
 def test_figures_are_those_of_the_summary(run: Run) -> None:
