@@ -43,6 +43,7 @@ def test_study_main_composes_the_published_decoders():
         (["keep_images=3"], "keep_images must be true or false"),
         (["sampling.temperature=warm"], "sampling.temperature must be a number"),
         (["latency.prompts=-1"], "at least 0"),
+        (["latency.prompts=8"], "found 18 blocks for 8 prompts: every block times one prompt"),
         (["quality.batch=0"], "at least 1"),
         (["backend.dtype=bfloat61"], "'bfloat16'"),
         (["latency.prompts"], "key=value"),
@@ -62,6 +63,11 @@ def test_bad_settings_are_explained(words, expected):
     with pytest.raises(ConfigError, match=r".") as error:
         compose_study(["study=main", *words])
     assert expected in str(error.value)
+
+
+def test_without_timed_prompts_blocks_mean_nothing():
+    assert compose_study(["study=main", "latency.prompts=0"]).latency.blocks == 18
+    assert compose_study(["study=main", "latency.prompts=18"]).latency.prompts == 18
 
 
 def test_a_subset_keeps_the_entries_of_the_study():
