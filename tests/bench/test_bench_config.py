@@ -7,7 +7,7 @@ import pytest
 from bench.compose import compose_study
 from bench.errors import ConfigError
 
-INNER = 'in quotes of their own: \'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree='
+INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 
 
@@ -54,7 +54,10 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[{decoder: ar, nam: x}]"], "'name'"),
         (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
         (["decoders=[{decoder: ar, overrides: ['loop.a=1', tree=x]}]"], INNER),
-        (["decoders=[{decoder: ar, overrides: [3]}]"], "in quotes, found 3 in it; for example 'decoders="),
+        (
+            ["decoders=[{decoder: ar, overrides: [3]}]"],
+            "in quotes, found 3 in it; for example 'decoders=",
+        ),
         (["decoders=[{decoder: ar, overrides: ['tree: x']}]"], "'tree: x'; write key=value"),
         (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
         (["prompts=coco"], "prompts.path"),
