@@ -31,7 +31,14 @@ from decoders.autoregressive import choose, require_finite
 from decoders.backends.execution import Execution, Piece, execution
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits, probabilities
-from decoders.drafters.session import Drafter, Tree
+from decoders.drafters.session import (
+    Drafter,
+    DraftError,
+    Tree,
+    named,
+    require_logits,
+    require_root,
+)
 from decoders.kernels.acceptance import Judge, judge_of
 from decoders.kernels.cpu.rules import rule_of
 from decoders.kernels.cpu.speculation import NativeStep, Parts, State
@@ -87,6 +94,7 @@ class Speculative:
         )
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
+        self.tried: set[int] = set()  # batch sizes for which the drafter was tried
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
@@ -183,8 +191,9 @@ class Speculative:
             ones - 1,
         )
         watch.lap("draft")
-        if self.draft_calls is None:
+        if batch not in self.tried:
             self.draft_calls = self._count_calls(text, hidden, told, noise)
+            self.tried.add(batch)
             watch.restart()
         run = Run(
             F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
@@ -203,14 +212,20 @@ class Speculative:
         return run
 
     def _count_calls(self, text: TextFeatures, hidden: Tensor, told: Told, noise: Noise) -> int:
-        """Forwards of the drafter in one step, the same in all: counted once, on a session of its
-        own, as a recorded step counts nothing."""
+        """Forwards of the drafter in one step, the same in all: counted on a session of its own, as
+        a recorded step counts nothing. Here, once a batch size, the drafter's answers are checked
+        too. Raises DecoderError where it says what no tree can read."""
         session = self.drafter.begin(
             text, hidden, self.sampling, self.tree.depth + 1, self.tree.session_nodes
         )
         before = session.calls
-        logits = session.advance(told.hidden, told.codes, told.count, told.start)
-        self.tree.grow(session, logits, self.sampling, noise, told.count)
+        try:
+            logits = session.advance(told.hidden, told.codes, told.count, told.start)
+            require_logits(session, logits, text.batch, self.model.target.vocab_size)
+            require_root(session, text.batch)
+            self.tree.grow(session, logits, self.sampling, noise, told.count)
+        except DraftError as error:
+            raise DecoderError(f"the drafter {named(self.drafter)}: {error}") from error
         return session.calls - before
 
     def _draft(self, run: Run) -> tuple[Draft, Tensor | None]:

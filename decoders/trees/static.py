@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
-from decoders.drafters.session import DraftSession
+from decoders.drafters.session import DraftSession, require_logits
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
@@ -197,6 +197,7 @@ class Static:
                 above = below.grandparents.expand(batch, -1)
                 below_codes = new.index_select(1, below.offsets)  # [B, parents]
                 logits = session.expand(below_codes, below.parents, above, depth)
+                require_logits(session, logits, *below_codes.shape, vocab)
         children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
         if q is not None and self.branching > 1:
