@@ -53,8 +53,12 @@ def build_report(run_dir: Path) -> ReportPaths:
     A run whose every decoder failed gets a page that says so. Raises ReportError (a BenchError) on
     missing, unreadable, empty or incomplete files, before anything is written.
     """
-    run = load_run(run_dir)
-    folder = run_dir / "report"
+    return write_report(load_run(run_dir))
+
+
+def write_report(run: Run) -> ReportPaths:
+    """The report of a run that was read, beside its files."""
+    folder = run.folder / "report"
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     terminal = tables.terminal(run)
     texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}
