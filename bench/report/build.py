@@ -23,7 +23,8 @@ from bench.report.plots import bars, depth, latency, moved, pareto, roofline
 from bench.report.plots.style import Plot, save
 
 DRAWERS: tuple[Callable[[Run], Plot], ...] = (
-    pareto.draw,
+    pareto.draw_fid,
+    pareto.draw_clip,
     bars.draw,
     depth.draw,
     moved.draw,
