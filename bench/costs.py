@@ -261,8 +261,8 @@ class Speed:
 
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
-# The two of CPUs: what the committed runs on an AMD EPYC with two threads took, within a factor of
-# about two (results/tables/main, scaling, replay; speed_cpu_torch, scaling_cpu_torch); a test compares.
+# Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:
+# results/tables/main, scaling, replay; speed_cpu_torch, scaling_cpu_torch (AMD EPYC, two threads).
 ASSUMED = {
     "cuda": Speed("a GPU of the RTX 3090 to A100 class, eager", 0.2e-3, 1.5e-3, 1e12, 5e13),
     "cpu": Speed(
