@@ -102,8 +102,8 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
         lines.append(f"  measured: seconds of {sum(s.rows for s in seen.values())} rows there")
     if guessed:
         trees = sum(entry.spec.tree is not None for entry in config.decoders)
-        batched = any(call.load.batch > 1 for call in plan.calls)
-        lines += assumption_lines(speed, drawn, trees, batched)
+        waiting = any(call.load.batch > 1 for call in plan.calls)
+        lines += assumption_lines(speed, drawn, trees, waiting)
     lines.append("  without text encoding, the gate, writing images and quality metrics")
     return lines
 
