@@ -53,7 +53,7 @@ commands:
 
 settings are Hydra overrides, for example
   python -m bench run study=smoke
-  python -m bench run study=main decoders=[ar,lantern] latency.prompts=8 quality.images=64
+  python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
   python -m bench run study=main sampling.temperature=0 acceptance.delta=0.1 run_dir=/tmp/greedy
   python -m bench run prompts=file prompts.path=mine.txt hydra.searchpath=[file:///my/conf]
   python -m bench list decoder

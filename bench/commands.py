@@ -6,10 +6,15 @@ Why lazily imported rooms: `list` needs neither torch nor Hydra, `report` needs 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.console import complain, say, table
 from bench.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from bench.report.model import Run
 
 TINY_STAGES = ("vq", "target", "drafter", "clip")
 
@@ -18,6 +23,7 @@ def cmd_run(words: Sequence[str]) -> int:
     """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
     from bench.compose import compose_study
     from bench.finish import finish, scorer_of
+    from bench.report.load import load_run
     from bench.runner import run_study
 
     config = compose_study(words)
@@ -25,7 +31,7 @@ def cmd_run(words: Sequence[str]) -> int:
     result = run_study(config)
     summary = finish(config, result, scorer)
     if config.report:
-        _report(result.path)
+        _report(load_run(result.path))
     else:
         say(f"records: {result.path / 'records.parquet'}")
     failed = summary[summary.status != "ok"]
@@ -42,16 +48,16 @@ def cmd_report(words: Sequence[str]) -> int:
 
     config = compose_study(words)
     folder = Path(config.run_dir)
-    load_run(folder)  # refuses what cannot be reported before anything is written there
-    judge_folder(folder, config.baselines, config.fairness.factor)
-    _report(folder)
+    run = load_run(folder)  # refuses what cannot be reported before anything is written there
+    found = judge_folder(folder, run.records, config.baselines, config.fairness.factor)
+    _report(replace(run, fairness={f.decoder: f for f in found}))
     return 0
 
 
-def _report(folder: Path) -> None:
-    from bench.report.build import build_report
+def _report(run: Run) -> None:
+    from bench.report.build import write_report
 
-    paths = build_report(folder)
+    paths = write_report(run)
     say(paths.terminal)
     say(f"report: {paths.page}")
 

@@ -32,7 +32,14 @@ from bench.config import (
     check_type,
 )
 from bench.errors import ConfigError, nearest, unknown
-from bench.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
+from bench.hydra_edge import (
+    PARTS,
+    QUOTED,
+    compose_config,
+    hydra_session,
+    parse_override,
+    plain,
+)
 
 log = logging.getLogger(__name__)
 ENTRY_KEYS = ("decoder", "name", "overrides")
@@ -107,6 +114,13 @@ def _entry(item: Any) -> dict[str, Any]:
     if not re.fullmatch(r"[\w.+-]+", name):
         raise ConfigError(f"an entry's name may hold letters, digits and _ . + -, found {name!r}")
     overrides = check_type(f"overrides of {name}", item.get("overrides", []), list)
+    for word in overrides:
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"overrides of {name} must be a list of key=value in quotes, found {word!r} in it; "
+                f"for example {QUOTED}"
+            )
+        parse_override(word)
     return {"decoder": item["decoder"], "name": name, "overrides": overrides}
 
 

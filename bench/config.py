@@ -118,6 +118,12 @@ class LatencyProtocol:
         _at_least("latency.prompts", self.prompts, 0)
         _at_least("latency.blocks", self.blocks, 1)
         _at_least("latency.repeats", self.repeats, 1)
+        if self.prompts and self.blocks > self.prompts:
+            raise ConfigError(
+                f"latency.blocks must be at most latency.prompts, found {self.blocks} blocks for "
+                f"{self.prompts} prompts: every block times one prompt or more; set "
+                f"latency.blocks={self.prompts} or less, or more latency.prompts"
+            )
         _at_least("latency.warmup_max", self.warmup_max, 1)
         if not 0 < self.warmup_tolerance < 1:
             raise ConfigError(

@@ -5,6 +5,7 @@ Why: library code stays silent (house rule 9), so that a study can run in a note
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,34 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     return "\n".join(lines)
+
+
+class _Once(logging.Filter):
+    """Lets a message pass that has not been seen before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, str]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.name, record.getMessage()
+        new = said not in self.seen
+        self.seen.add(said)
+        return new
+
+
+@contextmanager
+def warnings_once() -> Iterator[None]:
+    """What is logged in the same words several times shows once: a warning that holds for every
+    decoder of a study would drown the others."""
+    filters = [(handler, _Once()) for handler in logging.getLogger().handlers]
+    for handler, once in filters:
+        handler.addFilter(once)
+    try:
+        yield
+    finally:
+        for handler, once in filters:
+            handler.removeFilter(once)
 
 
 @contextmanager

@@ -54,19 +54,11 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
     write_atomically(folder / TABLE, lambda file: file.write(text))
 
 
-def judge_folder(folder: Path, baselines: Sequence[str], limit: float) -> list[Fairness]:
-    """Judges a finished run again from its files, under another limit say; writes fairness.csv.
-
-    Without readable records there is nothing to judge, and nothing is written.
-    """
-    import pyarrow
-
-    records, path = folder / "records.parquet", folder / ROOFLINE
-    columns = ["protocol", "status", "decoder", "temperature", "cfg", *SAME]
-    try:
-        rows = pd.read_parquet(records, columns=columns)
-    except (FileNotFoundError, pyarrow.ArrowInvalid):  # the report says what is wrong with them
-        return []
+def judge_folder(
+    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float
+) -> list[Fairness]:
+    """Judges a finished run of these rows again, under another limit say; writes fairness.csv."""
+    path = folder / ROOFLINE
     floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
     found = judge(rows, baselines, floors, limit)
     write_fairness(folder, found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bench.config import StudyConfig
-from bench.console import progress
+from bench.console import progress, warnings_once
 from bench.fairness import judge, write_fairness
 from bench.outcome import Failure, attempt
 from bench.plugins import call
@@ -77,14 +77,11 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
         text = table.to_csv(index=False).encode()
         write_atomically(result.path / "exactness.csv", lambda file: file.write(text))
-    return summarise(
-        result.path,
-        result.rows,
-        result.cells,
-        scorer=scorer if result.model.draws else None,
-        exactness={c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
-        | {v.decoder: v.text for v in found},
-    )
+    exactness = {c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
+    exactness |= {v.decoder: v.text for v in found}
+    used = scorer if result.model.draws else None
+    with warnings_once():
+        return summarise(result.path, result.rows, result.cells, scorer=used, exactness=exactness)
 
 
 def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:

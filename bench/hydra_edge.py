@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bench.errors import ConfigError, nearest, unknown
 
 PARTS = ("loop", "drafter", "tree", "acceptance")
+QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
 def parse_override(word: str) -> Override:
@@ -34,6 +35,12 @@ def parse_override(word: str) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except OverrideParseException as error:
+        bare = re.sub(r""""[^"]*"|'[^']*'""", "", word.partition("=")[2])
+        if "overrides:" in bare and "=" in bare:
+            raise ConfigError(
+                f"cannot read the override {word!r}; overrides inside an entry stand in quotes of "
+                "their own: " + QUOTED
+            ) from error
         raise ConfigError(
             f"cannot read the override {word!r}; write key=value, for example latency.prompts=8 "
             f"({str(error.message).splitlines()[0]})"

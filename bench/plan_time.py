@@ -1,8 +1,8 @@
 """The hours of a study: counts of images, and seconds an image, measured or assumed.
 
 Measured: the rows of an earlier, perhaps unfinished run in the study's own folder. Assumed: the
-formulas of `bench.costs` on a device of stated speed, with one stated MAL for every speculative
-decoder. Text encoding, writing images and quality metrics are not included.
+formulas of `bench.costs` with the speed and the codes a step of `bench.plan_speed`, which are
+stated. Text encoding, the gate, writing images and quality metrics are not included.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.checkpoints import read_object
 from bench.costs import ASSUMED_MAL, BYTES, Speed, image_seconds
+from bench.plan_speed import Committed, assumption_lines, committed, speed_of
 
 if TYPE_CHECKING:
     from bench.config import DecoderEntry, StudyConfig
@@ -50,7 +51,7 @@ def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
     """Images that a decoder decodes untimed, at most: until stable, then one before each further
     block. left: the share of the timed images that is still to do."""
     latency = config.latency
-    blocks = math.ceil(left * min(latency.blocks, latency.prompts) * latency.repeats)
+    blocks = math.ceil(left * latency.parts) if latency.prompts else 0
     return latency.warmup_max + blocks - 1 if blocks else 0
 
 
@@ -75,7 +76,7 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
     config = plan.config
     seen = earlier(Path(config.run_dir), config)
     hours, rest, guessed = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0), False
-    speed = assumed["cuda" if config.backend.device.startswith("cuda") else "cpu"]
+    speed, drawn = speed_of(config, plan.shape, assumed), committed(config)
     for entry in config.decoders:
         for protocol in PROTOCOLS:
             count = images(config, entry, protocol)
@@ -86,7 +87,10 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
                 guessed = True
                 if plan.shape is None:
                     return ["time: not known; the model's shape is not, and nothing was measured"]
-            seconds = found.seconds if found else _assumed(plan, entry.name, protocol, speed)
+            if found:
+                seconds = found.seconds
+            else:
+                seconds = _assumed(plan, entry.name, protocol, speed, drawn.get(entry.name))
             hours[protocol] += count * seconds / 3600
             rest[protocol] += max(count - done, 0) * seconds / 3600
     if rest["latency"]:
@@ -98,17 +102,22 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
     if seen:
         lines.append(f"  measured: seconds of {sum(s.rows for s in seen.values())} rows there")
     if guessed:
-        lines.append(f"  assumed: {speed}; trees commit {ASSUMED_MAL:g} codes a step")
+        trees = sum(entry.spec.tree is not None for entry in config.decoders)
+        waiting = any(call.load.batch > 1 for call in plan.calls)
+        lines += assumption_lines(speed, drawn, trees, waiting)
     lines.append("  without text encoding, the gate, writing images and quality metrics")
     return lines
 
 
-def _assumed(plan: Plan, decoder: str, protocol: str, speed: Speed) -> float:
+def _assumed(
+    plan: Plan, decoder: str, protocol: str, speed: Speed, drawn: Committed | None
+) -> float:
     """Seconds an image by formula; 0 where the protocol does not run."""
     wanted = (decoder, "latency" if protocol == "latency" else "quality")
+    size, mal = BYTES[plan.config.backend.dtype], drawn.mal if drawn else ASSUMED_MAL
     for call in plan.calls:
         if plan.shape is not None and (call.decoder, call.protocol) == wanted:
-            return image_seconds(plan.shape, call.load, BYTES[plan.config.backend.dtype], speed)
+            return image_seconds(plan.shape, call.load, size, speed, mal)
     return 0.0
 
 

@@ -7,7 +7,10 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sys
+import sysconfig
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -51,16 +54,31 @@ def _import(name: str, path: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-        if not name.startswith(missing):  # the module exists, something that it needs does not
+        if not f"{name}.".startswith(f"{missing}."):  # it exists, something that it needs does not
             raise
         package, _, leaf = missing.rpartition(".")
-        siblings: list[str] = []
-        if package:
-            found = importlib.import_module(package)
-            siblings = [m.name for m in pkgutil.iter_modules(getattr(found, "__path__", []))]
-        raise DecoderError(
-            f"cannot import {missing!r} (for {path!r}){_nearest(leaf, siblings)}"
-        ) from error
+        inside = importlib.import_module(package) if package else None
+        folders = _own_folders() if inside is None else list(getattr(inside, "__path__", []))
+        near = _nearest(leaf, [module.name for module in pkgutil.iter_modules(folders)])
+        where = f"looked in {', '.join(folders) or 'no folder'}"
+        if inside is None:
+            where += (
+                f" and Python's own; a folder with {leaf}.py is looked in too with PYTHONPATH=DIR "
+                "before the command"
+            )
+        raise DecoderError(f"cannot import {missing!r} (for {path!r}){near}; {where}") from error
+
+
+def _own_folders() -> list[str]:
+    """Where a module is looked for, without the folders of Python and of installed packages."""
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [Path(entry or ".").absolute() for entry in sys.path]
+    return [
+        str(folder)
+        for folder in dict.fromkeys(folders)
+        if folder.is_dir() and not any(folder.is_relative_to(other) for other in installed)
+    ]
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -24,7 +24,8 @@ from torch import Tensor
 from decoders.api import AcceptRule, DecoderError, Draft, ImageModel, Sampling
 from decoders.drafters.session import Drafter, Tree
 from decoders.noise import ACCEPT_SLOT, Noise
-from decoders.speculative import Run, Speculative
+from decoders.speculative import Speculative
+from decoders.speculative_run import Run
 from decoders.verification import Path, Verdicts, longest
 
 FINEST = 100  # steps at most in which a stated mean is met exactly

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,20 +29,27 @@ from decoders.api import (
 )
 from decoders.autoregressive import choose, require_finite
 from decoders.backends.execution import Execution, Piece, execution
-from decoders.cache import BLOCK, KVCache, aligned
+from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits, probabilities
-from decoders.drafters.session import Drafter, DraftSession, Tree
+from decoders.drafters.session import (
+    Drafter,
+    DraftError,
+    Tree,
+    named,
+    require_logits,
+    require_root,
+)
 from decoders.kernels.acceptance import Judge, judge_of
 from decoders.kernels.cpu.rules import rule_of
 from decoders.kernels.cpu.speculation import NativeStep, Parts, State
 from decoders.models.whole_steps import parts_of
 from decoders.noise import ACCEPT_SLOT, MAX_CHILDREN, OVERRUN, TARGET_SLOT, Noise, sample
 from decoders.recording import PairSampler, Recorder, kinds
+from decoders.speculative_run import Run, Told, along_path, at_node, tree_mask, visited_pairs
 from decoders.timing import Stopwatch
 from decoders.verification import (
     Path,
     Verdicts,
-    ancestry,
     children_of,
     longest,
     test_children,
@@ -51,40 +57,6 @@ from decoders.verification import (
 )
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
-
-
-@dataclass
-class Told:
-    """What was committed last, for the drafter to read: up to D + 1 codes a row, ending in the
-    root."""
-
-    hidden: Tensor  # [R, D + 1, D], hidden[:, i] is the target state that predicted codes[:, i]
-    codes: Tensor  # [B, D + 1] int64
-    count: Tensor  # [B] int64, how many of them are real
-    start: Tensor  # [B] int64, place of the first
-
-
-@dataclass
-class Run:
-    """The moving state of B images."""
-
-    seen: Tensor  # [R, most S] bool, open to every query: valid prefix, and all behind it
-    noise: Noise
-    cache: KVCache
-    session: DraftSession
-    record: Recorder
-    pairs: PairSampler
-    watch: Stopwatch
-    length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
-    target_calls: Tensor  # [B]
-    drafter_calls: Tensor  # [B]
-    told: Told
-    native: NativeStep | None = None  # verification and settling in the CPU kernel
-
-    @property
-    def shape(self) -> int:
-        """What decides the shapes of a step: B."""
-        return len(self.length)
 
 
 class Speculative:
@@ -122,6 +94,7 @@ class Speculative:
         )
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
+        self.tried: set[int] = set()  # batch sizes for which the drafter was tried
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
@@ -148,7 +121,7 @@ class Speculative:
         for _ in range(1, size):
             visited = self.execution.step(self, run)
             if run.pairs.count:
-                run.pairs.offer(*_visited(*visited))
+                run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
             if blind == 0 and (blind := self._look(run)) == 0:
                 break
@@ -218,8 +191,9 @@ class Speculative:
             ones - 1,
         )
         watch.lap("draft")
-        if self.draft_calls is None:
+        if batch not in self.tried:
             self.draft_calls = self._count_calls(text, hidden, told, noise)
+            self.tried.add(batch)
             watch.restart()
         run = Run(
             F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
@@ -238,14 +212,20 @@ class Speculative:
         return run
 
     def _count_calls(self, text: TextFeatures, hidden: Tensor, told: Told, noise: Noise) -> int:
-        """Forwards of the drafter in one step, the same in all: counted once, on a session of its
-        own, as a recorded step counts nothing."""
+        """Forwards of the drafter in one step, the same in all: counted on a session of its own, as
+        a recorded step counts nothing. Here, once a batch size, the drafter's answers are checked
+        too. Raises DecoderError where it says what no tree can read."""
         session = self.drafter.begin(
             text, hidden, self.sampling, self.tree.depth + 1, self.tree.session_nodes
         )
         before = session.calls
-        logits = session.advance(told.hidden, told.codes, told.count, told.start)
-        self.tree.grow(session, logits, self.sampling, noise, told.count)
+        try:
+            logits = session.advance(told.hidden, told.codes, told.count, told.start)
+            require_logits(session, logits, text.batch, self.model.target.vocab_size)
+            require_root(session, text.batch)
+            self.tree.grow(session, logits, self.sampling, noise, told.count)
+        except DraftError as error:
+            raise DecoderError(f"the drafter {named(self.drafter)}: {error}") from error
         return session.calls - before
 
     def _draft(self, run: Run) -> tuple[Draft, Tensor | None]:
@@ -258,7 +238,7 @@ class Speculative:
         if run.native is not None:
             return draft, None
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
-        return draft, _tree_mask(run, draft, base, self.sampling.guidance_rows)
+        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
 
     def _verify(self, run: Run, draft: Draft, mask: Tensor | None) -> tuple[Draft, Tensor, Tensor]:
         if run.native is not None:
@@ -268,7 +248,7 @@ class Speculative:
         return draft, *self._forward(run, draft, mask)
 
     def _settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
-        """Accepts, records and commits; returns what `_visited` needs."""
+        """Accepts, records and commits; returns what `visited_pairs` needs."""
         size = self.model.target.length
         if run.native is not None:
             nodes, count, p = run.native.settle(draft)
@@ -281,7 +261,7 @@ class Speculative:
         new = draft.codes.gather(1, path.nodes[:, 1:])  # [B, D]
         span = torch.arange(self.tree.depth + 1, device=new.device)
         committed = torch.where(span < path.count[:, None], F.pad(new, (0, 1)), final[:, None])
-        leaf = ~_at(valid, path.last).any(-1)  # [B]
+        leaf = ~at_node(valid, path.last).any(-1)  # [B]
         self._record(run, path, committed, taken_moved, leaf)
         start, active = run.length.clone(), run.length < size  # it outlives the step
         run.told = Told(self._commit(run, path, hidden), committed, path.count + 1, start)
@@ -348,14 +328,14 @@ class Speculative:
             verdicts = self.judge(p, draft.q, codes, valid)
             u = run.noise.at(run.length[:, None] + draft.depth, ACCEPT_SLOT, width)  # [B, N+1, K]
             path = walk(draft, u < verdicts.accept, depth)
-        return path, verdicts, _along(path, verdicts, u)
+        return path, verdicts, along_path(path, verdicts, u)
 
     def _last_code(self, run: Run, path: Path, verdicts: Verdicts, logits: Tensor) -> Tensor:
         """The corrected or bonus code after the path, [B]."""
         if self.sampling.greedy:
-            return _at(logits, path.last).argmax(-1)
+            return at_node(logits, path.last).argmax(-1)
         u = run.noise.at(run.length + path.count, TARGET_SLOT)[:, 0]
-        return sample(_at(verdicts.residual, path.last), u)
+        return sample(at_node(verdicts.residual, path.last), u)
 
     def _record(
         self,
@@ -394,58 +374,3 @@ class Speculative:
         run.cache.commit(source.repeat(copies, 1), destination.repeat(copies, 1))
         index = path.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
-
-
-def _at(values: Tensor, node: Tensor) -> Tensor:
-    """values [B, N + 1, V], node [B] -> [B, V]."""
-    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
-
-
-def _tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
-    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool."""
-    nodes = draft.codes.shape[1]
-    above = draft.ancestry
-    if above is None:
-        above = ancestry(draft.parents, len(run.record.span) - 1)
-    relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
-    inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    seen = run.seen[:, : run.cache.capacity]  # [R, S]
-    before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
-    index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
-    return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
-
-
-def _along(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
-
-    Past the accepted drafts: the first child that was tested and rejected.
-    """
-    batch, _, width = u.shape
-    depth = path.order.shape[1]
-    flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
-    taken = flat.clamp_max(u.shape[1] * width - 1)
-    moved = verdicts.moved.reshape(batch, -1).gather(1, taken)
-    bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
-    relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
-    return moved, bound, relaxed
-
-
-def _visited(
-    start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
-    past the path's or the image's end has no valid child. start [B]: place of the root's child;
-    nodes [B, D + 1], count [B]: the path."""
-    span = torch.arange(nodes.shape[1], device=p.device)
-    inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
-    live = (span <= count[:, None]) & inside
-    rows = torch.arange(len(p), device=p.device)[:, None]
-    codes, valid = children_of(draft)
-    q = None if draft.q is None else draft.q[rows, nodes].flatten(0, 1)
-    seen = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
-    return (
-        p[rows, nodes].flatten(0, 1),
-        q,
-        codes[rows, nodes].flatten(0, 1),
-        seen.flatten(0, 1),
-    )

@@ -23,7 +23,8 @@ from bench.report.plots import bars, depth, latency, moved, pareto, roofline
 from bench.report.plots.style import Plot, save
 
 DRAWERS: tuple[Callable[[Run], Plot], ...] = (
-    pareto.draw,
+    pareto.draw_fid,
+    pareto.draw_clip,
     bars.draw,
     depth.draw,
     moved.draw,
@@ -53,8 +54,12 @@ def build_report(run_dir: Path) -> ReportPaths:
     A run whose every decoder failed gets a page that says so. Raises ReportError (a BenchError) on
     missing, unreadable, empty or incomplete files, before anything is written.
     """
-    run = load_run(run_dir)
-    folder = run_dir / "report"
+    return write_report(load_run(run_dir))
+
+
+def write_report(run: Run) -> ReportPaths:
+    """The report of a run that was read, beside its files."""
+    folder = run.folder / "report"
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     terminal = tables.terminal(run)
     texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}

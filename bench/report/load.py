@@ -13,7 +13,7 @@ from bench.fairness import ROOFLINE, Fairness
 from bench.fairness import TABLE as FAIRNESS
 from bench.floor import floor_of
 from bench.measure.rates import MACHINE, read_rates
-from bench.records import other_version
+from bench.records import SCHEMA_VERSION, other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
@@ -123,12 +123,14 @@ def _read_records(path: Path) -> pd.DataFrame:
     import pyarrow.parquet
 
     _require(path)
-    if wrong := other_version(path):
-        raise ReportError(wrong)
     try:
         names = pyarrow.parquet.read_schema(path).names
+        if not {*RECORD_COLUMNS} <= {*names} and (wrong := other_version(path)):
+            raise ReportError(wrong)
         _require_columns(path, RECORD_COLUMNS, names)
         records = pd.read_parquet(path, columns=list(RECORD_COLUMNS))
+        if {*records["schema_version"]} - {SCHEMA_VERSION}:
+            raise ReportError(other_version(path))
     except (pyarrow.ArrowInvalid, pyarrow.ArrowIOError) as error:
         raise ReportError(f"{path} is not a readable Parquet file ({error}); {_REMEDY}") from error
     if records.empty:

@@ -6,11 +6,12 @@ root. What a session or a tree returns lasts until its next call: memory may be 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from decoders.api import Draft, Sampling, TextFeatures
+from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.noise import Noise
 
 
@@ -35,6 +36,41 @@ class DraftSession(Protocol):
         float32.
         """
         ...
+
+
+class DraftError(DecoderError):
+    """A session that says what no tree can read."""
+
+
+def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor:
+    """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; DraftError where they are
+    something else. Reads no values, so that nothing waits for the device."""
+    if isinstance(logits, Tensor) and logits.shape == shape and logits.is_floating_point():
+        return logits
+    method, words = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
+    raise DraftError(
+        f"{named(session)}.{method} must return logits {words} = {list(shape)} of a floating "
+        f"dtype, found {_kind(logits)}"
+    )
+
+
+def require_root(session: DraftSession, batch: int) -> None:
+    """Raises DraftError where the last committed codes are not [B] int64."""
+    root = session.root_code
+    if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
+        raise DraftError(
+            f"{named(session)}.root_code must be the last committed codes, [B] = [{batch}] int64, "
+            f"found {_kind(root)}"
+        )
+
+
+def named(part: object) -> str:
+    """An object's class by its dotted path."""
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+def _kind(value: Any) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else named(value)
 
 
 class Drafter(Protocol):

@@ -102,6 +102,33 @@ def drawn(p, threshold, vocab, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def tested(
+    p, q, x, table, columns, k, bound_value, p_scale, q_scale,
+    KIND: tl.constexpr, HAS_Q: tl.constexpr, NEAR: tl.constexpr,
+):  # fmt: skip
+    """One child x against the distribution at hand -> accept, strict, the mass that was moved onto
+    x, the bound on it, p_A(x). Marks A(x) in p."""
+    mass = tl.full((), 0.0, tl.float32)
+    bound = tl.full((), 0.0, tl.float32)
+    tl.debug_barrier()  # the last pass's stores, now seen by all threads
+    p_x = tl.load(p + x) * p_scale
+    if KIND == 1:
+        bound += bound_value
+    elif KIND == 2:
+        bound = bound_value * p_x
+    if KIND != 0:
+        mass = admit(p, table + x * columns, p_scale, bound, k, NEAR)
+    accept = p_x + mass
+    strict = p_x
+    if HAS_Q:
+        q_x = tl.load(q + x) * q_scale
+        accept = tl.where(q_x > 0, accept / tl.maximum(q_x, 1e-30), 0.0)
+        strict = tl.where(q_x > 0, strict / tl.maximum(q_x, 1e-30), 0.0)
+    tl.debug_barrier()  # marks, seen by all threads; everyone has read q(x)
+    return accept, strict, mass, bound, p_x + mass
+
+
+@triton.jit
 def judge(
     p, q, codes, valid, table, uniform, buffers, verdicts, samples,
     rows, vocab, children, k, columns, bound_value, below_one,
@@ -136,23 +163,12 @@ def judge(
         bound = zero
         if tl.load(valid + j) != 0:
             x = tl.load(codes + j)
-            tl.debug_barrier()  # the last pass's stores, now seen by all threads
-            p_x = tl.load(residual + here + x) * p_scale
-            if KIND == 1:
-                bound = zero + bound_value
-            elif KIND == 2:
-                bound = bound_value * p_x
-            if KIND != 0:
-                mass = admit(residual + here, table + x * columns, p_scale, bound, k, NEAR)
-            accept = p_x + mass
-            strict = p_x
-            if HAS_Q:
-                q_x = tl.load(own_q + x) * q_scale
-                accept = tl.where(q_x > 0, accept / tl.maximum(q_x, 1e-30), 0.0)
-                strict = tl.where(q_x > 0, strict / tl.maximum(q_x, 1e-30), 0.0)
-            tl.debug_barrier()  # marks, seen by all threads; everyone has read q(x)
+            accept, strict, mass, bound, at_x = tested(
+                residual + here, own_q, x, table, columns, k, bound_value, p_scale, q_scale,
+                KIND, HAS_Q, NEAR,
+            )  # fmt: skip
             left, q_left = reject(
-                residual + here, residual + (plane - here), own_q, x, p_x + mass, p_scale, q_scale,
+                residual + here, residual + (plane - here), own_q, x, at_x, p_scale, q_scale,
                 vocab, HAS_Q, BLOCK,
             )  # fmt: skip
             if left > 0:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
-from decoders.drafters.session import DraftSession
+from decoders.drafters.session import DraftSession, require_logits
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import NativeDynamic
 from decoders.noise import Noise
@@ -62,6 +62,7 @@ class Dynamic:
         for depth in range(1, self.depth):
             nodes = numbers[1 + (depth - 1) * width : 1 + depth * width]  # [k]
             logits = session.expand(codes, nodes, above, depth)  # [B, k, V]
+            require_logits(session, logits, batch, width, root_logits.shape[-1])
             gain, child = _log(logits, sampling).topk(width, -1)  # [B, k, k]
             total = score[..., None] + gain  # [B, k, k]
             first = width + (depth - 1) * width**2  # candidate index of this level's first

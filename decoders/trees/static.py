@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
-from decoders.drafters.session import DraftSession
+from decoders.drafters.session import DraftSession, require_logits
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
@@ -59,13 +59,19 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
     """A tree's name, or its paths -> sorted paths; DecoderError on a hole in the tree."""
     if isinstance(choices, str):
         if choices not in NAMED:
-            near = difflib.get_close_matches(choices, NAMED, 3, 0.3) or list(NAMED)
+            near = difflib.get_close_matches(choices, NAMED, 3, 0.5)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
             raise DecoderError(
-                f"unknown static tree {choices!r}; nearest: {', '.join(near)}; or give "
-                "its paths, as in [[0],[1],[0,0]]"
+                f"unknown static tree {choices!r}{hint}; known: {', '.join(NAMED)}; or give its "
+                "paths, as in [[0],[1],[0,0]]"
             )
         return sorted(widths_to_paths(NAMED[choices]), key=lambda p: (len(p), p))
-    paths = sorted({tuple(int(r) for r in path) for path in choices}, key=lambda p: (len(p), p))
+    if not _are_paths(choices):
+        raise DecoderError(
+            f"tree.choices must be a tree's name ({', '.join(NAMED)}) or its paths, each a list of "
+            f"child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
+        )
+    paths = sorted({tuple(path) for path in choices}, key=lambda p: (len(p), p))
     known = set(paths) | {()}
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
@@ -90,6 +96,14 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
                 f"most {MAX_CHILDREN} children"
             )
     return paths
+
+
+def _are_paths(choices: Any) -> bool:
+    """Whether it is a list of lists of whole numbers."""
+    if not isinstance(choices, Sequence):
+        return False
+    each = [isinstance(path, Sequence) and not isinstance(path, str) for path in choices]
+    return all(each) and all(type(rank) is int for path in choices for rank in path)
 
 
 @dataclass(frozen=True)
@@ -183,6 +197,7 @@ class Static:
                 above = below.grandparents.expand(batch, -1)
                 below_codes = new.index_select(1, below.offsets)  # [B, parents]
                 logits = session.expand(below_codes, below.parents, above, depth)
+                require_logits(session, logits, *below_codes.shape, vocab)
         children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
         if q is not None and self.branching > 1:

@@ -7,6 +7,7 @@ import pytest
 from bench.compose import compose_study
 from bench.errors import ConfigError
 
+INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 
 
@@ -43,6 +44,7 @@ def test_study_main_composes_the_published_decoders():
         (["keep_images=3"], "keep_images must be true or false"),
         (["sampling.temperature=warm"], "sampling.temperature must be a number"),
         (["latency.prompts=-1"], "at least 0"),
+        (["latency.prompts=8"], "found 18 blocks for 8 prompts: every block times one prompt"),
         (["quality.batch=0"], "at least 1"),
         (["backend.dtype=bfloat61"], "'bfloat16'"),
         (["latency.prompts"], "key=value"),
@@ -50,6 +52,13 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[ar,ar]"], "named twice: ar"),
         (["decoders=[{name: x}]"], "must be a name or"),
         (["decoders=[{decoder: ar, nam: x}]"], "'name'"),
+        (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
+        (["decoders=[{decoder: ar, overrides: ['loop.a=1', tree=x]}]"], INNER),
+        (
+            ["decoders=[{decoder: ar, overrides: [3]}]"],
+            "in quotes, found 3 in it; for example 'decoders=",
+        ),
+        (["decoders=[{decoder: ar, overrides: ['tree: x']}]"], "'tree: x'; write key=value"),
         (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
         (["prompts=coco"], "prompts.path"),
         (["latency.prompts=0", "quality.images=0"], "nothing to run"),
@@ -62,6 +71,11 @@ def test_bad_settings_are_explained(words, expected):
     with pytest.raises(ConfigError, match=r".") as error:
         compose_study(["study=main", *words])
     assert expected in str(error.value)
+
+
+def test_without_timed_prompts_blocks_mean_nothing():
+    assert compose_study(["study=main", "latency.prompts=0"]).latency.blocks == 18
+    assert compose_study(["study=main", "latency.prompts=18"]).latency.prompts == 18
 
 
 def test_a_subset_keeps_the_entries_of_the_study():

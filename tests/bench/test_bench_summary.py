@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import numpy as np
@@ -41,6 +42,23 @@ class CountingScorer:
 
     def real(self, prompts):
         return None
+
+
+class WarningScorer(CountingScorer):
+    """Warns of what holds for every decoder, as FID does of too few images."""
+
+    def score(self, images, prompts):
+        logging.getLogger("metrics.fid").warning("%d images are few", len(images))
+        return super().score(images, prompts)
+
+
+def test_a_warning_that_holds_for_every_decoder_shows_once(fake_study, caplog):
+    config = fake_study("latency.prompts=0")
+    result = run_study(config)
+    finish(config, result, WarningScorer())
+    assert caplog.messages.count("6 images are few") == 1
+    finish(config, result, WarningScorer())
+    assert caplog.messages.count("6 images are few") == 2, "once a study"
 
 
 @pytest.fixture

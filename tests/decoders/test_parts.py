@@ -232,6 +232,21 @@ def test_unknown_parts_name_their_nearest(path, says):
         resolve(path)
 
 
+def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
+    with pytest.raises(DecoderError) as error:
+        resolve("a_drafter_of_mind.Marginal")
+    said = str(error.value)
+    assert "cannot import 'a_drafter_of_mind'" in said and "nearest: a_drafter_of_mine" in said
+    assert f"looked in {tmp_path}" in said and "site-packages" not in said
+    assert "a folder with a_drafter_of_mind.py is looked in too with PYTHONPATH=DIR" in said
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
+        resolve("a_drafter_of_mine.Marginal")
+    with pytest.raises(DecoderError, match=r"looked in \S+/decoders/trees$"):
+        resolve("decoders.trees.nothing.Thing")
+
+
 def test_parts_are_found_with_a_dot_or_a_colon():
     dotted = resolve("decoders.trees.chain.Chain")
     assert dotted is resolve("decoders.trees.chain:Chain")

@@ -1,12 +1,14 @@
-"""Speed-up against FID: which decoders buy speed at no cost in quality.
+"""Speed-up against FID, and against CLIP score: which decoders buy speed at no cost in quality.
 
-Both 95 % intervals, the Pareto front (no other decoder is both faster and lower in FID) and the
-band in which AR's own FID moves when only its seed changes.
+Both 95 % intervals, the band in which AR's own figure moves when only its seed changes, and the
+Pareto front: no other decoder is both faster and better, where a figure inside the band counts as
+AR's own, as it does in the tables (≈).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
 import matplotlib
@@ -30,28 +32,56 @@ from bench.report.plots.style import (  # fmt: skip
 )
 from bench.report.roofline import unfair_caption
 
-TITLE = "Speed-up against FID"
+
+@dataclass(frozen=True)
+class Quality:
+    """A figure of quality: its column of the summary, its name, and its sign (-1: lower is
+    better)."""
+
+    column: str
+    name: str
+    sign: int
+
+    def label(self, section: Section) -> str:
+        """Of its axis in a section."""
+        name = section.fid_name if self.column == "fid" else section.clip_name
+        return f"{name}, {'lower' if self.sign < 0 else 'higher'} is better"
 
 
-def draw(run: Run) -> Plot:
+FID, CLIP = Quality("fid", "FID", -1), Quality("clip", "CLIP", 1)
+
+
+def draw_fid(run: Run) -> Plot:
+    """Speed-up against FID."""
+    return draw(run, FID)
+
+
+def draw_clip(run: Run) -> Plot:
+    """Speed-up against CLIP score."""
+    return draw(run, CLIP)
+
+
+def draw(run: Run, quality: Quality) -> Plot:
     """One panel a section."""
+    name = quality.name
     caption = (
-        "Up and to the left is better. Bars: 95 % intervals. Dashed line: Pareto front. Grey band: "
-        "where AR's FID lies when only its seed changes (reseed floor); hollow "
-        "circle: AR with other seeds."
+        f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
+        f"Grey band: where AR's {name} lies when only its seed changes (reseed floor); hollow "
+        "circle: AR with other seeds. Dashed line: Pareto front of point estimates, in which the "
+        f"{name} of a point inside the band counts as AR's own; no line where one point leads."
     )
     with matplotlib.rc_context(RC):
         styles = looks(run)
         figure, panels = square_panels(run, rows=1, panel_inches=4.0)
         labels = []
         for section, (ax,) in zip(run.sections, panels, strict=True):
-            drawn = [e for e in section.decoders if _measured(e)]
-            labels.append(_panel(ax, section, drawn, styles))
-            caption += left_out(section, drawn, "FID or speed-up not measured")
-            if drawn and math.isnan(section.reseeded("fid").value):
-                caption += f" {section.title}: no reseed floor was run."
+            drawn = [e for e in section.decoders if _measured(e, quality)]
+            labels.append(_panel(ax, section, drawn, styles, quality))
+            caption += left_out(section, drawn, f"{name} or speed-up not measured")
+            if drawn and math.isnan(section.reseeded(quality.column).value):
+                caption += f" {section.title}: no reseed floor was run, so the line knows no noise."
         caption += unfair_caption(run)
-        plot = finish("speedup_fid", TITLE, caption, figure)
+        plot = finish(f"speedup_{quality.column}", f"Speed-up against {name}", caption, figure)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # labels are placed in the final layout
         for (ax,), (texts, boxes) in zip(panels, labels, strict=True):
@@ -59,42 +89,57 @@ def draw(run: Run) -> Plot:
     return plot
 
 
-def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """(fid, speed-up) pairs that no other pair beats in both, by rising FID."""
-    front: list[tuple[float, float]] = []
-    for fid, speed in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not front or speed > front[-1][1]:
-            front.append((fid, speed))
+def pareto_front(points: list[tuple[float, float]]) -> list[int]:
+    """Indices of the (cost, speed-up) pairs that no other pair beats in both, by rising cost."""
+    front: list[int] = []
+    for at in sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1])):
+        if not front or points[at][1] > points[front[-1]][1]:
+            front.append(at)
     return front
 
 
-def _measured(entry: Entry) -> bool:
-    figures = (entry.number("fid"), entry.number("speedup"))
+def _front(section: Section, drawn: list[Entry], quality: Quality) -> list[tuple[float, float]]:
+    """The points (figure, speed-up) of the front, best quality first."""
+    column, base = quality.column, section.baseline
+    costs = []
+    for entry in drawn:
+        noise = section.quality_is_noise(entry, column)
+        costs.append(-quality.sign * (base if base and noise else entry).number(column))
+    best = pareto_front([(c, e.number("speedup")) for c, e in zip(costs, drawn, strict=True)])
+    return [(drawn[at].number(column), drawn[at].number("speedup")) for at in best]
+
+
+def _measured(entry: Entry, quality: Quality) -> bool:
+    figures = (entry.number(quality.column), entry.number("speedup"))
     return not entry.failed and not any(map(math.isnan, figures))
 
 
 def _panel(
-    ax: Axes, section: Section, drawn: list[Entry], styles: dict[tuple[str, str], Look]
+    ax: Axes,
+    section: Section,
+    drawn: list[Entry],
+    styles: dict[tuple[str, str], Look],
+    quality: Quality,
 ) -> tuple[list[Label], list[Bbox]]:
     """Draws the marks; returns the labels to place and the boxes (data units) to keep free."""
-    ax.set_xlabel(f"{section.fid_name}, lower is better")
+    ax.set_xlabel(quality.label(section))
     ax.set_ylabel("speed-up over AR")
     ax.grid()
     if not drawn:
-        say(ax, "no decoder has both a FID and a speed-up")
+        say(ax, f"no decoder has both a {quality.name} and a speed-up")
         ax.set_xticks([])
         ax.set_yticks([])
         return [], []
-    _floor(ax, section)
+    _floor(ax, section, quality.column)
     ax.axhline(1, color=MUTED, lw=0.8)
-    front = pareto_front([(e.number("fid"), e.number("speedup")) for e in drawn])
+    front = _front(section, drawn, quality)
     if len(front) > 1:
         ax.plot(*zip(*front, strict=True), color=MUTED, lw=1.1, ls="--", zorder=2)
     labels, boxes = [], _along(front)
     for entry in drawn:
         look = styles[entry.part_key]
-        x, y = entry.number("fid"), entry.number("speedup")
-        x_lo, x_hi = _interval(entry, "fid")
+        x, y = entry.number(quality.column), entry.number("speedup")
+        x_lo, x_hi = _interval(entry, quality.column)
         y_lo, y_hi = _interval(entry, "speedup")
         ax.plot([x_lo, x_hi], [y, y], color=look.color, lw=1.3, alpha=0.55, zorder=3)
         ax.plot([x, x], [y_lo, y_hi], color=look.color, lw=1.3, alpha=0.55, zorder=3)
@@ -106,13 +151,13 @@ def _panel(
     return labels, boxes
 
 
-def _floor(ax: Axes, section: Section) -> None:
-    reseeded = section.reseeded("fid")
+def _floor(ax: Axes, section: Section, column: str) -> None:
+    reseeded = section.reseeded(column)
     if math.isnan(reseeded.value):
         return
     ax.axvspan(reseeded.lo, reseeded.hi, color=FAINT, alpha=0.6, lw=0, zorder=0)
     for floor in section.floors:
-        ax.plot(floor.number("fid"), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
+        ax.plot(floor.number(column), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
 
 
 def _along(front: list[tuple[float, float]], steps: int = 24) -> list[Bbox]:

@@ -104,7 +104,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class State:
-    """The moving state of B images, changed in place: see `decoders.speculative.Run` and `Told`."""
+    """The moving state of B images, changed in place: see `Run` and `Told` of
+    `decoders.speculative_run`."""
 
     seen: Tensor
     uniform: Tensor

@@ -18,7 +18,7 @@ from bench.report.model import ReportError
 from bench.report.plots import latency
 from bench.report.plots.style import save
 
-PLOTS = {"speedup_fid", "mal_speedup", "acceptance_depth", "moved_mass", "latency"}
+PLOTS = {"speedup_fid", "speedup_clip", "mal_speedup", "acceptance_depth", "moved_mass", "latency"}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bench.report.plots import latency, moved
 from bench.report.plots.bars import mal_interval
 from bench.report.plots.depth import acceptance_by_depth
 from bench.report.plots.labels import spread
-from bench.report.plots.pareto import pareto_front
+from bench.report.plots.pareto import CLIP, FID, Quality, draw, pareto_front
 from decoders.api import CodeKind
 
 
@@ -130,9 +131,45 @@ def test_mal_interval_holds_the_mean(run: Run) -> None:
     assert all(map(math.isnan, mal_interval(run.entries[3])))
 
 
+@pytest.mark.parametrize(
+    ("quality", "column", "says"),
+    [(FID, "fid", "FID, lower is better"), (CLIP, "clip", "CLIP, higher is better")],
+)
+def test_speed_is_drawn_against_quality_with_both_intervals(
+    run: Run, quality: Quality, column: str, says: str
+) -> None:
+    plot = draw(run, quality)
+    assert plot.name == f"speedup_{column}" and "Pareto front" in plot.caption
+    (ax,) = plot.figure.axes[: len(run.sections)]
+    assert says.split(",")[0] in ax.get_xlabel() and says.split(", ")[1] in ax.get_xlabel()
+    section = run.sections[0]
+    spans = {tuple(map(float, line.get_xdata())) for line in ax.lines if len(line.get_xdata()) == 2}
+    for entry in section.decoders:
+        if not entry.failed:
+            ends = entry.number(f"{column}_lo"), entry.number(f"{column}_hi")
+            assert ends in spans, entry.name
+    band = section.reseeded(column)
+    assert any(p.get_x() == band.lo and p.get_width() == band.hi - band.lo for p in ax.patches)
+
+
+@pytest.mark.parametrize("quality", [FID, CLIP])
+@pytest.mark.parametrize("floor", [True, False])
+def test_the_front_takes_no_noise_for_quality(
+    tmp_path: Path, quality: Quality, floor: bool
+) -> None:
+    """eagle1 is slower than AR and better by noise; the other two are faster and worse."""
+    eagle1 = replace(DECODERS[2], seconds=2.6)
+    few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
+    run = load_run(write_run(tmp_path, few, prompts=2, images=False, floor=floor))
+    (line,) = [x for x in draw(run, quality).figure.axes[0].lines if x.get_linestyle() == "--"]
+    ar, better, *worse = (e.number(quality.column) for e in run.sections[0].decoders)
+    assert (better - ar) * quality.sign > 0
+    assert list(line.get_xdata()) == ([ar, *worse] if floor else [better, ar, *worse])
+
+
 def test_pareto_front_keeps_the_undominated() -> None:
     points = [(21.4, 1.0), (21.3, 1.02), (21.9, 2.3), (23.9, 2.2), (22.6, 2.7), (22.6, 2.5)]
-    assert pareto_front(points) == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
+    assert [points[at] for at in pareto_front(points)] == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
 
 
 def test_plot_captions_name_what_is_left_out(run: Run) -> None:

@@ -59,7 +59,8 @@ def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: floa
     write_run(folder, FEW, prompts=3, images=False)
     pd.DataFrame(lines).to_csv(folder / "roofline.csv", index=False)
     save_rates(RATES, folder / "machine.json")
-    judge_folder(folder, ["ar", "ar_greedy"], limit)
+    rows = pd.read_parquet(folder / "records.parquet")
+    judge_folder(folder, rows, ["ar", "ar_greedy"], limit)
     return folder
 
 
@@ -105,7 +106,7 @@ def test_a_baseline_on_another_backend_is_marked(tmp_path: Path) -> None:
     rows = pd.read_parquet(folder / "records.parquet")
     rows.loc[rows.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
     rows.to_parquet(folder / "records.parquet")
-    judge_folder(folder, ["ar", "ar_greedy"], 20.0)
+    judge_folder(folder, rows, ["ar", "ar_greedy"], 20.0)
     summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
     summary.loc[summary.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
     summary.to_csv(folder / "summary.csv", index=False)

@@ -1,0 +1,97 @@
+"""A drafter of somebody's own that answers in another shape or kind is told so, by its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.acceptance.exact import Exact
+from decoders.api import DecoderError, Sampling
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.speculative import Speculative
+from decoders.trees.chain import Chain
+from decoders.trees.dynamic import Dynamic
+from decoders.trees.static import Static
+
+V = 24
+MODEL = random_model(vocab=V, grid=4, seed=1)
+TREES = {
+    "chain": Chain(depth=2),
+    "static": Static(choices=[[0], [1], [0, 0]]),
+    "dynamic": Dynamic(depth=2, top_k=2, nodes=4),
+}
+
+
+@dataclass
+class Answers:
+    """A drafter and its session: what `advance`, `expand` and the root are, from B and w."""
+
+    first: Any = lambda b: torch.zeros(b, V)
+    next: Any = lambda b, w: torch.zeros(b, w, V)
+    root: Any = lambda b: torch.zeros(b, dtype=torch.long)
+    calls: int = 0
+    root_code: Any = None
+
+    def begin(self, *_: Any) -> Answers:
+        return self
+
+    def advance(self, hidden: Tensor, codes: Tensor, *_: Any) -> Any:
+        self.root_code = self.root(len(codes))
+        return self.first(len(codes))
+
+    def expand(self, codes: Tensor, *_: Any) -> Any:
+        return self.next(*codes.shape)
+
+
+def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
+    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES[tree], Exact())
+    prompts = [f"p{i}" for i in range(batch)]
+    return loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16)).codes
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"first": lambda b: torch.zeros(b, V + 1)}, r"advance .* \[2, 24\] .* found \[2, 25\]"),
+        ({"first": lambda b: torch.zeros(b, 1, V)}, r"\[B, V\] = \[2, 24\] .* found \[2, 1, 24\]"),
+        ({"first": lambda b: torch.zeros(b, V).long()}, r"found \[2, 24\] torch\.int64"),
+        ({"first": lambda b: [[0.0] * V] * b}, r"found builtins\.list"),
+        ({"next": lambda b, w: torch.zeros(b, w, V - 1)}, r"expand .* \[B, w, V\] = .* 23\]"),
+        ({"next": lambda b, w: torch.zeros(b, V)}, r"expand .* found \[2, 24\] torch\.float32"),
+        ({"next": lambda b, w: None}, r"found builtins\.NoneType"),
+        ({"root": lambda b: torch.zeros(b, 1)}, r"root_code must .* \[2\] int64, found \[2, 1\]"),
+    ],
+)
+def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says: str) -> None:
+    with pytest.raises(DecoderError, match=rf"the drafter \S+\.Answers: .*{says}"):
+        decode(Answers(**wrong), tree)
+
+
+def test_logits_of_one_image_for_a_batch_are_refused_with_the_first_batch() -> None:
+    drafter = Answers(first=lambda b: torch.zeros(1, V))
+    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES["chain"], Exact())
+    for prompts in (["a"], ["a", "b"]):
+        noise = Noise.for_prompts(0, prompts, 16)
+        if len(prompts) == 1:
+            loop.generate(MODEL.text.encode(prompts), noise)
+            continue
+        with pytest.raises(
+            DecoderError, match=r"the drafter \S+Answers: .* \[2, 24\] .* \[1, 24\]"
+        ):
+            loop.generate(MODEL.text.encode(prompts), noise)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_floating_logits_of_the_right_shape_are_read(tree: str, dtype: torch.dtype) -> None:
+    drafter = Answers(
+        first=lambda b: torch.zeros(b, V, dtype=dtype),
+        next=lambda b, w: torch.zeros(1, 1, V, dtype=dtype).expand(b, w, -1),
+    )
+    assert decode(drafter, tree).shape == (2, 16)
