@@ -320,10 +320,16 @@ class Transformer(nn.Module):
         """
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
+        valid = rows.valid(drop)  # [R, P]
         slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
-        mask = prefix_mask(rows.valid(drop), self.cfg)  # [R, P, P]
+        mask = prefix_mask(valid, self.cfg)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
-        return self._run(x, slots, slots, mask, cache)
+        if active(self) is None or self.cfg.pads != "masked":
+            return self._run(x, slots, slots, mask, cache)
+        # On a CPU the columns before the longest caption, which nobody reads, are left out.
+        first = int(valid.any(0).int().argmax())
+        hidden = self._run(x[:, first:], slots[:, first:], slots[:, first:], mask[:, first:], cache)
+        return F.pad(hidden, (0, 0, first, 0))  # [R, P, D]
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache

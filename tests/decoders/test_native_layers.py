@@ -8,11 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.api import DecoderError
+from decoders.api import DecoderError, TextFeatures
 from decoders.drafters.eagle import EagleNet
 from decoders.kernels.cpu.layers import NativeLinear
 from decoders.models.native import make_native
-from tests.decoders.native_cases import error, needs_kernel, network, prefill, threads, tree
+from tests.decoders.native_cases import (
+    PREFIX,
+    error,
+    needs_kernel,
+    network,
+    prefill,
+    threads,
+    tree,
+)
 
 pytestmark = needs_kernel
 CLOSE = 1e-5  # float32
@@ -122,6 +130,28 @@ def test_what_no_query_may_see_does_not_matter() -> None:
     step.cache.data = torch.where(seen, step.cache.data, 1e6)
     step.cache = step.cache.widened(step.cache.capacity)
     assert torch.equal(step.run(net)[0], wanted)
+
+
+@pytest.mark.parametrize("words", [(1, 3), (4, 2)])
+def test_a_prefill_leaves_out_what_stands_before_every_caption(words: tuple[int, int]) -> None:
+    net = network()
+    mask = torch.arange(PREFIX) >= PREFIX - torch.tensor(words)[:, None]  # [B, P]
+    random = torch.Generator().manual_seed(3)
+    text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
+    read = mask.repeat(2, 1)  # [R, P]
+    found = []
+    for native in (False, True):
+        if native:
+            make_native(net)
+        cache = net.new_cache(4, PREFIX + 5)
+        with torch.inference_mode():
+            hidden = net.prefill(text, 2, cache)
+        assert hidden.shape == (4, PREFIX, net.width)
+        kept = cache.data[..., :PREFIX, :].movedim(4, 3)  # [layers, 2, R, P, H, d]
+        found.append((hidden[read], kept[:, :, read]))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not hidden[:, : PREFIX - max(words)].any(), "not computed"
 
 
 @pytest.mark.parametrize("nodes", [1, 7])
