@@ -9,11 +9,11 @@ can be wrong: that is what makes it a test of the model.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.codes_only import codes_only
@@ -100,9 +100,10 @@ def _common(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
 
 
 def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
-    """Median seconds of every piece, taken in turns so that drift hits all alike; where a round is
-    slow there are fewer. Before a piece is timed, it runs some times behind what comes before it in
-    a decoding (FOLLOWS): weights and caches are then as near to the processor as they would be."""
+    """Lower quartiles of every piece's seconds, taken in turns so that drift hits all alike (what
+    else runs on a machine only adds time); where a round is slow there are fewer. Before a piece is
+    timed, it runs some times behind what comes before it in a decoding (FOLLOWS): weights and
+    caches are then as near to the processor as they would be."""
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in pieces}
     began = time.perf_counter()
     for turn in range(SETTLE + REPEATS):
@@ -116,4 +117,4 @@ def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
         if turn >= LEAST and time.perf_counter() - began > BUDGET:
             break
     settled = 1 if turn < SETTLE + LEAST else SETTLE
-    return {key: statistics.median(times[settled:]) for key, times in seconds.items()}
+    return {key: float(np.quantile(times[settled:], 0.25)) for key, times in seconds.items()}
