@@ -1,7 +1,7 @@
 """The folder of a run: results/runs/<study>/, its guard, its rows and images.
 
     study.json                                       schema version, configuration and its hash
-    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
+    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
     images/<cell>/<the same stem>.png
     records.parquet, summary.csv, report/            made from the rows at the end
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done

@@ -60,13 +60,16 @@ def work_lines(plan: Plan) -> list[str]:
     config = plan.config
     counts = {p: sum(images(config, e, p) for e in config.decoders) for p in PROTOCOLS}
     warm = warm_ups(config) * len(config.decoders)
+    repeats = config.latency.repeats
+    again = f", {repeats} times each" if repeats > 1 else ""
     lines = [
-        f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images (batch 1, and "
-        f"at most {warm} to warm up), {counts['quality']:,} for quality (batch "
-        f"{config.quality.batch}), {counts['floor']:,} for the reseed floor"
+        f"work: {len(config.decoders)} decoders; {counts['latency'] // repeats:,} timed images"
+        f"{again} (batch 1, and at most {warm} to warm up), {counts['quality']:,} for quality "
+        f"(batch {config.quality.batch}), {counts['floor']:,} for the reseed floor"
     ]
     if plan.shape is not None and config.keep_images:
-        total = sum(counts.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
+        kept = {**counts, "latency": counts["latency"] // repeats}
+        total = sum(kept.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
         lines.append(f"  pictures: about {total / 1e9:.1f} GB in {config.run_dir}/images")
     return lines
 

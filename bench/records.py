@@ -1,8 +1,9 @@
 """The schema of a result row, and rows as Parquet files that are whole or absent.
 
-One row an image. A row is written to a temporary file, synced and renamed, so a killed run leaves
-no half row; all rows of a run are merged into records.parquet at the end. A change of a column's
-name, type or meaning raises SCHEMA_VERSION: folders of another version are refused.
+One row an image, or for each time it was timed. A row is written to a temporary file, synced and
+renamed, so a killed run leaves no half row; all rows of a run are merged into records.parquet at
+the end. A change of a column's name, type or meaning raises SCHEMA_VERSION: folders of another
+version are refused.
 """
 
 from __future__ import annotations

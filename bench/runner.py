@@ -1,4 +1,4 @@
-"""Runs a study: both protocols, resumable, one row an image.
+"""Runs a study: both protocols, resumable, one row an image (or each time it is timed).
 
 Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
 the run, all of it as often as the study says. Quality: in batches, the same seed for every decoder,

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from bench.floor import floor_name
-from bench.paired import every_latency_row, latency_rows, paired_speedup, timed
+from bench.paired import counted, every_latency_row, latency_rows, paired_speedup, timed
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
 from bench.records import write_atomically
@@ -115,7 +115,7 @@ def _status(mine: pd.DataFrame) -> str:
         return "ok"
     if len(failed) == len(mine):
         return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} images failed: {failed.error.iloc[0]}"
+    return f"{len(failed)} of {len(mine)} {counted(mine)} failed: {failed.error.iloc[0]}"
 
 
 def _latency(timed: pd.DataFrame) -> dict[str, Any]:

@@ -232,7 +232,8 @@ class Target(Protocol):
         ...
 
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: Any) -> Tensor:
-        """Runs the prefix; returns its final hidden states [R, P, D]."""
+        """Runs the prefix; returns its final hidden states [R, P, D]. Those of padded positions may
+        be anything finite: no valid position sees them."""
         ...
 
     def forward_codes(

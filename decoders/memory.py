@@ -20,7 +20,10 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     if device.type != "cpu" or count * dtype.itemsize < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
-    memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
+    try:
+        memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
+    except OSError:  # not that much at a time; PyTorch's own error names the bytes
+        return torch.zeros(shape, dtype=dtype, device=device)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE

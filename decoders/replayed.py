@@ -132,15 +132,16 @@ def recorded_lengths(source: FilePath, decoder: str | None) -> list[list[int]]:
             f"no recording at {path}: expected a run's folder with {RECORDS}; "
             "`python -m bench run` makes one"
         )
-    columns = ["decoder", "status", "drafter_calls", "accepted"]
+    columns = ["protocol", "prompt_index", "seed"]  # an image: it may have been timed several times
+    columns += ["decoder", "status", "drafter_calls", "accepted"]
     try:
         rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
     except (pa.ArrowInvalid, KeyError) as error:
         raise DecoderError(f"{path} is no {RECORDS} of a run ({error})") from error
     found = [r for r in rows if r["status"] == "ok" and r["drafter_calls"]]
     names = sorted({r["decoder"] for r in found})
-    images = [complete(r["accepted"]) for r in found if r["decoder"] == decoder]
-    images = [steps for steps in images if steps]
+    own = {tuple(r[c] for c in columns[:3]): r for r in found if r["decoder"] == decoder}
+    images = [steps for r in own.values() if (steps := complete(r["accepted"]))]
     if not images:
         raise DecoderError(
             f"{path} has no steps of a decoder {decoder!r} to replay; set loop.decoder to one of "

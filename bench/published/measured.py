@@ -242,10 +242,12 @@ def _number(line: Mapping[str, Any], column: str) -> float:
 
 def _mal(records: pd.DataFrame, figure: Figure) -> Figure:
     """The summary's MAL with its bootstrap interval over images (the same rows, pooled alike)."""
+    from bench.paired import image_rows
     from metrics.stats import paired_ratio
 
-    drawn = records[records.protocol == "quality"]
-    used = drawn if len(drawn) else records
+    images = image_rows(records)
+    drawn = images[images.protocol == "quality"]
+    used = drawn if len(drawn) else images
     used = used[used.nfe > 0]
     if len(used) < 2 or not figure.known:
         return figure

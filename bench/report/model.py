@@ -19,7 +19,7 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
 from bench.measure.rates import MachineRates
-from bench.paired import latency_rows
+from bench.paired import image_rows, latency_rows
 from bench.study import REPLAYED
 from metrics.stats import Interval, reseed_range
 
@@ -78,6 +78,11 @@ class Entry:
 
     def text(self, column: str) -> str:
         return as_text(self.row[column])
+
+    @property
+    def images(self) -> pd.DataFrame:
+        """One row for each image that came out in a protocol, however often it was timed."""
+        return image_rows(self.records)
 
     def latency_rows(self) -> pd.DataFrame:
         """Rows of the timed images that came out, one an image."""

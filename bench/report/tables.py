@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.paired import every_latency_row
+from bench.paired import counted, every_latency_row
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
@@ -96,7 +96,8 @@ def failures(run: Run) -> list[tuple[str, str]]:
     lines = []
     for entry in run.failures:
         total = len(entry.records)
-        count = f"{entry.failures} of {total} images failed: " if entry.failures else ""
+        unit = counted(entry.records)
+        count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
         lines.append((entry.name, count + entry.error))
     return lines
 
@@ -185,6 +186,9 @@ def latex(run: Run) -> str:
     """One booktabs `table*` a section, then those of the roofline; needs the packages booktabs and
     graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
+    times = int(run.records["repeat"].max()) + 1
+    if times > 1:
+        noise += f" Every image was timed {times} times; its fastest counts."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
     notes = fairness_legend(run)
     blocks += [_latex_table(table, run, noise, notes) for table in main_tables(run)]

@@ -18,7 +18,7 @@ from decoders.backends.execution import Eager
 from decoders.drafters.eagle import Eagle
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.replayed import Replayed, even_lengths
+from decoders.replayed import Replayed, even_lengths, recorded_lengths
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
@@ -43,9 +43,11 @@ def images(decoder: Any, prompts: list[str]) -> Generation:
 
 def recording(folder: Path, rows: list[dict[str, Any]]) -> Path:
     """A run's folder with these rows."""
-    whole = [{"decoder": "spec", "status": "ok", "drafter_calls": 9, **row} for row in rows]
+    usual = {"protocol": "latency", "seed": 0, "decoder": "spec", "status": "ok"}
+    whole = [{**usual, "prompt_index": i, "drafter_calls": 9, **row} for i, row in enumerate(rows)]
     schema = pa.schema(
-        [("decoder", pa.string()), ("status", pa.string()), ("drafter_calls", pa.int64()),
+        [("protocol", pa.string()), ("prompt_index", pa.int64()), ("seed", pa.int64()),
+         ("decoder", pa.string()), ("status", pa.string()), ("drafter_calls", pa.int64()),
          ("accepted", pa.list_(pa.int16()))]
     )  # fmt: skip
     pq.write_table(pa.Table.from_pylist(whole, schema=schema), folder / "records.parquet")
@@ -95,8 +97,9 @@ def test_recorded_images_follow_one_another_and_rows_do_not_depend_on_their_batc
     folder = recording(
         tmp_path,
         [{"accepted": [1, 2, 0]}, {"accepted": [3, 3, 1]}, {"accepted": [9], "decoder": "other"},
-         {"accepted": [], "status": "failed"}],
+         {"accepted": [], "status": "failed"}, {"accepted": [1, 2, 0], "prompt_index": 0}],
     )  # fmt: skip
+    assert len(recorded_lengths(folder, "spec")) == 2, "one was timed again"
     decoder = built(Chain(depth=4), trace=str(folder), decoder="spec")
     prompts = [f"p{i}" for i in range(8)]
     whole = images(decoder, prompts)

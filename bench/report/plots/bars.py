@@ -48,7 +48,7 @@ def mal_interval(entry: Entry) -> tuple[float, float]:
     """
     from metrics.stats import paired_ratio
 
-    rows = entry.ok[entry.ok["nfe"] > 0]
+    rows = entry.images[entry.images["nfe"] > 0]
     drawn = rows[rows["protocol"] == "quality"]
     rows = drawn if len(drawn) else rows
     if len(rows) < 2:

@@ -44,7 +44,7 @@ def draw(run: Run) -> Plot:
         figure, panels = square_panels(run, rows=2, panel_inches=2.75)
         across = min(len(panels), 2)
         for section, axes in zip(run.sections, panels, strict=True):
-            curves = [(entry, acceptance_by_depth(entry.ok)) for entry in _drafting(section)]
+            curves = [(entry, acceptance_by_depth(entry.images)) for entry in _drafting(section)]
             curves = [(entry, curve) for entry, curve in curves if len(curve)]
             _lines(axes[0], curves, "conditional", styles, across)
             _lines(axes[1], curves, "reach", styles, across)

@@ -27,9 +27,9 @@ INSIDE = ("prefill", "draft", "verify", "accept")  # what seconds_total covers
 def draw(run: Run) -> Plot:
     """One stacked bar a decoder, mean over the timed images."""
     caption = (
-        "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
-        "(cache, bookkeeping). The figure is the sum; text and VQ decoding are not part of the "
-        "speed-up."
+        "Mean over the timed images (of each its fastest time), batch 1. Other: decoding time "
+        "outside the four timed parts (cache, bookkeeping). The figure is the sum; text and VQ "
+        "decoding are not part of the speed-up."
     )
     with matplotlib.rc_context(RC):
         figure, panels = row_panels(run, columns=1, row_inches=0.36)

@@ -69,7 +69,7 @@ def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
     if entry.replayed:
         ax.text(0.004, at, "replayed: no rule decided", va="center", color=MUTED, fontsize=8.5)
         return True
-    rows = entry.ok
+    rows = entry.images
     moved, bound = tested_positions(rows)
     output, limit = _flat(rows["tv_output"]), _flat(rows["tv_output_bound"])
     if not len(moved) and not len(output):
