@@ -131,6 +131,11 @@ class LatencyProtocol:
             )
 
     @property
+    def timings(self) -> int:
+        """How many images a decoder is timed on, each as often as it is timed."""
+        return self.prompts * self.repeats
+
+    @property
     def parts(self) -> int:
         """Into how many parts all that is timed is cut."""
         return self.blocks * self.repeats

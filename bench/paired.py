@@ -46,13 +46,17 @@ def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The timed images among `image_rows`."""
-    images = image_rows(rows)
-    return images[images.protocol == "latency"]
+    return image_rows(every_latency_row(rows))
+
+
+def repeats(rows: pd.DataFrame) -> int:
+    """How often an image was timed, at most."""
+    return int(rows["repeat"].max()) + 1 if len(rows) else 0
 
 
 def counted(rows: pd.DataFrame) -> str:
     """What a count of rows counts."""
-    return "timings" if (rows.repeat > 0).any() else "images"
+    return "timings" if repeats(rows) > 1 else "images"
 
 
 def timed(rows: pd.DataFrame) -> Timed:
@@ -61,8 +65,7 @@ def timed(rows: pd.DataFrame) -> Timed:
     used = latency_rows(rows)
     keys = list(zip(used.prompt_index.astype(int), used.seed.astype(int), strict=True))
     seconds = dict(zip(keys, used.seconds_total.astype(float), strict=True))
-    again = (rows.repeat > 0).any()
-    blocks = [0] * len(keys) if again else used.block.astype(int)
+    blocks = [0] * len(keys) if repeats(rows) > 1 else used.block.astype(int)
     return Timed(seconds, dict(zip(keys, blocks, strict=True)))
 
 

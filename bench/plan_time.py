@@ -40,7 +40,7 @@ class Seen:
 def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
     """Images of an entry, warm-up not counted. The floor: baselines that sample."""
     if protocol == "latency":
-        return config.latency.prompts * config.latency.repeats
+        return config.latency.timings
     if protocol == "quality":
         return config.quality.images
     floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
@@ -98,8 +98,7 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
             rest[protocol] += max(count - done, 0) * seconds / 3600
     if rest["latency"]:
         warm = warm_ups(config, rest["latency"] / hours["latency"])
-        timed = config.latency.prompts * config.latency.repeats
-        rest["latency"] += warm / timed * hours["latency"]
+        rest["latency"] += warm / config.latency.timings * hours["latency"]
     parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
     if seen:

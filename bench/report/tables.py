@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.paired import counted, every_latency_row
+from bench.paired import counted, every_latency_row, repeats
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
@@ -76,7 +76,7 @@ def drift(section: Section) -> list[str]:
     seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
-    times = int(rows["repeat"].max()) + 1
+    times = repeats(rows)
     over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
     counts = "Intervals of speed-ups are over " + over
     if times > 1:
@@ -186,7 +186,7 @@ def latex(run: Run) -> str:
     """One booktabs `table*` a section, then those of the roofline; needs the packages booktabs and
     graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
-    times = int(run.records["repeat"].max()) + 1
+    times = repeats(run.records)
     if times > 1:
         noise += f" Every image was timed {times} times; its fastest counts."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
