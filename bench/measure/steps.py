@@ -52,6 +52,7 @@ class StepCost:
     products_ms: float
     attention_ms: float = math.nan  # the same with attention; NaN where it cannot be told apart
     spread: float = math.nan  # (90th - 10th percentile) / median of the step's repeats
+    fast_ms: float = math.nan  # the 10th percentile: as a floor is made of best repeats
     work: Work | Unknown = UNASKED
 
     @property
@@ -173,9 +174,9 @@ def _attended(
     return None if natives is None else native_products(*natives, rows, queries, seen)
 
 
-def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float]]:
-    """(median ms of the step, of its products, of those with attention, spread of the step) of
-    each, measured in turns; steps of a large model in fewer rounds."""
+def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float, float]]:
+    """(median ms of the step, of its products, of those with attention, spread and 10th percentile
+    of the step) of each, measured in turns; steps of a large model in fewer rounds."""
     taken: list[tuple[list[float], list[float], list[float]]] = [([], [], []) for _ in runs]
     began = time.perf_counter()
     with torch.inference_mode():
@@ -198,13 +199,14 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                     clock.synchronise()
                     if warm:
                         seconds.append(time.perf_counter() - begin)
-    return [(_median_ms(a), _median_ms(b), _median_ms(c), _spread(a)) for a, b, c in taken]
+    return [(_median_ms(a), _median_ms(b), _median_ms(c), *_spread(a)) for a, b, c in taken]
 
 
 def _median_ms(seconds: list[float]) -> float:
     return 1e3 * statistics.median(seconds) if seconds else math.nan
 
 
-def _spread(seconds: list[float]) -> float:
+def _spread(seconds: list[float]) -> tuple[float, float]:
+    """((90th - 10th percentile) / median, milliseconds of the 10th)."""
     deciles = statistics.quantiles(seconds, n=10)
-    return (deciles[-1] - deciles[0]) / statistics.median(seconds)
+    return (deciles[-1] - deciles[0]) / statistics.median(seconds), 1e3 * deciles[0]

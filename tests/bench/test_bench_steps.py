@@ -41,6 +41,7 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
     assert floors[2] < floors[0] < floors[1]
     table = step_table(costs, rates)
     assert (table.over_floor > 1).all() and (table.bytes > 0).all()
+    assert (table.fast_ms <= table.ms).all() and (table.fast_over_floor <= table.over_floor).all()
     assert table.ar_steps[0] == 1
     assert all(len(row) == len(HEADERS) for row in cells(table))
 

@@ -7,6 +7,7 @@ from metrics.errors import MetricError
 from metrics.stats import (
     bootstrap_mean,
     bootstrap_statistic,
+    fastest_ratio,
     jackknife,
     paired_ratio,
     reseed_range,
@@ -85,6 +86,40 @@ def test_few_blocks_count_as_none_and_their_numbers_mean_nothing():
     assert named == paired_ratio(slow, fast, blocks=sixes) != paired_ratio(slow, fast)
 
 
+def test_an_interval_of_fastest_times_knows_of_other_moments():
+    rng = np.random.default_rng(7)
+    blocks, each = 4, 15
+    pairs = rng.uniform(0.5, 1.5, blocks * each)  # prompts; the truth is over those of these
+    shared = np.arange(blocks).repeat(each)
+    moments = shared[:, None] + blocks * np.arange(3)
+    hits = {"fastest": 0, "pairs alone": 0}
+    for trial in range(200):
+        slow = 2 * (1 + rng.exponential(0.2, (blocks, 3)))[shared]  # of a moment, to one of both
+        fast = np.broadcast_to(pairs[:, None], slow.shape) * rng.uniform(1, 1.02, slow.shape)
+        truth = 2 * (1 + 0.2 / 3) / pairs.mean() / 1.005  # the fastest of three such moments
+        found = fastest_ratio(slow, fast, moments, seed=trial, resamples=400)
+        hits["fastest"] += found.contains(truth)
+        alone = paired_ratio(slow.min(1), fast.min(1), seed=trial, resamples=400)
+        assert alone.value == found.value
+        hits["pairs alone"] += alone.half_width >= found.half_width
+    assert hits["fastest"] / 200 >= 0.9 and hits["pairs alone"] == 0
+
+
+def test_fastest_times_in_one_moment_are_a_paired_ratio():
+    rng = np.random.default_rng(8)
+    slow, fast = rng.uniform(1, 2, 50), rng.uniform(2, 3, 50)
+    found = fastest_ratio(slow[:, None], fast[:, None], np.zeros((50, 1)))
+    plain = paired_ratio(slow, fast)
+    assert found.value == plain.value
+    assert (found.lo, found.hi) == pytest.approx((plain.lo, plain.hi), abs=5e-3)
+
+
+def test_a_moment_that_one_of_both_missed_counts_for_neither():
+    slow = np.array([[4.0, 1.0], [4.0, 2.0], [4.0, 2.0]])
+    fast = np.array([[2.0, np.nan], [2.0, 1.0], [2.0, 1.0]])
+    assert fastest_ratio(slow, fast, np.zeros((3, 2))).value == pytest.approx(8 / 4)
+
+
 def test_median_interval():
     data = np.random.default_rng(3).lognormal(0, 1, 500)
     found = bootstrap_statistic(data, lambda rows: np.median(rows, -1))
@@ -128,6 +163,10 @@ def test_one_other_seed_is_a_floor_of_which_two_are_noise():
         lambda: paired_ratio([1.0, 2.0], [1.0, 2.0, 3.0]),
         lambda: paired_ratio([1.0, 2.0], [1.0, 0.0]),
         lambda: paired_ratio([1.0, 2.0], [1.0, 2.0], blocks=[1]),
+        lambda: fastest_ratio([[1.0]], [[1.0]], [[0]]),
+        lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [2.0]], [[0]]),
+        lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [np.nan]], [[0], [0]]),
+        lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [0.0]], [[0], [0]]),
         lambda: jackknife(2, lambda rows: 0.0),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
