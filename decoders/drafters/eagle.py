@@ -279,7 +279,8 @@ def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
 
 
 def check_match(net: Any, target: Any) -> None:
-    """Drafter and target must agree on width, vocabulary, image length and prefix."""
+    """Drafter and target must agree on width, vocabulary, image length and prefix, and a drafter
+    that reads padded places needs a target in which their states are defined (`Target.prefill`)."""
     pairs = {
         "width": (net.cfg.width, target.width),
         "vocab": (net.cfg.vocab, target.vocab_size),
@@ -292,4 +293,13 @@ def check_match(net: Any, target: Any) -> None:
             "drafter and target do not fit: "
             + "; ".join(wrong)
             + ". Train a drafter for this target, or pick the one it was made for"
+        )
+    theirs = getattr(getattr(target, "cfg", None), "pads", None)
+    if net.cfg.pads == "released" and theirs == "masked":
+        raise DecoderError(
+            'drafter and target do not fit: the drafter (pads="released") reads the states of '
+            'padded prefix places, which mean something in a target with pads="released" alone '
+            '(METHODS 6), found a target with pads="masked". Pick the drafter that was made for '
+            "this target, or, if it never saw padded places in training, set "
+            '"lantern_bench": {"pads": "masked"} in its config.json'
         )

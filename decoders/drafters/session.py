@@ -82,8 +82,8 @@ class Drafter(Protocol):
         max_new: int,
         nodes: int,
     ) -> DraftSession:
-        """prefix_hidden [R, P, D]; at most `max_new` codes are committed a step, and session
-        indices stay within 0..nodes."""
+        """prefix_hidden [R, P, D], at padded places anything finite (`Target.prefill`); at most
+        `max_new` codes are committed a step, and session indices stay within 0..nodes."""
         ...
 
 

@@ -316,7 +316,7 @@ class Transformer(nn.Module):
         """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
 
         With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
-        filled.
+        filled, but for those of padded places that nobody reads, whose states are then zeros.
         """
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
@@ -326,7 +326,8 @@ class Transformer(nn.Module):
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
         if active(self) is None or self.cfg.pads != "masked":
             return self._run(x, slots, slots, mask, cache)
-        # On a CPU the columns before the longest caption, which nobody reads, are left out.
+        # In the kernel the columns before the longest caption are left out. Nobody reads them: not
+        # a drafter either, as one with pads="released" is refused beside this target.
         first = int(valid.any(0).int().argmax())
         hidden = self._run(x[:, first:], slots[:, first:], slots[:, first:], mask[:, first:], cache)
         return F.pad(hidden, (0, 0, first, 0))  # [R, P, D]

@@ -123,10 +123,12 @@ def fresh(model: ImageModel) -> EagleNet:
 
 
 def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
-    """A drafter's weights as a trainable float32 net of its own."""
-    from decoders.drafters.eagle import net_of
+    """A drafter's weights as a trainable float32 net of its own. Raises DecoderError where it could
+    not draft for the model's target."""
+    from decoders.drafters.eagle import check_match, net_of
 
     given = net_of(model, checkpoint)
+    check_match(given, model.target)
     net = _like(given, type(given)(given.cfg)).to(model.device)
     net.load_state_dict({name: value.float() for name, value in given.state_dict().items()})
     return net

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -152,6 +153,19 @@ def test_a_prefill_leaves_out_what_stands_before_every_caption(words: tuple[int,
     for theirs, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert not hidden[:, : PREFIX - max(words)].any(), "not computed"
+
+
+def test_a_prefill_whose_pads_a_drafter_reads_leaves_out_nothing() -> None:
+    net = network()
+    net.cfg = replace(net.cfg, pads="released")
+    mask = torch.arange(PREFIX) >= PREFIX - torch.tensor([1, 3])[:, None]  # [B, P]
+    random = torch.Generator().manual_seed(3)
+    text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
+    with torch.inference_mode():
+        theirs = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
+        make_native(net)
+        ours = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
+    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("nodes", [1, 7])
