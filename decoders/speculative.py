@@ -34,6 +34,7 @@ from decoders.distribution import code_logits, probabilities
 from decoders.drafters.session import (
     Drafter,
     DraftError,
+    DraftSession,
     Tree,
     named,
     require_logits,
@@ -93,8 +94,7 @@ class Speculative:
             else judge_of(acceptance, model.device, native)
         )
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
-        self.draft_calls: int | None = None  # drafter forwards of one step, counted in the first
-        self.tried: set[int] = set()  # batch sizes for which the drafter was tried
+        self.draft_calls: int | None = None  # drafter forwards of one step, counted once
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self._draft), ("verify", self._verify), ("accept", self._settle)]
@@ -114,6 +114,12 @@ class Speculative:
 
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+        try:
+            return self._decoded(text, noise, pairs)
+        except DraftError as error:
+            raise DecoderError(f"the drafter {named(self.drafter)}: {error}") from error
+
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: int) -> Generation:
         run = self._begin(text, noise.to(self.model.device), pairs)
         run = self.execution.begin(self, run)
         size = self.model.target.length
@@ -191,9 +197,8 @@ class Speculative:
             ones - 1,
         )
         watch.lap("draft")
-        if batch not in self.tried:
+        if self.draft_calls is None:
             self.draft_calls = self._count_calls(text, hidden, told, noise)
-            self.tried.add(batch)
             watch.restart()
         run = Run(
             F.pad(text.row_mask(copies), (0, capacity - target.prefix), value=True),
@@ -212,29 +217,29 @@ class Speculative:
         return run
 
     def _count_calls(self, text: TextFeatures, hidden: Tensor, told: Told, noise: Noise) -> int:
-        """Forwards of the drafter in one step, the same in all: counted on a session of its own, as
-        a recorded step counts nothing. Here, once a batch size, the drafter's answers are checked
-        too. Raises DecoderError where it says what no tree can read."""
+        """Forwards of the drafter in one step, the same in all, whatever the batch: counted once,
+        on a session of its own, as a recorded step counts nothing."""
         session = self.drafter.begin(
             text, hidden, self.sampling, self.tree.depth + 1, self.tree.session_nodes
         )
         before = session.calls
-        try:
-            logits = session.advance(told.hidden, told.codes, told.count, told.start)
-            require_logits(session, logits, text.batch, self.model.target.vocab_size)
-            require_root(session, text.batch)
-            self.tree.grow(session, logits, self.sampling, noise, told.count)
-        except DraftError as error:
-            raise DecoderError(f"the drafter {named(self.drafter)}: {error}") from error
+        self._grown(session, told, noise, told.count)
         return session.calls - before
+
+    def _grown(self, session: DraftSession, told: Told, noise: Noise, length: Tensor) -> Draft:
+        """The session reads what was committed, and a tree grows under the root; length [B], the
+        place of the root's child. What it answers is checked every time, as a drafter may be right
+        for one image and wrong for a batch; no values are read. Raises DraftError."""
+        logits = session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
+        require_logits(session, logits, len(length), self.model.target.vocab_size)
+        require_root(session, len(length))
+        return self.tree.grow(session, logits, self.sampling, noise, length)
 
     def _draft(self, run: Run) -> tuple[Draft, Tensor | None]:
         """The drafter reads what was committed and grows a tree under the root; with the tree comes
         its mask (made here, so that a compiled forward reads it instead of making it in every
         layer; the CPU kernel makes its own)."""
-        told = run.told
-        logits = run.session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
-        draft = self.tree.grow(run.session, logits, self.sampling, run.noise, run.length)
+        draft = self._grown(run.session, run.told, run.noise, run.length)
         if run.native is not None:
             return draft, None
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot

@@ -37,7 +37,10 @@ class Answers:
     calls: int = 0
     root_code: Any = None
 
+    begun: int = 0
+
     def begin(self, *_: Any) -> Answers:
+        self.begun += 1
         return self
 
     def advance(self, hidden: Tensor, codes: Tensor, *_: Any) -> Any:
@@ -85,6 +88,14 @@ def test_logits_of_one_image_for_a_batch_are_refused_with_the_first_batch() -> N
             DecoderError, match=r"the drafter \S+Answers: .* \[2, 24\] .* \[1, 24\]"
         ):
             loop.generate(MODEL.text.encode(prompts), noise)
+
+
+def test_a_drafter_is_tried_once_however_many_batch_sizes_follow() -> None:
+    drafter = Answers()
+    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES["chain"], Exact())
+    for prompts in (["a"], ["a"], ["a", "b"], ["a", "b", "c"]):
+        loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16))
+    assert drafter.begun == 4 + 1, "a session an image or batch, and one to count its calls"
 
 
 @pytest.mark.parametrize("tree", TREES)
