@@ -29,6 +29,7 @@ from bench.errors import DiskFullError, FolderError
 
 log = logging.getLogger(__name__)
 MAX_SHOWN = 6  # differences listed in an error
+ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
 BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
 
 
@@ -148,14 +149,15 @@ def read_identity(path: Path) -> dict[str, Any]:
     return found
 
 
-def check_space(path: Path, images: int, bytes_per_image: int = 60_000) -> None:
-    """Raises DiskFullError before work starts where `images` rows with pictures would not fit."""
+def check_space(path: Path, rows: int, pictures: int) -> None:
+    """Raises DiskFullError before work starts where so many more rows, and the pictures of some of
+    them, would not fit."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free, need = shutil.disk_usage(existing).free, images * bytes_per_image
+    free, need = shutil.disk_usage(existing).free, rows * ROW_BYTES + pictures * PICTURE_BYTES
     if free < need:
         raise DiskFullError(
-            f"{images} rows need about {need / 1e6:.0f} MB in {path}, {free / 1e6:.0f} MB are "
-            "free; free some space or choose another run_dir="
+            f"{rows:,} rows and {pictures:,} pictures need about {need / 1e6:,.0f} MB in {path}, "
+            f"{free / 1e6:,.0f} MB are free; free some space or choose another run_dir="
         )
 
 

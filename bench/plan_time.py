@@ -38,13 +38,21 @@ class Seen:
 
 
 def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
-    """Images of an entry, warm-up not counted. The floor: baselines that sample."""
+    """Images of an entry, each once however often it is timed, warm-up not counted. The floor:
+    baselines that sample."""
     if protocol == "latency":
-        return config.latency.timings
+        return config.latency.prompts
     if protocol == "quality":
         return config.quality.images
     floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
     return len(config.floor_seeds) * config.quality.images if floor else 0
+
+
+def decodings(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
+    """How often an entry decodes an image of a protocol: as `images`, each as often as timed."""
+    if protocol == "latency":
+        return config.latency.timings
+    return images(config, entry, protocol)
 
 
 def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
@@ -63,13 +71,12 @@ def work_lines(plan: Plan) -> list[str]:
     repeats = config.latency.repeats
     again = f", {repeats} times each" if repeats > 1 else ""
     lines = [
-        f"work: {len(config.decoders)} decoders; {counts['latency'] // repeats:,} timed images"
+        f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images"
         f"{again} (batch 1, and at most {warm} to warm up), {counts['quality']:,} for quality "
         f"(batch {config.quality.batch}), {counts['floor']:,} for the reseed floor"
     ]
     if plan.shape is not None and config.keep_images:
-        kept = {**counts, "latency": counts["latency"] // repeats}
-        total = sum(kept.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
+        total = sum(counts.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
         lines.append(f"  pictures: about {total / 1e9:.1f} GB in {config.run_dir}/images")
     return lines
 
@@ -82,7 +89,7 @@ def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
     speed, drawn = speed_of(config, plan.shape, assumed), committed(config)
     for entry in config.decoders:
         for protocol in PROTOCOLS:
-            count = images(config, entry, protocol)
+            count = decodings(config, entry, protocol)
             batched = (entry.name, "latency" if protocol == "latency" else "quality")
             found = seen.get((entry.name, protocol)) or seen.get(batched)
             done = seen.get((entry.name, protocol), Seen(0, 0.0)).rows

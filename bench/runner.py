@@ -80,8 +80,9 @@ def run_study(config: StudyConfig) -> RunResult:
         latency = study.latency_batches(config, every)
         quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
         keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
-        check_space(path, len(keys))
         folder.load(keys, config.retry_failed)
+        left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
+        check_space(path, len(left), sum(map(run.draws, left)))
         with frozen_heap():
             run.all(study.parts(latency, quality, config.latency.parts))
         folder.tables = {key: folder.tables[key] for key in keys}
@@ -245,6 +246,11 @@ class Run:
         figures."""
         return study.is_replayed(self.decoders[cell.key])
 
+    def draws(self, batch: Batch) -> bool:
+        """Whether a batch's pictures are kept: an image has one, however often it is timed."""
+        drawn = self.config.keep_images and self.model.draws
+        return drawn and not batch.repeat and not self.replays(batch.cell)
+
     def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
         built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
         return {cell.key: study.labels(cell.entry, built[cell.key]) for cell in every}
@@ -338,8 +344,7 @@ class Run:
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
             picture = None
-            wanted = self.config.keep_images and not batch.repeat and not self.replays(batch.cell)
-            if outcome.images is not None and wanted:
+            if outcome.images is not None and self.draws(batch):
                 picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
             out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
         return out

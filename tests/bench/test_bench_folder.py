@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench import records
+from bench import records, runner
 from bench.errors import DiskFullError, FolderError
 from bench.folder import check_space, open_folder
 from bench.records import SCHEMA, empty_measures, write_atomically
@@ -93,9 +93,32 @@ def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch
 
 
 def test_too_little_space_is_noticed_before_work_starts(tmp_path):
-    with pytest.raises(DiskFullError, match="are free"):
-        check_space(tmp_path / "new" / "run", images=10**12)
-    check_space(tmp_path / "new" / "run", images=10)
+    for rows, pictures in ((10**12, 0), (0, 10**12)):
+        with pytest.raises(DiskFullError, match="are free"):
+            check_space(tmp_path / "new" / "run", rows, pictures)
+    check_space(tmp_path / "new" / "run", 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "pictures"),
+    [
+        ((), 36, 36),
+        (("latency.repeats=3",), 36 + 24, 36),  # three decoders time four images twice more
+        (("keep_images=false",), 36, 0),
+    ],
+)
+def test_space_is_asked_for_what_is_left_an_image_s_picture_once(
+    fake_study, monkeypatch, words, rows, pictures
+):
+    asked = []
+    monkeypatch.setattr(runner, "check_space", lambda _, *counts: asked.append(counts))
+    config = fake_study(*words)
+    run_study(config)
+    kept = len(list(Path(config.run_dir).glob("images/*/*.png")))
+    assert asked == [(rows, pictures)] and kept == pictures
+    next(Path(config.run_dir).glob("rows/*/latency-*.parquet")).unlink()
+    run_study(config)
+    assert asked[1] == (1, min(pictures, 1)), "what is recorded already needs no space"
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):

@@ -26,7 +26,7 @@ from bench.costs import (
 )
 from bench.plan import EMBEDDED, cmd_plan, make
 from bench.plan_speed import TABLES, assumption_lines, committed
-from bench.plan_time import earlier, time_lines, warm_ups, work_lines
+from bench.plan_time import decodings, earlier, images, time_lines, warm_ups, work_lines
 from bench.runner import run_study
 
 XL = known.LLAMAGEN_256
@@ -229,6 +229,9 @@ def test_memory_and_hours_grow_with_the_batch_and_the_count(no_hub):
     assert "40 timed images" in text and "400 for quality" in text and " min" in text
 
 
+AR = ("study=speed", "decoders=[ar]", "latency.prompts=8", "latency.blocks=1")
+
+
 def hours_of(*words: str) -> str:
     return "\n".join(time_lines(plan_of(*words), ASSUMED))
 
@@ -312,6 +315,19 @@ def test_an_earlier_run_gives_the_seconds(fake_study):
     assert "about 0.0 min" in lines and "measured" in lines and "assumed" not in lines
     more = fake_study(*words, "latency.prompts=5")
     assert earlier(Path(more.run_dir), more) == {}, "another configuration tells nothing"
+
+
+def test_pictures_are_counted_once_and_decodings_as_often_as_they_are_timed():
+    once, thrice = (
+        plan_of("study=speed", "latency.prompts=8", "latency.blocks=1", f"latency.repeats={n}")
+        for n in (1, 3)
+    )
+    assert work_lines(once)[-1] == work_lines(thrice)[-1], "as many pictures"
+    assert "8 timed images (" in work_lines(plan_of(*AR, "latency.repeats=1"))[0]
+    assert "8 timed images, 3 times each (" in work_lines(plan_of(*AR, "latency.repeats=3"))[0]
+    config = thrice.config
+    entry = config.decoders[0]
+    assert images(config, entry, "latency") == 8 and decodings(config, entry, "latency") == 24
 
 
 def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):
