@@ -25,10 +25,10 @@ from typing import Any
 import pyarrow as pa
 
 from bench import records
+from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
 
 log = logging.getLogger(__name__)
-MAX_SHOWN = 6  # differences listed in an error
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
 BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
 
@@ -169,42 +169,33 @@ def _sweep(path: Path) -> None:
 
 def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where `found` (study.json) is not what this run would write."""
-    advice = f"choose another run_dir= or delete {path}; nothing was changed"
     if found.get("schema_version") != wanted["schema_version"]:
         raise FolderError(
             f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
-            f"{wanted['schema_version']}; {advice}"
+            f"{wanted['schema_version']}; {_advice(path)}"
         )
-    if found.get("config_hash") != wanted["config_hash"]:
-        shown = differences(found.get("config", {}), wanted["config"])
-        raise FolderError(f"{path} holds another configuration: {shown}; {advice}")
+    require_configuration(path, found, wanted)
     if found.get("machine") != wanted["machine"]:
-        shown = differences(found.get("machine", {}), wanted["machine"])
+        shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
         raise FolderError(
             f"{path} was measured on another machine, and times of two machines do not compare: "
-            f"{shown}; {advice}"
+            f"{shown}. {_advice(path)}"
         )
 
 
-def differences(found: Any, wanted: Any) -> str:
-    """The settings of two plain containers that differ, as `key: there -> here`."""
-    old, new = _flat(found), _flat(json.loads(json.dumps(wanted)))
-    keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
-    lines = [f"{k}: {old.get(k, 'absent')} -> {new.get(k, 'absent')}" for k in keys[:MAX_SHOWN]]
-    more = len(keys) - MAX_SHOWN
-    return ", ".join(lines) + (f" and {more} more" if more > 0 else "")
+def require_configuration(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises FolderError where `found` (study.json) is of another configuration than `wanted`
+    (config_hash and config)."""
+    if found.get("config_hash") != wanted["config_hash"]:
+        shown = differences(found.get("config", {}), wanted["config"])
+        raise FolderError(
+            f"{path} holds another configuration: {shown}. {_advice(path)}, or ask for the "
+            "settings that are there to go on with it"
+        )
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as one level of dotted names; items of a list by their name."""
-    if isinstance(value, Mapping):
-        pairs = [(str(k), v) for k, v in value.items()]
-    elif isinstance(value, list):
-        named = [str(v["name"]) if isinstance(v, Mapping) and "name" in v else "" for v in value]
-        pairs = [(name or str(i), v) for i, (name, v) in enumerate(zip(named, value, strict=True))]
-    else:
-        return {prefix.rstrip("."): value}
-    out: dict[str, Any] = {}
-    for key, inner in pairs:
-        out |= _flat(inner, f"{prefix}{key}.")
-    return out
+def _advice(path: Path) -> str:
+    return (
+        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
+        f"results/runs/<name>), or delete {path}"
+    )

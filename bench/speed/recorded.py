@@ -9,8 +9,9 @@ import pandas as pd
 
 from bench import records
 from bench.config import StudyConfig
+from bench.differences import MACHINES, differences
 from bench.errors import BenchError, ConfigError
-from bench.folder import differences, read_identity
+from bench.folder import read_identity
 from bench.measure.device import provenance
 from bench.paired import latency_rows
 from bench.speed.model import StepSeconds
@@ -26,7 +27,7 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
         raise BenchError(wrong)
     if found["config_hash"] != config.hash:
         raise ConfigError(
-            f"{folder} was made with other settings (there -> here): "
+            f"{folder} was made with other settings: "
             f"{differences(found['config'], config.measured())}; name its study and the overrides "
             "that it was run with"
         )
@@ -49,8 +50,9 @@ def same_machine(config: StudyConfig, model: ImageModel) -> None:
     ours = provenance(model.device).machine()
     if theirs != ours:
         raise ConfigError(
-            f"{config.run_dir} was made on another machine (there -> here): "
-            f"{differences(theirs, ours)}; costs are to be measured on the machine of the run"
+            f"{config.run_dir} was made on another machine: "
+            f"{differences(theirs, ours, MACHINES)}; costs are to be measured on the machine of "
+            "the run"
         )
 
 

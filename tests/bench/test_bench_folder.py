@@ -29,9 +29,9 @@ def test_another_configuration_is_refused_with_what_differs(fake_study):
     with pytest.raises(FolderError) as error:
         run_study(fake_study("latency.prompts=3", "acceptance.k=5"))
     message = str(error.value)
-    assert "latency.prompts: 4 -> 3" in message
-    assert "decoders.fake_spec.spec.acceptance.kwargs.k: 4 -> 5" in message
-    assert "run_dir=" in message and "delete" in message
+    assert "latency.prompts: 4 in the folder, 3 asked for" in message
+    assert "acceptance.k (fake_spec): 4 in the folder, 5 asked for" in message
+    assert "run_dir=..., or name=..." in message and f"delete {config.run_dir}" in message
     assert contents(Path(config.run_dir)) == before
 
 
@@ -39,7 +39,7 @@ def test_another_configuration_is_refused_with_what_differs(fake_study):
     ("change", "expected"),
     [
         ({"schema_version": 0}, "schema version 0, this code writes 3"),
-        ({"machine": {"cpu": "another", "gpu": "", "torch": "0"}}, "cpu: another -> "),
+        ({"machine": {"cpu": "another", "gpu": "", "torch": "0"}}, "cpu: another there, "),
     ],
 )
 def test_another_schema_or_machine_is_refused(fake_study, change, expected):
@@ -116,7 +116,7 @@ def test_space_is_asked_for_what_is_left_an_image_s_picture_once(
     run_study(config)
     kept = len(list(Path(config.run_dir).glob("images/*/*.png")))
     assert asked == [(rows, pictures)] and kept == pictures
-    next(Path(config.run_dir).glob("rows/*/latency-*.parquet")).unlink()
+    next(Path(config.run_dir).glob("rows/*/quality-*.parquet")).unlink()
     run_study(config)
     assert asked[1] == (1, min(pictures, 1)), "what is recorded already needs no space"
 

@@ -138,7 +138,7 @@ def unknown_costs(run: Path, tmp: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (other_settings, "other settings (there -> here): latency.prompts: 3 -> 2;"),
+        (other_settings, "other settings: latency.prompts: 3 in the folder, 2 asked for;"),
         (no_run, "holds no run; `python -m bench run` with the same words makes one"),
         (damaged_study, "study.json is damaged"),
         (other_file, "is no study.json of a run"),
