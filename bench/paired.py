@@ -1,4 +1,4 @@
-"""Times of single images by what was decoded, and speed-ups paired over them.
+"""Rows of timed images, and speed-ups paired over them.
 
 Why apart: the summary, the speed model and the comparison with published numbers pair the same rows
 of the latency protocol, and must come to the same interval.
@@ -6,8 +6,6 @@ of the latency protocol, and must come to the same interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,19 +13,8 @@ if TYPE_CHECKING:
 
     from metrics.stats import Interval
 
-Key = tuple[int, int]  # prompt index, seed
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Timed images: seconds of prefill and decoding, and the latency block of each."""
-
-    seconds: Mapping[Key, float] = field(default_factory=dict)
-    blocks: Mapping[Key, int] = field(default_factory=dict)
-
-    def shared(self, other: Timed) -> int:
-        """How many images both decoded."""
-        return len(self.seconds.keys() & other.seconds.keys())
+IMAGE = ["prompt_index", "seed"]
+ROUND = [*IMAGE, "repeat"]
 
 
 def every_latency_row(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,14 +26,22 @@ def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each image of a decoder that came out, prompt by prompt: of one that was timed
     several times the fastest, since all decode the same codes and what else runs on a machine only
     ever adds time."""
-    image = ["prompt_index", "seed", "protocol", "decoder"]
     rising = rows[rows.status == "ok"].sort_values("seconds_total", kind="stable")
-    return rising.drop_duplicates(image).sort_values(image[:2], kind="stable")
+    return rising.drop_duplicates([*IMAGE, "protocol", "decoder"]).sort_values(IMAGE, kind="stable")
 
 
 def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The timed images among `image_rows`."""
     return image_rows(every_latency_row(rows))
+
+
+def pairs(baseline: pd.DataFrame, decoder: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The timed images that both decoded, of each decoder one row an image, in the same order: the
+    fastest of the rounds in which both came out. The fastest of three times is less than the
+    fastest of one, so a round that one of them lacks says nothing of the other."""
+    theirs, ours = every_latency_row(baseline), every_latency_row(decoder)
+    both = theirs[ROUND].merge(ours[ROUND])
+    return latency_rows(theirs.merge(both)), latency_rows(ours.merge(both))
 
 
 def repeats(rows: pd.DataFrame) -> int:
@@ -59,36 +54,28 @@ def counted(rows: pd.DataFrame) -> str:
     return "timings" if repeats(rows) > 1 else "images"
 
 
-def timed(rows: pd.DataFrame) -> Timed:
-    """The timed images among a decoder's rows. An image that was timed several times belongs to no
-    block: the fastest of several moments is not the like of its neighbours' moments."""
-    used = latency_rows(rows)
-    keys = list(zip(used.prompt_index.astype(int), used.seed.astype(int), strict=True))
-    seconds = dict(zip(keys, used.seconds_total.astype(float), strict=True))
-    blocks = [0] * len(keys) if repeats(rows) > 1 else used.block.astype(int)
-    return Timed(seconds, dict(zip(keys, blocks, strict=True)))
+def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:
+    """Seconds of the baseline over the decoder's, prefill and decoding, on the images of `pairs`;
+    None below 2 of them. The interval is over blocks where the study was timed in several. An image
+    that was timed several times belongs to no block: the fastest of several moments is not the like
+    of its neighbours' moments."""
+    from metrics.stats import paired_ratio
 
-
-def paired_speedup(baseline: Timed, decoder: Timed) -> Interval:
-    """Seconds of the baseline over the decoder's, with the interval over moments of the machine
-    where the study was timed in several. Raises MetricError below 2 shared images."""
-    from metrics.latency import speedup
-
-    return speedup(dict(baseline.seconds), dict(decoder.seconds), blocks=dict(decoder.blocks))
+    theirs, ours = pairs(baseline, decoder)
+    if len(ours) < 2:
+        return None
+    blocks = None if repeats(decoder) > 1 else ours.block
+    return paired_ratio(theirs.seconds_total, ours.seconds_total, blocks=blocks)
 
 
 def quiet(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:
-    """The speed-up of a quiet machine (`metrics.latency.quiet_speedup`) from the rows of both; None
-    below 2 shared images."""
+    """The speed-up of a quiet machine (`metrics.latency.quiet_speedup`) on the images of `pairs`;
+    None below 2 of them."""
     from metrics.latency import Steps, quiet_speedup
 
-    keys = ["prompt_index", "seed"]
-    columns = [*keys, "seconds_prefill", "seconds_total", "nfe"]
-    theirs, ours = latency_rows(baseline)[columns], latency_rows(decoder)[columns]
-    both = theirs.merge(ours, on=keys, suffixes=("_0", "_1"))
-    if len(both) < 2:
+    both = pairs(baseline, decoder)
+    if len(both[0]) < 2:
         return None
-    steps = [
-        Steps(*(both[f"{c}_{i}"].to_numpy(float) for c in columns[len(keys) :])) for i in (0, 1)
-    ]
-    return quiet_speedup(steps[0], steps[1])
+    columns = ("seconds_prefill", "seconds_total", "nfe")
+    theirs, ours = (Steps(*(rows[c].to_numpy(float) for c in columns)) for rows in both)
+    return quiet_speedup(theirs, ours)

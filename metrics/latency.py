@@ -48,13 +48,11 @@ def speedup(
     baseline: Mapping[Hashable, float],
     decoder: Mapping[Hashable, float],
     *,
-    blocks: Mapping[Hashable, int] | None = None,
     seed: int = 0,
 ) -> Interval:
     """mean(baseline seconds) / mean(decoder seconds) over the keys that both have; > 1 is faster.
 
-    Keys name an image: (prompt index, seed). blocks: by key, which images were timed in one moment
-    of the machine (see `paired_ratio`). Raises MetricError for fewer than 2 shared keys.
+    Keys name an image: (prompt index, seed). Raises MetricError for fewer than 2 shared keys.
     """
     shared = [key for key in baseline if key in decoder]
     if len(shared) < 2:
@@ -65,7 +63,6 @@ def speedup(
     return paired_ratio(
         [baseline[key] for key in shared],
         [decoder[key] for key in shared],
-        blocks=None if blocks is None else [blocks[key] for key in shared],
         seed=seed,
     )
 

@@ -199,9 +199,10 @@ def _figure(
 
 def ratio(base: Measured, ours: Measured) -> Figure:
     """Seconds of `base` over ours: paired bootstrap over shared prompts or blocks, or of means."""
-    if base.timed.shared(ours.timed) >= 2:
-        found = paired_speedup(base.timed, ours.timed)
-        return Figure(found.value, found.lo, found.hi)
+    if base.records is not None and ours.records is not None:
+        found = paired_speedup(base.records, ours.records)
+        if found is not None:
+            return Figure(found.value, found.lo, found.hi)
     return Figure(base.figures["latency_s"].value / ours.figures["latency_s"].value)
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
 from bench.floor import floor_of
-from bench.paired import Timed, timed
 from bench.records import other_version
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ def part(text: str) -> Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """A decoder's row. gpu, prompts "" and top_k None: not known; features: name by figure."""
+    """A decoder's row. gpu, prompts "" and top_k None: not known; features: name by figure;
+    records: the rows of its images that came out, None where there is no such file."""
 
     decoder: str
     model: str
@@ -101,7 +101,7 @@ class Measured:
     images: int
     features: Mapping[str, str]
     figures: Mapping[str, Figure]
-    timed: Timed = field(default_factory=Timed)
+    records: pd.DataFrame | None = field(default=None, compare=False)
     replayed: bool = False  # accepted lengths read off a recording
 
 
@@ -180,12 +180,11 @@ def _study(path: Path) -> dict[str, Any]:
 
 def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, Any]) -> Measured:
     figures = {name: _figure(line, column) for name, (column, _) in COLUMNS.items()}
-    gpu, top_k, times = str(study.get("machine", {}).get("gpu", "")), None, Timed()
+    gpu, top_k = str(study.get("machine", {}).get("gpu", "")), None
     if records is not None and len(records):
         figures["mal"] = _mal(records, figures["mal"])
         gpu = str(records.gpu.iloc[0]) or gpu
         top_k = float(records.top_k.iloc[0])
-        times = timed(records)
     return Measured(
         decoder=str(line["decoder"]),
         model=str(line["model"]),
@@ -200,7 +199,7 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
         images=int(line["n_quality"] or 0),
         features=_features(line),
         figures=figures,
-        timed=times,
+        records=records,
         replayed=line.get("exactness") == "replayed",
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.config import DecoderEntry, StudyConfig
-from bench.paired import latency_rows, paired_speedup, timed
+from bench.paired import latency_rows, paired_speedup
 from bench.records import write_atomically
 from bench.runner import run_study
 from bench.speed.tune import Candidate
@@ -49,14 +49,14 @@ def measure(
     config = dataclasses.replace(study, decoders=(*study.decoders, *entries))
     config = dataclasses.replace(config, run_dir=str(folder / "measured" / config.hash))
     rows = run_study(config).rows
-    ok = latency_rows(rows)
     (baseline,) = (e.name for e in study.decoders if e.baseline)
     found = {}
     for entry in entries:
-        mine = ok[ok.decoder == entry.name]
-        if len(mine) < 2:
+        own = rows[rows.decoder == entry.name]
+        ratio = paired_speedup(rows[rows.decoder == baseline], own)
+        if ratio is None:
             continue
-        ratio = paired_speedup(timed(ok[ok.decoder == baseline]), timed(mine))
+        mine = latency_rows(own)
         mal = float((mine.mal * mine.nfe).sum() / mine.nfe.sum())
         found[entry.name] = Measured(ratio, mal, float(mine.seconds_total.mean()))
     return found

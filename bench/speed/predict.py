@@ -22,7 +22,7 @@ from bench.console import progress
 from bench.errors import ConfigError, unknown
 from bench.outcome import Failure, attempt
 from bench.own_settings import at_least
-from bench.paired import paired_speedup, timed
+from bench.paired import latency_rows, paired_speedup, pairs
 from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
 from bench.speed.model import (
     Baseline,
@@ -46,7 +46,7 @@ from metrics.stats import Interval
 
 log = logging.getLogger(__name__)
 COSTS = ("auto", "steps", "images")
-FEWEST = 2  # latency rows of a decoder
+FEWEST = 2  # images that a decoder and its baseline both timed
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,23 @@ def rows_of(
 ) -> list[Row]:
     """Predictions of every decoder that drafts, section by section (one sampling, one baseline).
 
-    prompt: what costs are measured on. Raises SpeedError and what decoders raise.
+    rows: every latency row that came out; prompt: what costs are measured on. Raises SpeedError and
+    what decoders raise.
     """
     costs = told.costs
     if costs == "auto":
         eager = getattr(model.execution, "name", "eager") == "eager"
         costs = "steps" if eager else "images"
     out: list[Row] = []
-    drafting = [c for c in cells if c.entry.spec.tree is not None and _enough(c, rows)]
-    with progress(len(drafting), "costs", unit="decoder") as bar:
-        for base in (c for c in cells if c.entry.baseline):
-            mine = [c for c in drafting if c.sampling == base.sampling]
-            if not mine or base.entry.name not in set(rows.decoder):
+    drafting = [c for c in cells if c.entry.spec.tree is not None]
+    sections = [
+        (base, [c for c in drafting if c.sampling == base.sampling and _enough(base, c, rows)])
+        for base in cells
+        if base.entry.baseline
+    ]
+    with progress(sum(len(mine) for _, mine in sections), "costs", unit="decoder") as bar:
+        for base, mine in sections:
+            if not mine:
                 continue
             section = _Section(config, told, model, rows, prompt, base)
             found = (
@@ -119,11 +124,12 @@ def rows_of(
     return out
 
 
-def _enough(cell: Cell, rows: pd.DataFrame) -> bool:
-    """Whether the decoder timed so many images that its row means something; else a warning."""
-    name, found = cell.entry.name, int((rows.decoder == cell.entry.name).sum())
+def _enough(base: Cell, cell: Cell, rows: pd.DataFrame) -> bool:
+    """Whether both timed so many images that a row means something; else a warning."""
+    names = base.entry.name, cell.entry.name
+    found = len(pairs(*(rows[rows.decoder == name] for name in names))[1])
     if found < FEWEST:
-        log.warning("%s timed %d images, %d are needed", name, found, FEWEST)
+        log.warning("%s and %s both timed %d images, %d are needed", *names, found, FEWEST)
     return found >= FEWEST
 
 
@@ -200,8 +206,13 @@ class _Section:
             bar.update()
         return out
 
-    def _mine(self, cell: Cell) -> pd.DataFrame:
+    def _timed(self, cell: Cell) -> pd.DataFrame:
+        """A cell's rows, each image as often as it was timed."""
         return self.rows[self.rows.decoder == cell.entry.name]
+
+    def _mine(self, cell: Cell) -> pd.DataFrame:
+        """A cell's timed images, one row each."""
+        return latency_rows(self._timed(cell))
 
     def _row(
         self,
@@ -212,17 +223,15 @@ class _Section:
         recorded: StepSeconds,
     ) -> Row:
         """The decoder's row."""
-        mine = self._mine(cell)
-        reached = reach(mine.accepted, shape.depth)
+        reached = reach(self._mine(cell).accepted, shape.depth)
         made = predict(baseline, step, reached, self.model.target.length)
-        theirs = self.rows[self.rows.decoder == self.base.entry.name]
-        found = paired_speedup(timed(theirs), timed(mine))
+        found = paired_speedup(self._timed(self.base), self._timed(cell))
+        assert found is not None, "`_enough` images"
         ar = self._ar(baseline)
         return Row(cell.entry.name, shape.name, made, found, step, recorded, ar)
 
     def _ar(self, baseline: Baseline) -> tuple[str, float, float]:
-        name = self.base.entry.name
-        return name, baseline.step, recorded_step(self.rows[self.rows.decoder == name]).step
+        return self.base.entry.name, baseline.step, recorded_step(self._mine(self.base)).step
 
     def _best_chain(
         self,

@@ -13,14 +13,15 @@ from bench.differences import MACHINES, differences
 from bench.errors import BenchError, ConfigError
 from bench.folder import read_identity
 from bench.measure.device import provenance
-from bench.paired import latency_rows
+from bench.paired import every_latency_row
 from bench.speed.model import StepSeconds
 from decoders.api import ImageModel
 
 
 def read_run(config: StudyConfig) -> pd.DataFrame:
-    """Latency rows of the study's folder that came out. Raises BenchError: no run there, of another
-    version or configuration, unfinished or damaged, without latency rows."""
+    """Latency rows of the study's folder that came out, each image as often as it was timed. Raises
+    BenchError: no run there, of another version or configuration, unfinished or damaged, without
+    latency rows."""
     folder = Path(config.run_dir)
     found = read_identity(folder)
     if wrong := records.other_version(folder / "records.parquet"):
@@ -37,8 +38,7 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
     rows = records.read(path)
     if rows is None:
         raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
-    ok = rows.to_pandas()
-    ok = latency_rows(ok)
+    ok = every_latency_row(rows.to_pandas())
     if ok.empty:
         raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
     return ok

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
+from bench import records
 from bench.__main__ import main
 from bench.measure.pieces import speculative_step
 from bench.speed.costs import piece_by_piece
@@ -85,6 +87,21 @@ def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(
     ]  # fmt: skip
     for ending in ("svg", "png"):
         assert (run / "predict" / f"predicted.{ending}").stat().st_size > 1000
+
+
+def test_a_round_that_only_ar_finished_is_compared_with_nothing(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    rows = pd.read_parquet(run / "records.parquet")
+    again = rows[rows.decoder == "ar"].assign(repeat=1)
+    again["seconds_total"] /= 2
+    both = pa.Table.from_pandas(pd.concat([rows, again]), records.SCHEMA, preserve_index=False)
+    records.write(copy / "records.parquet", both)
+    assert main(["predict", *WORDS, f"run_dir={copy}", "predict.costs=images"]) == 0
+    found = pd.read_csv(copy / "predict" / "predicted.csv").set_index("decoder")
+    summary = pd.read_csv(run / "summary.csv").set_index("decoder")
+    for decoder in ("sd_chain", "eagle2"):
+        assert found.measured[decoder] == pytest.approx(summary.speedup[decoder])
 
 
 Refusal = Callable[[Path, Path], list[str]]
