@@ -82,7 +82,7 @@ def drift(section: Section) -> list[str]:
     if times > 1:
         counts = (
             f"Every image was timed {times} times, its fastest counts; intervals of speed-ups are "
-            "over prompts"
+            "over prompts and these moments"
         )
     return [
         f"{section.title}: timed in {len(seconds)} blocks of prompts; from block to block "

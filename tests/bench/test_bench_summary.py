@@ -98,7 +98,8 @@ def test_of_an_image_timed_again_the_fastest_counts(fake_study):
     found = paired_ratio(best + 1, best)
     line = table.loc["fake_spec"]
     assert (line.n_latency, line.latency_mean_s) == (12, pytest.approx(best.mean()))
-    assert (line.speedup, line.speedup_lo) == pytest.approx((found.value, found.lo))
+    assert line.speedup == pytest.approx(found.value)
+    assert line.speedup_lo < found.lo < found.hi < line.speedup_hi, "slow moments may come back"
 
 
 def test_peak_memory_is_that_of_the_first_block(done):
