@@ -69,23 +69,26 @@ def around(reseeded: Interval) -> str:
 
 
 def drift(section: Section) -> list[str]:
-    """How far the baseline's own time moved between the blocks it was timed in."""
+    """How far the baseline's own time moved between the moments it was timed in: the blocks of
+    prompts, of which every round has its own."""
     if section.baseline is None:
         return []
     rows = every_latency_row(section.baseline.records)
     seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
-    times = repeats(rows)
+    times, blocks = repeats(rows), int(rows.groupby("repeat")["block"].nunique().max())
+    part, cut = ("block", f"{blocks} blocks of prompts") if blocks > 1 else ("round", "all prompts")
     over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
     counts = "Intervals of speed-ups are over " + over
     if times > 1:
+        cut = f"{times} rounds of {cut}"
         counts = (
             f"Every image was timed {times} times, its fastest counts; intervals of speed-ups are "
             "over prompts and these moments"
         )
     return [
-        f"{section.title}: timed in {len(seconds)} blocks of prompts; from block to block "
+        f"{section.title}: timed in {cut}; from {part} to {part} "
         f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
         f"an image. {counts}."
     ]

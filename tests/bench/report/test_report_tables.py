@@ -56,8 +56,11 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     ar = load_run(folder).sections[0].baseline
     assert ar is not None and list(ar.latency_rows()["repeat"]) == [1] * 4, "the fastest"
     (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
-    assert "8 blocks" in line and "ar took 0.300 to 0.800 s" in line
+    assert "timed in 2 rounds of 4 blocks of prompts; from block to block ar took 0.300 to" in line
     assert "timed 2 times, its fastest counts" in line and "over prompts" in line
+    pd.concat([records, again]).assign(block=lambda r: r["repeat"]).to_parquet(path)
+    (line,) = [line for line in tables.legend(load_run(folder)) if "rounds" in line]
+    assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
 
 
 def test_figures_are_those_of_the_summary(run: Run) -> None:
