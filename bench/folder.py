@@ -50,6 +50,11 @@ class RunFolder:
     def has(self, cell: str, stem: str) -> bool:
         return (cell, stem) in self.tables
 
+    def keeps_image(self, cell: str, stem: str) -> bool:
+        """Whether there is such a row, and a picture of its own."""
+        found = self.tables.get((cell, stem))
+        return found is not None and bool(found.column("image")[0].as_py())
+
     def load(self, keys: Mapping[tuple[str, str], object], retry_failed: bool) -> None:
         """Reads the rows of `keys` that exist. Damaged rows are made again, with a warning; failed
         ones too where `retry_failed` is set."""

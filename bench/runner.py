@@ -82,7 +82,8 @@ def run_study(config: StudyConfig) -> RunResult:
         keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
         folder.load(keys, config.retry_failed)
         left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
-        check_space(path, len(left), sum(map(run.draws, left)))
+        pictures = sum(run.draws(b) for b in left if not b.repeat)  # an image has one
+        check_space(path, len(left), pictures)
         with frozen_heap():
             run.all(study.parts(latency, quality, config.latency.parts))
         folder.tables = {key: folder.tables[key] for key in keys}
@@ -247,9 +248,8 @@ class Run:
         return study.is_replayed(self.decoders[cell.key])
 
     def draws(self, batch: Batch) -> bool:
-        """Whether a batch's pictures are kept: an image has one, however often it is timed."""
-        drawn = self.config.keep_images and self.model.draws
-        return drawn and not batch.repeat and not self.replays(batch.cell)
+        """Whether a batch has pictures to keep."""
+        return self.config.keep_images and self.model.draws and not self.replays(batch.cell)
 
     def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
         built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
@@ -344,10 +344,18 @@ class Run:
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
             picture = None
-            if outcome.images is not None and self.draws(batch):
+            if outcome.images is not None and self._wants_picture(batch, batch.indices[b]):
                 picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
             out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
         return out
+
+    def _wants_picture(self, batch: Batch, index: int) -> bool:
+        """Whether the picture of an image is to be kept: in the first round that it came out in,
+        since all rounds decode the same one."""
+        if not self.draws(batch):
+            return False
+        rounds = (dataclasses.replace(batch, repeat=r) for r in range(self.config.latency.repeats))
+        return not any(self.folder.keeps_image(batch.cell.key, r.stem(index)) for r in rounds)
 
     def _decode(self, batch: Batch, decoder: Decoder) -> Outcome:
         prompts = [self.prompts[i].text for i in batch.indices]

@@ -81,12 +81,14 @@ def sheet_prompts(run: Run, count: int) -> list[tuple[int, str]]:
 
 
 def image_row(entry: Entry, prompt_index: int) -> pd.Series | None:
-    """The entry's row of a prompt: quality before latency, lowest seed first; None without one."""
+    """The entry's row of a prompt: quality before latency, lowest seed first, of an image that was
+    timed several times the round that kept its picture; None without one."""
     rows = entry.ok[entry.ok["prompt_index"] == prompt_index]
     if rows.empty:
         return None
     rank = (rows["protocol"] != "quality").astype(int)
-    order = pd.DataFrame({"rank": rank, "seed": rows["seed"]}).sort_values(["rank", "seed"])
+    keys = {"rank": rank, "seed": rows["seed"], "unkept": rows["image"].map(as_text) == ""}
+    order = pd.DataFrame(keys).sort_values([*keys])
     return rows.loc[order.index[0]]
 
 

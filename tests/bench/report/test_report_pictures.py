@@ -96,6 +96,16 @@ def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(lost), np.asarray(images.blank(64, "image not kept")))
 
 
+def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, DECODERS[:1], prompts=1, floor=False)
+    rows = pd.read_parquet(folder / "records.parquet")
+    timed = rows[rows.protocol == "latency"]
+    rounds = [timed.assign(repeat=0, image=""), timed.assign(repeat=1)]
+    pd.concat(rounds, ignore_index=True).to_parquet(folder / "records.parquet")
+    row = images.image_row(load_run(folder).entries[0], 0)
+    assert row is not None and row["repeat"] == 1 and row["image"]
+
+
 def test_acceptance_by_depth_counts_whole_steps() -> None:
     rows = pd.DataFrame(
         {"accepted": [[2, 0, 1, 2], [1, 2, 0, -1, -1]], "tree_depth": [2, 2]}
