@@ -37,7 +37,7 @@ class Scores:
     """The quality columns of summary.csv; NaN where a figure could not be had.
 
     `..._features`: what the figures were made with; "" for the same as FID's. clip and hps: 100
-    cos, the mean over images.
+    cos, the mean over images; clip_each: of every image, in their order.
     """
 
     fid: float = NAN
@@ -50,6 +50,7 @@ class Scores:
     clip: float = NAN
     clip_lo: float = NAN
     clip_hi: float = NAN
+    clip_each: tuple[float, ...] = ()
     hps: float = NAN
     prc_features: str = ""
     clip_features: str = ""
@@ -125,7 +126,7 @@ class ScenesScorer:
         self.clip.check(captions)  # before the features, which take the time
         drawn = _streamed(images)
         found = quality(extract(self.extractor, drawn), self.reference, features=self.name)
-        clip = clip_score(self.clip, drawn, captions).mean
+        clip = clip_score(self.clip, drawn, captions)
         return Scores(
             fid=found.fid.value,
             fid_lo=found.fid.lo,
@@ -134,9 +135,10 @@ class ScenesScorer:
             kid=found.kid.value,
             precision=found.precision.value,
             recall=found.recall.value,
-            clip=clip.value,
-            clip_lo=clip.lo,
-            clip_hi=clip.hi,
+            clip=clip.mean.value,
+            clip_lo=clip.mean.lo,
+            clip_hi=clip.mean.hi,
+            clip_each=tuple(clip.per_image.tolist()),
         )
 
     def preference(
@@ -229,6 +231,7 @@ class CocoScorer:
             clip=clip.value.value,
             clip_lo=clip.value.lo,
             clip_hi=clip.value.hi,
+            clip_each=clip.each,
             clip_features=clip.features,
             hps=hps.value.value if hps else NAN,
             hps_features=hps.features if hps else "",

@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from bench.clip_pairs import TABLE as CLIP_PAIRS
+from bench.clip_pairs import Scored, clip_differences
 from bench.floor import floor_name
 from bench.paired import counted, every_latency_row, latency_rows, paired_speedup
 from bench.prompts import Prompt
@@ -46,6 +49,15 @@ COLUMNS = [
 NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, where they are named
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """What the images of a decoder are worth. clip: the CLIP score of each."""
+
+    scores: Scores = field(default_factory=Scores)
+    preference: PreferenceRow | None = None
+    clip: Scored = field(default_factory=dict)
+
+
 def summarise(
     folder: Path,
     rows: pd.DataFrame,
@@ -55,25 +67,30 @@ def summarise(
     exactness: Mapping[str, str],
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
-    name their weights); returns the summary.
+    name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
+    the summary.
 
     rows: records.parquet; exactness: the gate's verdict by decoder name.
     """
     out: list[dict[str, Any]] = []
     preferences: list[PreferenceRow] = []
+    baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
+    clip: dict[str, Scored] = {}
     for cell in cells:
-        own = rows[rows.decoder == cell.entry.name]
+        name = cell.entry.name
+        own = rows[rows.decoder == name]
         floor = own[own.protocol == "floor"]
-        line, preference = _line(folder, own.drop(floor.index), "quality", scorer)
-        line |= _speedup(own, _baseline(rows, cells, cell))
-        found = [(line, preference)]
+        line, judged = _line(folder, own.drop(floor.index), "quality", scorer)
+        line |= _speedup(own, rows[rows.decoder == baselines[name]])
+        clip[name] = judged.clip
+        found = [(line, judged)]
         for number, seed in enumerate(sorted(floor.seed.unique()), 1):
             found.append(_line(folder, floor[floor.seed == seed], "floor", scorer, number))
-        verdict = exactness.get(cell.entry.name, "")
+        verdict = exactness.get(name, "")
         unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
-        for line, preference in found:
+        for line, judged in found:
             out.append(line | {"exactness": verdict} | unknown)
-            preferences += [preference] if preference else []
+            preferences += [judged.preference] if judged.preference else []
     preferences += _real(rows, scorer) if preferences else []
     every = pd.DataFrame(out)
     table = every[COLUMNS]
@@ -82,12 +99,17 @@ def summarise(
         _write_csv(folder / "quality.csv", every[["decoder", "hps", "fid_features", *NAMED]])
     if preferences:
         _write_csv(folder / "preference.csv", _preference_table(preferences))
+    differences = clip_differences(baselines, clip)
+    if differences.empty:
+        (folder / CLIP_PAIRS).unlink(missing_ok=True)
+    else:
+        _write_csv(folder / CLIP_PAIRS, differences)
     return table
 
 
 def _line(
     folder: Path, mine: pd.DataFrame, protocol: str, scorer: Scorer | None, floor: int = 0
-) -> tuple[dict[str, Any], PreferenceRow | None]:
+) -> tuple[dict[str, Any], _Judged]:
     """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
     ok = mine[mine.status == "ok"]
     timed = latency_rows(ok)
@@ -98,15 +120,15 @@ def _line(
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
     line["n_quality"] = len(drawn)
     line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
-    scores, preference = _quality(folder, drawn, scorer, str(line["decoder"]))
-    line |= vars(scores)
+    judged = _quality(folder, drawn, scorer, str(line["decoder"]))
+    line |= vars(judged.scores)
     # Later blocks are timed beside what quality batches have left in memory.
     alone = every_latency_row(mine)
     alone = alone[alone.block == alone.block.min()]
     memory = (alone if len(alone) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
     line["status"] = _status(mine)
-    return line, preference
+    return line, judged
 
 
 def _status(mine: pd.DataFrame) -> str:
@@ -133,16 +155,16 @@ def _latency(timed: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _baseline(rows: pd.DataFrame, cells: Sequence[Cell], cell: Cell) -> pd.DataFrame:
-    """Latency rows of the first baseline with the temperature and guidance of `cell`."""
+def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
+    """The first baseline with the temperature and guidance of `cell`."""
     for other in cells:
         same = (other.sampling.temperature, other.sampling.cfg) == (
             cell.sampling.temperature,
             cell.sampling.cfg,
         )
         if other.entry.baseline and same:
-            return rows[(rows.decoder == other.entry.name) & (rows.protocol == "latency")]
-    return rows.iloc[:0]
+            return other.entry.name
+    return None
 
 
 def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
@@ -169,19 +191,21 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _quality(
-    folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, label: str
-) -> tuple[Scores, PreferenceRow | None]:
+def _quality(folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, label: str) -> _Judged:
     """The quality figures of the images of `drawn`; empty where they cannot be had, with a log."""
     kept = drawn[drawn.image != ""]
     if scorer is None or kept.empty:
-        return Scores(), None
+        return _Judged()
     images, prompts = [folder / path for path in kept.image], _prompts(kept)
     try:
-        return scorer.score(images, prompts), scorer.preference(label, images, prompts)
+        scores = scorer.score(images, prompts)
+        preference = scorer.preference(label, images, prompts)
     except MetricError as error:
         log.warning("no quality figures for %s: %s", label, error)
-        return Scores(), None
+        return _Judged()
+    keys = zip(kept.prompt_index.astype(int), kept.seed.astype(int), strict=True)
+    clip = dict(zip(keys, scores.clip_each, strict=True)) if scores.clip_each else {}
+    return _Judged(scores, preference, clip)
 
 
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:

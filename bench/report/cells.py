@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import paired
+from bench.clip_pairs import FIGURE as CLIP_LESS
 from bench.report.model import Entry, Role, Run, Section
 
 NOISE = "≈"
@@ -79,6 +80,17 @@ def label(entry: Entry) -> str:
     return FLOOR_LABEL + seed
 
 
+def clip_difference(entry: Entry, digits: int) -> str:
+    """CLIP score less the baseline's, image by image; marked where less and more are possible."""
+    noise = entry.number(f"{CLIP_LESS}_lo") <= 0 <= entry.number(f"{CLIP_LESS}_hi")
+    return with_interval(entry, CLIP_LESS, digits, noise)
+
+
+def compares_clip(section: Section) -> bool:
+    """Whether any decoder's CLIP scores were compared with the baseline's, image by image."""
+    return any(not math.isnan(entry.number(CLIP_LESS)) for entry in section.entries)
+
+
 Column = tuple[str, Callable[[Entry], str]]
 
 
@@ -126,6 +138,8 @@ def _detail_columns(section: Section) -> list[Column]:
     def word(column: str) -> Callable[[Entry], str]:
         return lambda entry: entry.text(column) or ABSENT
 
+    digits = _digits(section, "clip")
+    less = (f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
     return [
         ("decoder", label),
         ("acceptance", word("acceptance")),
@@ -142,6 +156,7 @@ def _detail_columns(section: Section) -> list[Column]:
         ("KID", plain("kid", 5)),
         ("precision", plain("precision", 3)),
         ("recall", plain("recall", 3)),
+        *([less] if compares_clip(section) else []),
         ("peak MB", plain("peak_memory_mb", 0)),
     ]
 

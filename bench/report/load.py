@@ -9,6 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from bench.clip_pairs import COLUMNS as CLIP_COLUMNS
+from bench.clip_pairs import TABLE as CLIP_PAIRS
+from bench.clip_pairs import with_differences
 from bench.fairness import ROOFLINE, Fairness
 from bench.fairness import TABLE as FAIRNESS
 from bench.floor import floor_of
@@ -53,7 +56,8 @@ FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor")
 
 def load_run(run_dir: Path) -> Run:
     """`records.parquet` and `summary.csv` of a run folder, and what there is of roofline.csv,
-    fairness.csv and machine.json (runs that timed nothing, and older ones, lack them).
+    fairness.csv, machine.json and clip_pairs.csv (runs that timed nothing, or have no CLIP scores
+    to compare, and older ones, lack them).
 
     Raises ReportError on a missing, unreadable, empty or incomplete file.
     """
@@ -64,6 +68,8 @@ def load_run(run_dir: Path) -> Run:
     summary = _read_summary(run_dir / "summary.csv")
     records = _read_records(run_dir / "records.parquet")
     summary = _with_unsummarised(summary, records)
+    differences = _optional(run_dir / CLIP_PAIRS, tuple(CLIP_COLUMNS))
+    summary = with_differences(summary, pd.DataFrame(differences, columns=CLIP_COLUMNS))
     entries = [
         _entry({str(k): v for k, v in row.items()}, records) for row in summary.to_dict("records")
     ]
@@ -87,7 +93,7 @@ def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        words = {name: str for name in ("decoder", "reason", "note")}
+        words = {name: str for name in ("decoder", "baseline", "reason", "note")}
         table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=[""])
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} is not a readable table ({error}); {_REMEDY}") from error

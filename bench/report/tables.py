@@ -13,7 +13,16 @@ from collections.abc import Sequence
 import pandas as pd
 
 from bench.paired import counted, every_latency_row, repeats
-from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, Table, detail_tables, main_tables, number
+from bench.report.cells import (
+    ABSENT,
+    FLOOR_LABEL,
+    NOISE,
+    Table,
+    compares_clip,
+    detail_tables,
+    main_tables,
+    number,
+)
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
 from bench.study import REPLAYED
@@ -39,6 +48,13 @@ def legend(run: Run) -> list[str]:
         "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
         f"bound) or violates. {ABSENT}: not measured.",
     ]
+    if any(map(compares_clip, run.sections)):
+        lines.append(
+            "CLIP - AR (details): the decoder's CLIP score less that of AR at the same temperature "
+            "on the same prompt and seed, the mean with its interval over prompts. What prompts "
+            "differ in drops out; AR's images are the same in every row: chance in them moves all "
+            f"rows alike. {NOISE}: the interval includes 0."
+        )
     sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
     if sources:
         lines.append(
@@ -52,7 +68,7 @@ def legend(run: Run) -> list[str]:
         if section.floors and math.isnan(fid.value + clip.value):
             lines.append(f"{section.title}: no quality figures of AR, so none is marked.")
         elif math.isnan(fid.value + clip.value):
-            lines.append(f"{section.title}: no {FLOOR_LABEL}, so no quality figure is marked.")
+            lines.append(f"{section.title}: no {FLOOR_LABEL}, so neither FID nor CLIP is marked.")
         else:
             lines.append(
                 f"{section.title}: under {len(section.floors) + 1} seeds AR's "

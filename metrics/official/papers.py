@@ -71,7 +71,8 @@ class Figure:
     """One number of a table. metric: of `METRICS`; key: fid, kid, precision, recall or score; name:
     with its protocol, as tables have it; features: the part of it in brackets.
 
-    reference: how many reference images, 0 where none is used; note: what a reader must know.
+    reference: how many reference images, 0 where none is used; note: what a reader must know; each:
+    of a score, that of every image, whose mean the value is.
     """
 
     metric: str
@@ -84,6 +85,7 @@ class Figure:
     preparation: str
     weights: Weights
     note: str = ""
+    each: tuple[float, ...] = ()
 
 
 def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) -> None:
@@ -231,7 +233,7 @@ class Evaluation:
             found = clip_score(use.clip, chosen, captions, batch=self.batch, seed=self.seed)
         return Figure(
             metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
-            use.weights, use.note,
+            use.weights, use.note, tuple(found.per_image.tolist()),
         )  # fmt: skip
 
 

@@ -84,6 +84,11 @@ def test_nothing_depends_on_the_batch_or_on_files_being_a_tensor(evaluation, dra
         for a, b in zip(one, found, strict=True):
             assert (a.name, a.images) == (b.name, b.images)
             assert a.value.value == pytest.approx(b.value.value, rel=1e-4, abs=1e-4)
+            if a.key == "score":
+                assert len(a.each) == 20 and np.mean(a.each) == pytest.approx(a.value.value)
+                assert a.each == pytest.approx(b.each, rel=1e-4, abs=1e-4)
+            else:
+                assert a.each == ()
 
 
 def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluation, drawn, real):

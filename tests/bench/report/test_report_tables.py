@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 from synthetic import DECODERS, FLOOR_FID, write_run
 
+from bench.clip_pairs import COLUMNS, TABLE
 from bench.report import tables
 from bench.report.cells import detail_tables, main_tables, number, quiet
 from bench.report.load import load_run
 from bench.report.model import Entry, Role, Run
+from bench.report.page import render
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,32 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: Run) -> None
     text = quiet(section, lantern)
     assert float(text.split()[0]) == pytest.approx(seconds(ar) / seconds(lantern), abs=0.006)
     assert quiet(section, ar) == "—" and text.count(",") == 1
+
+
+def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None:
+    few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
+    folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
+    assert "CLIP - AR" not in tables.terminal(load_run(folder)), "nothing was compared"
+    lines = [
+        ("eagle2", "ar", 100, 0.0002, -0.001, 0.002),
+        ("lantern", "ar", 100, -0.0021, -0.003, -0.0012),
+    ]
+    pd.DataFrame(lines, columns=COLUMNS).to_csv(folder / TABLE, index=False)
+    run = load_run(folder)
+    sampled, greedy = detail_tables(run)
+    at = sampled.columns.index("CLIP (scenes) - AR")
+    assert {row.cells[0]: row.cells[at] for row in sampled.rows} == {
+        "ar": "—",
+        "AR reseed floor, seed 1": "—",
+        "eagle2": "0.0002 [-0.0010, 0.0020] ≈",
+        "lantern": "-0.0021 [-0.0030, -0.0012]",
+    }
+    assert not [name for name in greedy.columns if name.endswith("- AR")], "AR alone"
+    assert "CLIP - AR (details): the decoder's CLIP score less" in tables.terminal(run)
+    assert r"| CLIP (scenes) - AR |" in tables.markdown(run)
+    assert "-0.0021 [-0.0030, -0.0012]" in render(run, [], [])
+    written = pd.read_csv(io.StringIO(tables.csv(run))).set_index("decoder")
+    assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
 def test_floor_has_its_own_row(run: Run) -> None:

@@ -1,0 +1,97 @@
+"""CLIP scores beside the baseline's: what is paired with what, from a study to clip_pairs.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from bench.clip_pairs import TABLE, clip_differences
+from bench.prompts import Prompt
+from bench.quality import ScenesScorer, Scores
+from bench.runner import RunResult, run_study
+from bench.summary import summarise
+from metrics.errors import MetricError
+from metrics.stats import bootstrap_mean
+
+GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
+ALONE, FAST = GREEDY.format("fake_ar", "greedy"), GREEDY.format("fake_spec", "fast_greedy")
+DECODERS = f"decoders=[fake_ar,fake_spec,{ALONE},{FAST}]"
+
+
+def expected(image: Path) -> float:
+    """A made-up score: its prompt's own, and what the decoder does to it. Greedy: 50 more."""
+    prompt, decoder = int(image.stem.split("-")[2]), image.parent.name
+    offset = {"fake_spec": -1.0 - prompt % 2, "greedy": 50.0, "fast_greedy": 50.5}
+    return 10.0 * prompt + offset.get(decoder.rpartition("-")[0], 0.0)
+
+
+class ScorerByName:
+    """Scores by the files' names."""
+
+    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
+        if len(images) < 2:
+            raise MetricError("too few images")
+        each = [expected(image) for image in images]
+        return Scores(clip=sum(each) / len(each), clip_each=tuple(each))
+
+    def preference(self, name: str, images: Sequence[Path], prompts: Sequence[Prompt]) -> None:
+        return None
+
+    def real(self, prompts: Sequence[Prompt]) -> None:
+        return None
+
+
+def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
+    """clip_pairs.csv of a run with these rows, by decoder."""
+    scorer = ScorerByName()
+    summarise(result.path, rows, result.cells, scorer=scorer, exactness={})  # type: ignore[arg-type]
+    return pd.read_csv(result.path / TABLE).set_index("decoder")
+
+
+def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_study) -> None:
+    result = run_study(fake_study("latency.prompts=0", DECODERS))
+    found = compared(result, result.rows)
+    assert found.baseline.to_dict() == {"fake_spec": "fake_ar", "fast_greedy": "greedy"}
+    mean = bootstrap_mean([-1.0 - prompt % 2 for prompt in range(6)])
+    line = found.loc["fake_spec"]
+    assert (line.images, line.clip_less_baseline) == (6, pytest.approx(-1.5))
+    assert (line.clip_less_baseline_lo, line.clip_less_baseline_hi) == (mean.lo, mean.hi)
+    assert found.clip_less_baseline["fast_greedy"] == pytest.approx(0.5)
+    columns = (result.path / "summary.csv").read_text().splitlines()[0]
+    assert "less" not in columns and "each" not in columns, "the summary keeps its columns"
+
+
+def test_failed_images_are_left_out_on_both_sides(fake_study) -> None:
+    result = run_study(fake_study("latency.prompts=0", DECODERS))
+    rows = result.rows.copy()
+    drawn = rows.protocol == "quality"
+    lost = drawn & (
+        ((rows.decoder == "fake_spec") & (rows.prompt_index == 0))
+        | ((rows.decoder == "fake_ar") & (rows.prompt_index == 2))
+        | ((rows.decoder == "greedy") & (rows.prompt_index > 0))  # one image is left
+    )
+    rows.loc[lost, "status"], rows.loc[lost, "image"] = "failed", ""
+    found = compared(result, rows)
+    assert list(found.index) == ["fake_spec"] and found.images["fake_spec"] == 4
+    assert found.clip_less_baseline["fake_spec"] == pytest.approx(-(2 + 2 + 1 + 2) / 4)
+
+
+def test_without_ar_there_is_no_table_and_an_old_one_goes(fake_study) -> None:
+    result = run_study(fake_study("latency.prompts=0", "decoders=[fake_spec]"))
+    (result.path / TABLE).write_text("of another time")
+    with pytest.raises(FileNotFoundError):
+        compared(result, result.rows)
+    assert clip_differences({"a": None, "b": "gone"}, {"a": {(0, 0): 1.0}, "b": {}}).empty
+
+
+def test_the_scenes_scorer_gives_the_score_of_every_image(tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (6, 3, 64, 64), generator=torch.Generator().manual_seed(0))
+    prompts = [Prompt(str(i), "a red circle on a white background") for i in range(6)]
+    scorer = ScenesScorer("cpu", 8, str(tmp_path))
+    found = scorer.score(images.to(torch.uint8), prompts)
+    assert len(found.clip_each) == 6 and len(set(found.clip_each)) == 6
+    assert sum(found.clip_each) / 6 == pytest.approx(found.clip)
