@@ -58,6 +58,11 @@ class Entry:
         return self.text("exactness") == REPLAYED
 
     @property
+    def exact(self) -> bool:
+        """True where the gate found its output to have the target's own distribution."""
+        return self.text("exactness") == "exact"
+
+    @property
     def loop(self) -> str:
         """The decoding loop in its own words; "" without rows."""
         return as_text(self.records["loop"].iloc[0]) if len(self.records) else ""

@@ -167,14 +167,35 @@ def test_speed_is_drawn_against_quality_with_both_intervals(
 def test_the_front_takes_no_noise_for_quality(
     tmp_path: Path, quality: Quality, floor: bool
 ) -> None:
-    """eagle1 is slower than AR and better by noise; the other two are faster and worse."""
-    eagle1 = replace(DECODERS[2], seconds=2.6)
+    """One is slower than AR and better by noise; the other two are faster and worse."""
+    eagle1 = replace(DECODERS[2], seconds=2.6, verdict="bounded (TV 0.0100)")
     few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
     run = load_run(write_run(tmp_path, few, prompts=2, images=False, floor=floor))
     (line,) = [x for x in draw(run, quality).figure.axes[0].lines if x.get_linestyle() == "--"]
     ar, better, *worse = (e.number(quality.column) for e in run.sections[0].decoders)
     assert (better - ar) * quality.sign > 0
     assert list(line.get_xdata()) == ([ar, *worse] if floor else [better, ar, *worse])
+
+
+@pytest.mark.parametrize("quality", [FID, CLIP])
+@pytest.mark.parametrize(("fid", "clip"), [(17.0, 0.35), (30.0, 0.25)])
+@pytest.mark.parametrize("floor", [True, False])
+def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
+    tmp_path: Path, quality: Quality, fid: float, clip: float, floor: bool
+) -> None:
+    """One is slower than AR, one faster: by far the best images, or the worst, change nothing. A
+    relaxed one between the best and AR is no better than AR, so being slower it has no place."""
+    lucky = replace(DECODERS[6], name="lucky", seconds=2.9, fid=18.0, clip=0.34)
+    slow = replace(DECODERS[1], seconds=2.6, fid=fid, clip=clip)
+    fast = replace(DECODERS[3], seconds=1.5, fid=fid, clip=clip)
+    better = [lucky] if fid < 18 else []
+    few = (DECODERS[0], slow, fast, DECODERS[4], *better)
+    run = load_run(write_run(tmp_path, few, prompts=2, images=False, floor=floor))
+    plot = draw(run, quality)
+    (line,) = [x for x in plot.figure.axes[0].lines if x.get_linestyle() == "--"]
+    speedups = [e.number("speedup") for e in run.sections[0].decoders]
+    assert list(line.get_ydata()) == speedups[2:4], "not AR either: the fast one equals it"
+    assert "exact decoder" in plot.caption
 
 
 def test_pareto_front_keeps_the_undominated() -> None:
