@@ -201,8 +201,8 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
     """One row a figure; every row says what it was made with."""
     import torch
 
+    from bench.measure.clock import now
     from bench.measure.device import provenance
-    from bench.rows import now
     from decoders.models.weights import sha256_of
 
     made = provenance(torch.device(device))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import StudyConfig
+from bench.measure.clock import now
 from bench.measure.device import Provenance
 from bench.records import write_atomically
-from bench.rows import now
 from metrics.stats import Interval
 
 DASH = "—"

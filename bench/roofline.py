@@ -6,7 +6,8 @@ drafter call (seconds_draft / drafter_calls; growing the tree is part of it), th
 machine (`bench.measure.roofline`), and the share of a speculative step that acceptance, commit and
 bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
 parts not apart: then there is the whole step alone, which for AR is the AR step. Times are medians
-over images. The machine is measured once a run, after the rows.
+over images. The machine is measured before, between and after the timed images (`bench.measure.
+moments`), or here where it was not.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import pandas as pd
 import torch
 
 from bench.fairness import ROOFLINE
-from bench.measure.machine import measure_rates
-from bench.measure.rates import MACHINE, MachineRates, read_rates, save_rates
+from bench.measure.moments import watch_of
+from bench.measure.rates import MachineRates
 from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
 from bench.outcome import Failure, attempt
 from bench.paired import latency_rows
@@ -73,7 +74,9 @@ def roofline(
     if timed.empty:
         return None
     target = target_net(model)
-    rates = None if isinstance(target, Unknown) else rates_of(folder, model, target, timed)
+    first = timed.iloc[0]
+    watch = watch_of(folder, model, str(first["gpu"] or first["cpu"]))
+    rates = None if watch is None else watch.known() or watch.look()
     lines = []
     for cell in cells:
         mine = timed[timed.decoder == cell.entry.name]
@@ -83,19 +86,6 @@ def roofline(
     text = table.to_csv(index=False).encode()
     write_atomically(folder / ROOFLINE, lambda file: file.write(text))
     return table
-
-
-def rates_of(folder: Path, model: ImageModel, target: Net, timed: pd.DataFrame) -> MachineRates:
-    """The rates in machine.json, measured now where they are not those of this run."""
-    first = timed.iloc[0]
-    name = str(first["gpu"] or first["cpu"])
-    found = read_rates(folder / MACHINE)
-    dtype, weights = str(model.dtype).removeprefix("torch."), target.weights_bytes
-    if found and found.fits(str(model.device), name, dtype, torch.get_num_threads(), weights):
-        return found
-    rates = measure_rates(model.device, model.dtype, weights, name)
-    save_rates(rates, folder / MACHINE)
-    return rates
 
 
 def needs_of(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net | Unknown) -> Needs:

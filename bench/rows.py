@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from bench.config import StudyConfig, digest
@@ -75,11 +74,6 @@ class Context:
         """The row of an image that did not come to be."""
         state = {"status": "failed", "error": error, "started_at": started}
         return {**self.identity(batch, index), **empty_measures(), **state}
-
-
-def now() -> str:
-    """The time as ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import logging
 from collections import Counter
@@ -29,13 +30,14 @@ from bench.config import BackendConfig, StudyConfig
 from bench.console import progress
 from bench.errors import ConfigError
 from bench.folder import RunFolder, check_space, open_folder
-from bench.measure.clock import Clock
+from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.memory import meter_of
+from bench.measure.moments import moments_of, watch_of
 from bench.outcome import Failure, Outcome, attempt, decode
 from bench.plugins import call
 from bench.prompts import Prompt, PromptSet
-from bench.rows import Context, measured, now
+from bench.rows import Context, measured
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
@@ -212,6 +214,7 @@ class Run:
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.clock, self.meter = Clock(model.device), meter_of(model)
+        self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
         self.decoders = {cell.key: self._build(cell) for cell in every}
         self.warm: set[str] = set()  # cells that were warmed up until stable
         self.context = Context(config, model, made, prompts, self._labels(every))
@@ -263,9 +266,15 @@ class Run:
         if not left:
             return
         ahead = Counter(call_of(b) for part in todo for b in part)
+        timed = [part for part in todo if part and part[0].protocol == "latency"]
+        # Measuring takes memory: where the peak cannot be reset, it comes after all images.
+        looks = moments_of(len(timed)) if self.meter.exact else set()
+        rounds = itertools.count()
         with progress(total, self.config.name, total - left) as bar:
             for part in filter(None, todo):
                 if part[0].protocol == "latency":
+                    if next(rounds) in looks:
+                        self._look(bar)
                     self._warm_up(part, bar)
                 gc.collect()
                 gc.freeze()  # what the warm-up has left to stay
@@ -276,6 +285,14 @@ class Run:
                     ahead[call_of(batch)] -= 1
                     if not ahead[call_of(batch)]:
                         self._release(batch)
+            if timed:
+                self._look(bar)
+
+    def _look(self, bar: Any) -> None:
+        """Measures the machine, where anything asks for its rates."""
+        if self.watch is not None:
+            bar.set_postfix_str("measuring the machine")
+            log.info("the machine: %s", self.watch.look())
 
     def _release(self, batch: Batch) -> None:
         """Drops what the backend prepared for calls that do not come again: a recorded step keeps

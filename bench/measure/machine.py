@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.measure.rates import MachineRates
+from bench.measure.clock import now
+from bench.measure.rates import MachineRates, Moment
 
 MIB = 2**20
 LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the weights' array at least
@@ -39,20 +40,24 @@ GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
 
 @torch.inference_mode()
 def measure_rates(
-    device: torch.device, dtype: torch.dtype, weights_bytes: int, name: str
+    device: torch.device, dtype: torch.dtype, weights_bytes: int, name: str, budget: float = BUDGET
 ) -> MachineRates:
     """Measures the device with the threads that torch is set to; under three seconds on a CPU.
 
-    weights_bytes: what a forward of the model reads. name: of the processor or GPU.
+    weights_bytes: what a forward of the model reads. name: of the processor or GPU. budget: seconds
+    that a kernel is repeated for.
     """
     began = time.perf_counter()
     large = _large(device)
     array = torch.ones(large // 4, device=device)
-    big_rate, big_spread = _reading(array, device)
+    big_rate, big_spread = _reading(array, device, budget)
     own = min(max(weights_bytes, SMALL), large) // 8 * 8
-    rate, spread = (big_rate, big_spread) if own == large else _reading(array[: own // 4], device)
+    rate, spread = big_rate, big_spread
+    if own != large:
+        rate, spread = _reading(array[: own // 4], device, budget)
     del array
-    operations, product_spread = _products(device, dtype)
+    operations, product_spread = _products(device, dtype, budget)
+    least_steady = max(big_spread, spread, product_spread)
     return MachineRates(
         device=str(device),
         name=name,
@@ -63,8 +68,9 @@ def measure_rates(
         weights_bytes=weights_bytes,
         weights_bytes_per_s=rate,
         operations_per_s=operations,
-        spread=max(big_spread, spread, product_spread),
+        spread=least_steady,
         seconds=time.perf_counter() - began,
+        moments=(Moment(now(), big_rate, rate, operations, least_steady),),
     )
 
 
@@ -90,14 +96,14 @@ def _last_cache() -> int:
     return max(sizes)
 
 
-def _reading(array: Tensor, device: torch.device) -> tuple[float, float]:
+def _reading(array: Tensor, device: torch.device, budget: float) -> tuple[float, float]:
     """(bytes a second, spread) of reading a float32 array: the fastest of three reductions."""
     words = array.view(torch.int64)
     kernels: tuple[Callable[[], Any], ...] = (words.sum, array.sum, array.amax)
-    return _best(kernels, [array.nbytes] * len(kernels), device)
+    return _best(kernels, [array.nbytes] * len(kernels), device, budget)
 
 
-def _products(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+def _products(device: torch.device, dtype: torch.dtype, budget: float) -> tuple[float, float]:
     """(operations a second, spread) of the fastest of several large matrix products."""
     shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
     kernels: list[Callable[[], Any]] = []
@@ -105,27 +111,33 @@ def _products(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
         x = torch.randn(rows, inputs, device=device).to(dtype)
         weight = torch.randn(outputs, inputs, device=device).to(dtype)
         kernels.append(lambda x=x, weight=weight: F.linear(x, weight))  # type: ignore[misc]
-    return _best(tuple(kernels), [2 * m * k * n for m, k, n in shapes], device)
+    return _best(tuple(kernels), [2 * m * k * n for m, k, n in shapes], device, budget)
 
 
 def _best(
-    kernels: tuple[Callable[[], Any], ...], amounts: list[int], device: torch.device
+    kernels: tuple[Callable[[], Any], ...],
+    amounts: list[int],
+    device: torch.device,
+    budget: float,
 ) -> tuple[float, float]:
     """The highest rate of any kernel and repeat, and the spread of that kernel's repeats."""
     found = []
     for kernel, amount in zip(kernels, amounts, strict=True):
-        seconds = gpu_seconds(kernel) if device.type == "cuda" else _host_seconds(kernel, device)
+        if device.type == "cuda":
+            seconds = gpu_seconds(kernel, budget)
+        else:
+            seconds = _host_seconds(kernel, device, budget)
         best = min(seconds)
         found.append((amount / best, statistics.median(seconds) / best - 1))
     return max(found)
 
 
-def _host_seconds(kernel: Callable[[], Any], device: torch.device) -> list[float]:
+def _host_seconds(kernel: Callable[[], Any], device: torch.device, budget: float) -> list[float]:
     """Seconds of each repeat by the wall clock, the device's queue emptied on both sides."""
     _wait(device)
     kernel()
     seconds: list[float] = []
-    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < BUDGET):
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < budget):
         _wait(device)
         began = time.perf_counter()
         kernel()
@@ -139,7 +151,7 @@ def _wait(device: torch.device) -> None:
         getattr(torch, device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
 
 
-def gpu_seconds(kernel: Callable[[], Any]) -> list[float]:
+def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float]:
     """Seconds of one call by CUDA events; several calls are replayed as one graph, so that no
     launch is in them."""
     kernel()
@@ -150,7 +162,7 @@ def gpu_seconds(kernel: Callable[[], Any]) -> list[float]:
             kernel()
     graph.replay()
     seconds: list[float] = []
-    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) * GRAPHED < BUDGET):
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) * GRAPHED < budget):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()

@@ -119,7 +119,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(fake_study, mo
         "cpu", result.rows.cpu.iloc[0], "float32", 1, 2**28,
         measured.ar_bytes / (measured.ar_ms / 2e3), int(1e9), 1.0, 1e15, 0.0, 1.0,
     )  # fmt: skip
-    monkeypatch.setattr("bench.roofline.rates_of", lambda *_: rates)
+    monkeypatch.setattr("bench.measure.moments.Watch.known", lambda _: rates)
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
         planted = result.rows.copy()
         ar = planted.decoder == "ar"

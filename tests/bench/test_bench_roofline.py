@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-import bench.roofline as of_a_run
 from bench.finish import finish
+from bench.measure import moments
 from bench.measure.machine import measure_rates
-from bench.measure.rates import MachineRates, read_rates, save_rates
+from bench.measure.moments import moments_of
+from bench.measure.rates import MachineRates, Moment, read_rates, save_rates
 from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
 from bench.roofline import drafted_on, roofline
 from bench.runner import run_study
@@ -167,6 +168,82 @@ def test_rates_are_kept_and_known_again(tmp_path: Path):
     assert read_rates(tmp_path / "nowhere") is None
 
 
+def at(weights: float, large: float, operations: float, spread: float) -> MachineRates:
+    moment = Moment("2026-01-01T00:00:00+00:00", large, weights, operations, spread)
+    return dataclasses.replace(
+        RATES, large_bytes_per_s=large, weights_bytes_per_s=weights, operations_per_s=operations,
+        spread=spread, moments=(moment,),
+    )  # fmt: skip
+
+
+def test_of_several_moments_the_best_rates_count(tmp_path: Path):
+    busy, quiet = at(20e9, 9e9, 120e9, 0.4), at(40e9, 10e9, 100e9, 0.05)
+    busier = at(10e9, 8e9, 80e9, 0.9)
+    best = busy.joined(quiet).joined(busier)
+    assert (best.weights_bytes_per_s, best.large_bytes_per_s) == (40e9, 10e9)
+    assert best.operations_per_s == 120e9 and best.bytes_per_s == 40e9
+    assert best.spread == 0.4, "of the moments that the rates are of, not of the busiest"
+    assert best.apart == pytest.approx(0.75) and len(best.moments) == 3
+    assert "each the best of 3 moments, the slowest 75% lower" in str(best)
+    assert "moments" not in str(quiet) and quiet.apart == 0
+    save_rates(best, tmp_path / "machine.json")
+    assert read_rates(tmp_path / "machine.json") == best
+
+
+def test_an_older_machine_json_is_one_moment(tmp_path: Path):
+    path = tmp_path / "machine.json"
+    save_rates(RATES, path)
+    plain = json.loads(path.read_text())
+    del plain["moments"]
+    path.write_text(json.dumps(plain))
+    found = read_rates(path)
+    assert found == RATES and found is not None
+    slower = at(30e9, 5e9, 90e9, 0.1)
+    assert found.joined(slower).weights_bytes_per_s == RATES.weights_bytes_per_s
+    assert (
+        found.joined(slower).apart == pytest.approx(0.5) and len(found.joined(slower).moments) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "before"),
+    [(0, set()), (1, {0}), (2, {0, 1}), (4, {0, 1, 2, 3}), (12, {0, 3, 6, 9})],
+)
+def test_moments_are_spread_over_the_timed_parts(parts, before):
+    assert moments_of(parts) == before
+
+
+def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
+    fake_study, monkeypatch
+):
+    seen = []
+
+    def measured(device, dtype, weights, name, budget) -> MachineRates:
+        seen.append(len(list(folder.glob("rows/ar-*/latency-*"))))
+        best = 9 if len(seen) == 2 else 3
+        rates = at(best * 1e9, 1e9, 1e9, 0.1)
+        return dataclasses.replace(
+            rates, dtype="float32", weights_bytes=weights, name=name, device=str(device), threads=1
+        )
+
+    monkeypatch.setattr(moments, "measure_rates", measured)
+    config = fake_study(*REAL, "latency.blocks=2")
+    folder = Path(config.run_dir)
+    result = run_study(config)
+    assert seen == [0, 1, 2], "before each block, and after the last"
+    rates = read_rates(folder / "machine.json")
+    assert rates is not None and rates.weights_bytes_per_s == 9e9 and len(rates.moments) == 3
+    run_study(config)
+    assert len(seen) == 3, "nothing was timed again"
+    next(folder.glob("rows/ar-*/latency-*")).unlink()
+    result = run_study(config)
+    assert len(seen) == 5, "a session that times something measures too"
+    finish(config, result)
+    assert len(seen) == 5 and read_rates(folder / "machine.json").weights_bytes_per_s == 9e9
+    fair = pd.read_csv(folder / "roofline.csv")
+    assert (fair.bytes_per_s == 9e9).all(), "the best of all sessions"
+
+
 def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, monkeypatch):
     config = fake_study(*REAL)
     result = run_study(config)
@@ -193,7 +270,7 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     def again(*_: object) -> MachineRates:
         raise AssertionError("the machine was measured a second time")
 
-    monkeypatch.setattr(of_a_run, "measure_rates", again)
+    monkeypatch.setattr(moments, "measure_rates", again)
     finish(config, result)
     after = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     assert after.loc["ar"].ar_floor_ms == ar.ar_floor_ms
