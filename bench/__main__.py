@@ -2,7 +2,7 @@
 
 Why so thin: --help must answer in under a second, so nothing heavy (torch, Hydra, pandas) is
 imported before a command runs. Errors that a user can act on are shown as one message, exit status
-2; interrupted runs say that they can be resumed, exit status 130.
+2; interrupted runs say how far they came and that they can be resumed, exit status 130.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from bench.console import complain, say
-from bench.errors import BenchError, unknown
+from bench.errors import BenchError, Interrupted, unknown
 
 COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
@@ -80,8 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     try:
         return _command(name)(rest)
-    except KeyboardInterrupt:
-        complain("\ninterrupted; what was recorded is safe, the same command resumes")
+    except KeyboardInterrupt as stop:
+        known = "interrupted; what was recorded is safe, the same command resumes"
+        complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
         return INTERRUPTED
     except _ours() as error:
         complain(f"error: {error}")

@@ -23,13 +23,16 @@ def cmd_run(words: Sequence[str]) -> int:
     """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
     from bench.compose import compose_study
     from bench.finish import finish, scorer_of
+    from bench.partial import clear, interruptible
     from bench.report.load import load_run
     from bench.runner import run_study
 
     config = compose_study(words)
-    scorer = scorer_of(config)
-    result = run_study(config)
-    summary = finish(config, result, scorer)
+    with interruptible(config, words):
+        scorer = scorer_of(config)
+        result = run_study(config)
+        summary = finish(config, result, scorer)
+    clear(result.path)
     if config.report:
         _report(load_run(result.path))
     else:
@@ -41,16 +44,23 @@ def cmd_run(words: Sequence[str]) -> int:
 
 
 def cmd_report(words: Sequence[str]) -> int:
-    """Table, plots and page from the records that are there."""
+    """Table, plots and page from the records that are there; of an unfinished run too, which the
+    title then says."""
     from bench.compose import compose_study
     from bench.fairness import judge_folder
+    from bench.partial import gather
     from bench.report.load import load_run
 
     config = compose_study(words)
     folder = Path(config.run_dir)
-    run = load_run(folder)  # refuses what cannot be reported before anything is written there
-    found = judge_folder(folder, run.records, config.baselines, config.fairness.factor)
-    _report(replace(run, fairness={f.decoder: f for f in found}))
+    part = gather(config)
+    # Refuses what cannot be reported before anything is written there.
+    run = load_run(folder if part is None else part.folder)
+    found = judge_folder(run.folder, run.records, config.baselines, config.fairness.factor)
+    run = replace(run, folder=folder, fairness={f.decoder: f for f in found})
+    if part is not None:
+        run = replace(run, study=f"{run.study} ({part.title})")
+    _report(run)
     return 0
 
 

@@ -6,7 +6,9 @@ Why: library code stays silent (house rule 9), so that a study can run in a note
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,24 @@ def warnings_once() -> Iterator[None]:
     finally:
         for handler, once in filters:
             handler.removeFilter(once)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM, which batch systems and `kill` send, raises KeyboardInterrupt like Ctrl-C. Python
+    allows that in the main thread alone; elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

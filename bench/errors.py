@@ -30,6 +30,11 @@ class DiskFullError(BenchError):
     """No space left. Everything recorded so far is intact; a rerun resumes."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted: says how far it came and how to go on. No BenchError, as nothing that
+    handles errors may take it for one."""
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The `count` known names that resemble `name` most, best first (possibly none)."""
     return difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)

@@ -1,6 +1,7 @@
 """The folder of a run: results/runs/<study>/, its guard, its rows and images.
 
-    study.json                                       schema version, configuration and its hash
+    study.json                                       schema version, configuration and its hash,
+                                                     how many rows there will be
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
     images/<cell>/<the same stem>.png
     records.parquet, summary.csv, report/            made from the rows at the end
@@ -39,6 +40,11 @@ class RunFolder:
 
     path: Path
     tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
+
+    def expect(self, rows: int) -> None:
+        """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
+        study = read_identity(self.path) | {"rows": rows}
+        _write_identity(self.path, study)
 
     def row_path(self, cell: str, stem: str) -> Path:
         return self.path / "rows" / cell / f"{stem}.parquet"
@@ -132,14 +138,13 @@ def open_folder(
             ) from error
         _sweep(path)
         if not begun:  # a run that stopped before its first row binds nobody
-            text = json.dumps(identity, indent=1, sort_keys=True).encode()
-            records.write_atomically(study, lambda file: file.write(text))
+            _write_identity(path, identity)
         yield RunFolder(path)
 
 
 def read_identity(path: Path) -> dict[str, Any]:
-    """study.json of a run: schema_version, config_hash, config, machine. Raises FolderError where
-    there is none, or another kind of file."""
+    """study.json of a run: schema_version, config_hash, config, machine; rows where the run came
+    to know how many. Raises FolderError where there is none, or another kind of file."""
     study = path / "study.json"
     try:
         found = json.loads(study.read_text(encoding="utf-8"))
@@ -152,6 +157,11 @@ def read_identity(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not {"config_hash", "config", "machine"} <= set(found):
         raise FolderError(f"{study} is no study.json of a run; choose another run_dir=")
     return found
+
+
+def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
+    text = json.dumps(identity, indent=1, sort_keys=True).encode()
+    records.write_atomically(path / "study.json", lambda file: file.write(text))
 
 
 def check_space(path: Path, rows: int, pictures: int) -> None:
@@ -174,12 +184,8 @@ def _sweep(path: Path) -> None:
 
 def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where `found` (study.json) is not what this run would write."""
-    if found.get("schema_version") != wanted["schema_version"]:
-        raise FolderError(
-            f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
-            f"{wanted['schema_version']}; {_advice(path)}"
-        )
-    require_configuration(path, found, wanted)
+    require_schema(path, found)
+    require_configuration(path, found, wanted["config_hash"], wanted["config"])
     if found.get("machine") != wanted["machine"]:
         shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
         raise FolderError(
@@ -188,11 +194,21 @@ def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
         )
 
 
-def require_configuration(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises FolderError where `found` (study.json) is of another configuration than `wanted`
-    (config_hash and config)."""
-    if found.get("config_hash") != wanted["config_hash"]:
-        shown = differences(found.get("config", {}), wanted["config"])
+def require_schema(path: Path, found: Mapping[str, Any]) -> None:
+    """Raises FolderError where `found` (study.json) is of rows of another schema version."""
+    if found.get("schema_version") != records.SCHEMA_VERSION:
+        raise FolderError(
+            f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
+            f"{records.SCHEMA_VERSION}. {_advice(path)}"
+        )
+
+
+def require_configuration(
+    path: Path, found: Mapping[str, Any], config_hash: str, config: Mapping[str, Any]
+) -> None:
+    """Raises FolderError where `found` (study.json) is of another configuration."""
+    if found.get("config_hash") != config_hash:
+        shown = differences(found.get("config", {}), config)
         raise FolderError(
             f"{path} holds another configuration: {shown}. {_advice(path)}, or ask for the "
             "settings that are there to go on with it"

@@ -82,6 +82,7 @@ def run_study(config: StudyConfig) -> RunResult:
         latency = study.latency_batches(config, every)
         quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
         keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
+        folder.expect(len(keys))
         folder.load(keys, config.retry_failed)
         left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
         pictures = sum(run.draws(b) for b in left if not b.repeat)  # an image has one

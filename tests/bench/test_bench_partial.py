@@ -1,0 +1,121 @@
+"""An interrupted run says how far it came, and what is there can be looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.__main__ import main
+from bench.console import terminable
+from bench.errors import FolderError, Interrupted
+from bench.partial import FOLDER, cells_of, gather, interruptible, progress_of, told
+from bench.runner import run_study
+from tests.bench import fakes
+
+
+@pytest.fixture
+def stopped(tmp_path: Path):
+    """Words of a study that is interrupted at its fourth prompt as long as the flag is there."""
+    flag = tmp_path / "interrupt"
+    flag.touch()
+
+    def words(at: str = "number 3", *more: str) -> list[str]:
+        mine = "{decoder: fake_spec, overrides: ['loop.kill_at=" + at + "']}"
+        return [
+            fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}",
+            f"decoders=[fake_ar,{mine}]", f"loop.flag={flag}", "report=true", *more,
+        ]  # fmt: skip
+
+    return words, flag, tmp_path / "run"
+
+
+def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped, capsys):
+    words, flag, folder = stopped
+    assert main(["run", *words()]) == 130
+    said = capsys.readouterr().err
+    done = len(list(folder.glob("rows/*/*.parquet")))
+    assert 0 < done < 26
+    assert f"interrupted: {done} of 26 images are recorded in {folder}" in said
+    assert "same command resumes" in said and "python -m bench report 'hydra.searchpath=" in said
+    command = said.partition("table of what is there: python -m bench report ")[2].splitlines()[0]
+    assert "'decoders=[fake_ar,{decoder:" in command, "quoted for a shell"
+
+    assert main(["report", *words()]) == 0
+    shown = capsys.readouterr().out
+    assert f"fake (partial: {done} of 26 images)" in shown
+    for name in ("table.txt", "table.md", "table.tex", "index.html"):
+        assert "partial: " in (folder / "report" / name).read_text().replace("\\", "")
+    table = pd.read_csv(folder / "report" / "table.csv").set_index("decoder")
+    assert (table.status == "partial").all() and (table.n_latency == 3).all()
+    assert not (folder / "records.parquet").exists(), "nothing takes it for a finished run"
+    assert not (folder / "summary.csv").exists()
+
+    flag.unlink()
+    assert main(["run", *words()]) == 0
+    assert "partial" not in capsys.readouterr().out and not (folder / FOLDER).exists()
+    assert main(["report", *words()]) == 0
+    assert "partial" not in capsys.readouterr().out and not (folder / FOLDER).exists()
+    assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
+
+
+def test_a_partial_table_of_several_rounds_counts_every_time(stopped, capsys):
+    words, _, folder = stopped
+    assert main(["run", *words("number 2", "latency.repeats=3")]) == 130
+    done = len(list(folder.glob("rows/*/*.parquet")))
+    assert f"{done} of 42 images (one timed several times is counted" in capsys.readouterr().err
+    assert main(["report", *words("number 2", "latency.repeats=3")]) == 0
+    assert "counted each time)" in capsys.readouterr().out
+
+
+def test_decoders_without_an_image_are_named(fake_study):
+    config = fake_study("quality.images=0", "decoders=[fake_ar,fake_spec]")
+    rows = run_study(config).rows
+    assert [c.entry.name for c in cells_of(config, rows)] == ["fake_ar", "fake_spec"]
+    for path in Path(config.run_dir).glob("rows/fake_spec-*/*"):
+        path.unlink()
+    found = gather(config)
+    assert found is not None
+    assert found.title == "partial: 4 of 8 images; none yet of fake_spec"
+
+
+def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
+    config = fake_study("quality.images=0")
+    assert gather(config) is None and not progress_of(config).rows
+    run_study(config)
+    with pytest.raises(FolderError, match=r"latency.prompts: 4 in the folder, 3 asked for"):
+        gather(fake_study("quality.images=0", "latency.prompts=3"))
+    assert not (Path(config.run_dir) / FOLDER).exists()
+
+
+def test_what_is_said_before_the_first_image_and_after_the_last(fake_study):
+    config = fake_study("quality.images=0")
+    assert "before the first image" in told(config, [])
+    run_study(config)
+    assert "12 of 12 images are recorded" in told(config, ["study=fake"])
+    assert "verdicts, quality figures, report" in told(config, ["study=fake"])
+
+
+def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(Interrupted, match="before the first image"),
+        interruptible(fake_study(), ["study=fake"]),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    assert signal.getsignal(signal.SIGTERM) is before
+    ran = []
+
+    def elsewhere() -> None:
+        with terminable():
+            ran.append(True)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert ran, "another thread cannot set a handler, and needs none"
