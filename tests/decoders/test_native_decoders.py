@@ -22,6 +22,7 @@ from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.native_cases import needs_kernel, network
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 EARLY = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
 CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
 LANTERN = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "delta": 0.4})

@@ -20,7 +20,7 @@ from decoders.trees.static import Static
 from decoders.verification import ancestry
 from tests.decoders.native_cases import needs_kernel
 
-pytestmark = needs_kernel
+pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]
 VOCAB = 50  # no multiple of a panel
 TREES = {
     "chain": Chain(depth=4),

@@ -20,7 +20,10 @@ from decoders.models import native
 from decoders.models.small import random_model
 from decoders.verification import test_children as judged_by_tensors
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.usefixtures("two_threads"),
+]
 FIELDS = ("accept", "strict", "moved", "bound", "residual")
 CPU = torch.device("cpu")
 VOCAB = 70

@@ -21,7 +21,7 @@ from decoders.trees.static import Static
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_decoders import model_of
 
-pytestmark = needs_kernel
+pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]
 SAMPLING = Sampling(cfg=2.0)
 
 

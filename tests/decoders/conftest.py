@@ -1,0 +1,17 @@
+"""Shared by the tests of the decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.decoders.native_cases import threads
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """So that a test of the CPU kernel runs the code in which threads share the work, whatever
+    number the process began with or an earlier test left behind."""
+    with threads(2):
+        yield
