@@ -130,6 +130,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(fake_study, mo
         assert found["eagle2"].factor == pytest.approx(2 * slower)
 
 
+@pytest.mark.alone
 def test_a_finished_run_is_judged_again_under_another_limit(fake_study, capsys, monkeypatch):
     config = fake_study(*REAL)
     result = run_study(config)

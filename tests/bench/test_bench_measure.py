@@ -16,6 +16,7 @@ from bench.measure.memory import MemoryMeter
 from bench.warmup import warm_up
 
 
+@pytest.mark.alone
 def test_the_clock_times_a_region_and_forgets_a_failed_one():
     clock = Clock(torch.device("cpu"))
     with clock.time("nap"):

@@ -302,6 +302,7 @@ def test_the_assumed_speeds_are_those_of_the_committed_batches(run, speed):
         assert 0.45 < seconds * row.images_s < 2, (row.decoder, row.batch)
 
 
+@pytest.mark.alone
 def test_an_earlier_run_gives_the_seconds(fake_study):
     words = "loop.seconds=0.02", "decoders=[fake_ar]", "quality.floor=false"
     config = fake_study(*words)

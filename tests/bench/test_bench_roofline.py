@@ -134,6 +134,7 @@ def test_codes_that_a_tree_drafts_on_from_are_counted(model, path, settings, exp
     assert drafted_on(PartSpec(path, settings), model, Sampling()) == expected
 
 
+@pytest.mark.alone
 def test_the_machine_is_measured_in_seconds_and_no_faster_than_it_is():
     began = time.perf_counter()
     rates = measure_rates(CPU, torch.float32, 2_000_000, "here")
@@ -244,6 +245,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     assert (fair.bytes_per_s == 9e9).all(), "the best of all sessions"
 
 
+@pytest.mark.alone
 def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, monkeypatch):
     config = fake_study(*REAL)
     result = run_study(config)

@@ -27,6 +27,7 @@ from tests.bench import fakes
 from tests.decoders.native_cases import needs_kernel
 
 
+@pytest.mark.alone
 def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() -> None:
     model = random_model(vocab=64, grid=4, width=64, layers=3)
     with torch.inference_mode():
@@ -69,6 +70,7 @@ def test_a_noisy_machine_is_told() -> None:
     assert "AR step 50 %" in line and "draft" not in line
 
 
+@pytest.mark.alone
 def test_the_command_saves_its_table_where_the_study_will_run(capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [
@@ -103,6 +105,7 @@ def test_products_run_every_linear_layer_once() -> None:
     assert calls["aten::linear"] == 2
 
 
+@pytest.mark.alone
 @needs_kernel
 def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None:
     """No F.linear, whose time says nothing of the kernel's."""
