@@ -52,8 +52,11 @@ report: $(STAMP) ## table, plots and page again from the records of STUDY
 tiny: $(STAMP) ## retrain the embedded models from nothing (three hours on two cores; resumes)
 	$(PY) -m bench tiny $(ARGS)
 
+# Two processes of one thread: the tests' models are tiny, so threads would mostly wait for each other, and for
+# long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in.
 test: $(STAMP) ## run the tests; ARGS='tests/exact -x' for some of them
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(PY) -m pytest -q $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} \
+	    $(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(STAMP) ## lint, formatting and types
 	$(VENV)/bin/ruff check .
