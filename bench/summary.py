@@ -51,7 +51,7 @@ NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, whe
 
 @dataclass(frozen=True)
 class _Judged:
-    """What the images of a decoder are worth. clip: the CLIP score of each."""
+    """What the images of a decoder are worth. clip: the CLIP score of each prompt's."""
 
     scores: Scores = field(default_factory=Scores)
     preference: PreferenceRow | None = None
@@ -75,17 +75,17 @@ def summarise(
     out: list[dict[str, Any]] = []
     preferences: list[PreferenceRow] = []
     baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
-    clip: dict[str, Scored] = {}
+    clip: dict[str, list[Scored]] = {}
     for cell in cells:
         name = cell.entry.name
         own = rows[rows.decoder == name]
         floor = own[own.protocol == "floor"]
         line, judged = _line(folder, own.drop(floor.index), "quality", scorer)
         line |= _speedup(own, rows[rows.decoder == baselines[name]])
-        clip[name] = judged.clip
         found = [(line, judged)]
         for number, seed in enumerate(sorted(floor.seed.unique()), 1):
             found.append(_line(folder, floor[floor.seed == seed], "floor", scorer, number))
+        clip[name] = [judged.clip for _, judged in found]
         verdict = exactness.get(name, "")
         unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
         for line, judged in found:
@@ -203,8 +203,8 @@ def _quality(folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, label: st
     except MetricError as error:
         log.warning("no quality figures for %s: %s", label, error)
         return _Judged()
-    keys = zip(kept.prompt_index.astype(int), kept.seed.astype(int), strict=True)
-    clip = dict(zip(keys, scores.clip_each, strict=True)) if scores.clip_each else {}
+    each = zip(kept.prompt_index.astype(int), scores.clip_each, strict=True)
+    clip = dict(each) if scores.clip_each else {}
     return _Judged(scores, preference, clip)
 
 

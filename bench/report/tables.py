@@ -51,9 +51,10 @@ def legend(run: Run) -> list[str]:
     if any(map(compares_clip, run.sections)):
         lines.append(
             "CLIP - AR (details): the decoder's CLIP score less that of AR at the same temperature "
-            "on the same prompt and seed, the mean with its interval over prompts. What prompts "
-            "differ in drops out; AR's images are the same in every row: chance in them moves all "
-            f"rows alike. {NOISE}: the interval includes 0."
+            "on the same prompt, the mean with its interval over prompts; what prompts differ in "
+            "drops out. Where AR was run under several seeds, their mean stands for it, and each "
+            "seed is held against the others. Of one seed, chance moves all rows alike. "
+            f"{NOISE}: the interval includes 0."
         )
     sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
     if sources:

@@ -253,7 +253,7 @@ def test_the_hours_are_those_of_what_the_backend_runs_on():
 def test_codes_a_step_are_a_committed_run_s_where_it_had_the_decoder(tmp_path):
     config = compose_study(["study=main"])
     names = ["lantern", "ar", "mine", "other"]
-    tree = "overrides: ['tree.choices=narrow_9', 'acceptance.lam=100'"
+    tree = "overrides: ['tree.choices=narrow_5', 'acceptance.lam=100'"
     mine = f"{{decoder: lantern_pp, name: mine, {tree}]}}"
     other = f"{{decoder: lantern_pp, name: other, {tree}, 'acceptance.k=7']}}"
     some = compose_study(["study=main", f"decoders=[lantern,ar,{mine},{other}]"])

@@ -123,8 +123,8 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
     assert "CLIP - AR" not in tables.terminal(load_run(folder)), "nothing was compared"
     lines = [
-        ("eagle2", "ar", 100, 0.0002, -0.001, 0.002),
-        ("lantern", "ar", 100, -0.0021, -0.003, -0.0012),
+        ("eagle2", "ar", 1, 100, 0.0002, -0.001, 0.002),
+        ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
     ]
     pd.DataFrame(lines, columns=COLUMNS).to_csv(folder / TABLE, index=False)
     run = load_run(folder)
