@@ -98,7 +98,7 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.compose import compose_study
     from bench.measure.device import prepare, provenance
     from bench.measure.machine import measure_rates
-    from bench.measure.roofline import Unknown, target_net
+    from bench.measure.roofline import Unknown, step_bytes, target_net
     from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
     from bench.measure.steps import step_costs
     from bench.plugins import call
@@ -111,7 +111,7 @@ def cmd_steps(words: Sequence[str]) -> int:
     net, made = target_net(model), provenance(device)
     rates = None
     if not isinstance(net, Unknown):
-        rates = measure_rates(device, model.dtype, net.weights_bytes, made.gpu or made.cpu)
+        rates = measure_rates(device, model.dtype, step_bytes(net, model), made.gpu or made.cpu)
     with torch.inference_mode():
         text = model.text.encode([prompts[0].text])
         costs = step_costs(model, model.sampling, text)

@@ -112,10 +112,10 @@ def fastest_ratio(
     Neighbours on a machine only ever add time, so the fastest of several timings is the nearest to
     what a pair takes without them. What is left of them belongs to the moments in which it was
     timed: moments [n, R], equal numbers for timings of one moment. Resampled are the pairs and, for
-    all pairs that share their R moments, those moments (R of R), so that the interval says what
-    another run at other moments would find; it is centred on the estimate, as a fastest of
-    resampled moments is of fewer of them. Raises MetricError for other shapes, n < 2, times that
-    are not positive, or a pair without a timing of both.
+    all pairs that share their R moments, those moments, R - 1 of R as in `paired_ratio`, so that
+    the interval says what another run at other moments would find. A fastest of fewer moments is
+    one of a busier hour, to which the interval leans; it holds the estimate. Raises MetricError for
+    other shapes, n < 2, times that are not positive, or a pair without a timing of both.
     """
     top, bottom, number = (np.asarray(x, np.float64) for x in (numerator, denominator, moments))
     if top.ndim != 2 or len(top) < 2 or not top.shape == bottom.shape == number.shape:
@@ -129,16 +129,17 @@ def fastest_ratio(
     fastest = [np.where(absent, np.inf, x).min(1, keepdims=True) for x in (top, bottom)]
     top, bottom = (np.where(absent, low, x) for x, low in zip((top, bottom), fastest, strict=True))
     together = np.unique(number, axis=0, return_inverse=True)[1].reshape(-1)  # [n]
+    kept = max(top.shape[1] - 1, 1)
     rng = np.random.default_rng(seed + 1)  # not the numbers that draw the pairs
     ratios = []
     for rows in _resampled_rows(len(top), resamples, seed):
-        drawn = rng.integers(0, top.shape[1], (len(rows), together.max() + 1, top.shape[1]))
-        timing = np.take_along_axis(drawn, together[rows][:, :, None], 1)  # [r, n, R]
+        drawn = rng.integers(0, top.shape[1], (len(rows), together.max() + 1, kept))
+        timing = np.take_along_axis(drawn, together[rows][:, :, None], 1)  # [r, n, kept]
         a, b = (np.take_along_axis(x[rows], timing, 2).min(2).mean(1) for x in (top, bottom))
         ratios.append(a / b)
-    found = np.concatenate(ratios)
     value = float(fastest[0].mean() / fastest[1].mean())
-    return _interval(value, value + found - found.mean(), level)
+    found = _interval(value, np.concatenate(ratios), level)
+    return Interval(value, min(found.lo, value), max(found.hi, value))
 
 
 def bootstrap_rows(

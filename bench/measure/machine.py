@@ -4,7 +4,7 @@ Why: a step can be no faster than its weights can be read and its products compu
 (`bench.measure.roofline`; Williams et al., "Roofline", 2009), so a time says little without the
 machine's own rates. They are the best of several kernels and repeats, because a floor must be a
 lower bound. Reading is measured twice: over an array far larger than the last cache, and over one
-as large as the model's weights, which stays in the cache where they do.
+as large as what an AR step reads, weights, keys and values, which stays in the cache where they do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.measure.clock import now
 from bench.measure.rates import MachineRates, Moment
 
 MIB = 2**20
-LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the weights' array at least
+LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's array at least
 CACHES = 4  # the large array is at least so many last-level caches
 MOST = 1024 * MIB
 BUDGET = 0.12  # seconds a kernel is repeated for
@@ -40,18 +40,18 @@ GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
 
 @torch.inference_mode()
 def measure_rates(
-    device: torch.device, dtype: torch.dtype, weights_bytes: int, name: str, budget: float = BUDGET
+    device: torch.device, dtype: torch.dtype, step_bytes: int, name: str, budget: float = BUDGET
 ) -> MachineRates:
     """Measures the device with the threads that torch is set to; under three seconds on a CPU.
 
-    weights_bytes: what a forward of the model reads. name: of the processor or GPU. budget: seconds
+    step_bytes: what an AR step of the model reads. name: of the processor or GPU. budget: seconds
     that a kernel is repeated for.
     """
     began = time.perf_counter()
     large = _large(device)
     array = torch.ones(large // 4, device=device)
     big_rate, big_spread = _reading(array, device, budget)
-    own = min(max(weights_bytes, SMALL), large) // 8 * 8
+    own = min(max(step_bytes, SMALL), large) // 8 * 8
     rate, spread = big_rate, big_spread
     if own != large:
         rate, spread = _reading(array[: own // 4], device, budget)
@@ -65,8 +65,8 @@ def measure_rates(
         threads=torch.get_num_threads(),
         large_bytes=large,
         large_bytes_per_s=big_rate,
-        weights_bytes=weights_bytes,
-        weights_bytes_per_s=rate,
+        step_bytes=step_bytes,
+        step_bytes_per_s=rate,
         operations_per_s=operations,
         spread=least_steady,
         seconds=time.perf_counter() - began,

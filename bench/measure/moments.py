@@ -14,7 +14,7 @@ import torch
 
 from bench.measure.machine import measure_rates
 from bench.measure.rates import MACHINE, MachineRates, read_rates, save_rates
-from bench.measure.roofline import Unknown, target_net
+from bench.measure.roofline import Unknown, step_bytes, target_net
 from decoders.api import ImageModel
 
 BUDGET = 0.04  # seconds a kernel is repeated for: half a second for a moment on a CPU
@@ -23,12 +23,12 @@ BETWEEN = 4  # moments before and between parts of a run; one more comes after
 
 @dataclass(frozen=True)
 class Watch:
-    """Of the machine under one model. folder: where machine.json lies; weights: bytes that a
-    forward reads; name: of the processor or GPU."""
+    """Of the machine under one model. folder: where machine.json lies; step: bytes that an AR
+    step reads; name: of the processor or GPU."""
 
     folder: Path
     model: ImageModel
-    weights: int
+    step: int
     name: str
 
     def known(self) -> MachineRates | None:
@@ -37,13 +37,13 @@ class Watch:
         found = read_rates(self.folder / MACHINE)
         dtype = str(self.model.dtype).removeprefix("torch.")
         threads, device = torch.get_num_threads(), str(self.model.device)
-        fits = found is not None and found.fits(device, self.name, dtype, threads, self.weights)
+        fits = found is not None and found.fits(device, self.name, dtype, threads, self.step)
         return found if fits else None
 
     def look(self) -> MachineRates:
         """Measures now; returns the best of all moments so far."""
         model, before = self.model, self.known()
-        rates = measure_rates(model.device, model.dtype, self.weights, self.name, BUDGET)
+        rates = measure_rates(model.device, model.dtype, self.step, self.name, BUDGET)
         best = rates if before is None else before.joined(rates)
         save_rates(best, self.folder / MACHINE)
         return best
@@ -52,7 +52,7 @@ class Watch:
 def watch_of(folder: Path, model: ImageModel, name: str) -> Watch | None:
     """None for a model whose floor is not known: nothing asks for the machine's rates then."""
     net = target_net(model)
-    return None if isinstance(net, Unknown) else Watch(folder, model, net.weights_bytes, name)
+    return None if isinstance(net, Unknown) else Watch(folder, model, step_bytes(net, model), name)
 
 
 def moments_of(parts: int) -> set[int]:

@@ -20,7 +20,7 @@ MACHINE = "machine.json"
 NOISY = 0.25  # repeats that lie so far apart say that something else runs here
 
 
-RATES = ("large_bytes_per_s", "weights_bytes_per_s", "operations_per_s")
+RATES = ("large_bytes_per_s", "step_bytes_per_s", "operations_per_s")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Moment:
 
     at: str
     large_bytes_per_s: float
-    weights_bytes_per_s: float
+    step_bytes_per_s: float
     operations_per_s: float
     spread: float
 
@@ -48,8 +48,8 @@ class MachineRates:
     threads: int
     large_bytes: int
     large_bytes_per_s: float
-    weights_bytes: int
-    weights_bytes_per_s: float
+    step_bytes: int  # what an AR step reads half-way through an image: weights, keys, values
+    step_bytes_per_s: float
     operations_per_s: float  # one multiplication and one addition are two
     spread: float
     seconds: float  # that measuring took
@@ -57,9 +57,9 @@ class MachineRates:
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate of a floor: at which as many bytes as the weights have are read again and again,
+        """The rate of a floor: at which as many bytes as an AR step reads are read again and again,
         from a cache where they fit in one; no slower than main memory."""
-        return max(self.weights_bytes_per_s, self.large_bytes_per_s)
+        return max(self.step_bytes_per_s, self.large_bytes_per_s)
 
     @property
     def noisy(self) -> bool:
@@ -93,10 +93,10 @@ class MachineRates:
             moments=every,
         )
 
-    def fits(self, device: str, name: str, dtype: str, threads: int, weights: int) -> bool:
+    def fits(self, device: str, name: str, dtype: str, threads: int, step: int) -> bool:
         """Whether these are the rates of such a run."""
-        mine = (self.device, self.name, self.dtype, self.threads, self.weights_bytes)
-        return mine == (device, name, dtype, threads, weights)
+        mine = (self.device, self.name, self.dtype, self.threads, self.step_bytes)
+        return mine == (device, name, dtype, threads, step)
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
@@ -104,8 +104,8 @@ class MachineRates:
         best = f"; each the best of {count} moments, the slowest {self.apart:.0%} lower"
         return (
             f"{self.name} ({self.device}, {threads}, {self.dtype}): reads "
-            f"{self.weights_bytes_per_s / 1e9:.3g} GB/s where the weights are "
-            f"({self.weights_bytes / 1e6:.3g} MB) and {self.large_bytes_per_s / 1e9:.3g} GB/s over "
+            f"{self.step_bytes_per_s / 1e9:.3g} GB/s over what an AR step reads "
+            f"({self.step_bytes / 1e6:.3g} MB) and {self.large_bytes_per_s / 1e9:.3g} GB/s over "
             f"{self.large_bytes / 1e6:.0f} MB, multiplies {self.operations_per_s / 1e9:.3g} Gflop/s"
             + (best if count > 1 else "")
         )

@@ -83,6 +83,11 @@ class Net:
         return Work(self.weights_bytes + self.size * cache, products + attention)
 
 
+def step_bytes(net: Net, model: ImageModel) -> int:
+    """What an AR step at batch 1 reads half-way through an image."""
+    return round(net.work(model.sampling.guidance_rows).bytes)
+
+
 def target_net(model: ImageModel) -> Net | Unknown:
     """The target of a loaded model, from its `cfg`; Unknown for a plug-in that has none, or whose
     layers hold another number of parameters than the formula says."""

@@ -87,7 +87,7 @@ def test_a_drafter_reads_its_layer_and_the_targets_head(model):
 def test_a_floor_is_the_larger_of_reading_and_computing():
     assert Work(80e9, 1.0).floor_seconds(RATES) == 2.0  # at the 40 GB/s where the weights are
     assert Work(1.0, 300e9).floor_seconds(RATES) == 3.0
-    slow = dataclasses.replace(RATES, weights_bytes_per_s=5e9)
+    slow = dataclasses.replace(RATES, step_bytes_per_s=5e9)
     assert slow.bytes_per_s == 10e9, "a floor uses the best rate that was seen"
 
 
@@ -148,7 +148,7 @@ def test_the_machine_is_measured_in_seconds_and_no_faster_than_it_is():
     # Another reduction over as many bytes, from the same cache, is within a factor of ten: other
     # work on the machine may slow either of the two.
     seen = weights.nbytes / min(times)
-    assert seen / 100 < rates.weights_bytes_per_s and seen < 10 * rates.weights_bytes_per_s
+    assert seen / 100 < rates.step_bytes_per_s and seen < 10 * rates.step_bytes_per_s
     x = torch.randn(384, 384)
     began = time.perf_counter()
     F.linear(x, x)
@@ -172,7 +172,7 @@ def test_rates_are_kept_and_known_again(tmp_path: Path):
 def at(weights: float, large: float, operations: float, spread: float) -> MachineRates:
     moment = Moment("2026-01-01T00:00:00+00:00", large, weights, operations, spread)
     return dataclasses.replace(
-        RATES, large_bytes_per_s=large, weights_bytes_per_s=weights, operations_per_s=operations,
+        RATES, large_bytes_per_s=large, step_bytes_per_s=weights, operations_per_s=operations,
         spread=spread, moments=(moment,),
     )  # fmt: skip
 
@@ -181,7 +181,7 @@ def test_of_several_moments_the_best_rates_count(tmp_path: Path):
     busy, quiet = at(20e9, 9e9, 120e9, 0.4), at(40e9, 10e9, 100e9, 0.05)
     busier = at(10e9, 8e9, 80e9, 0.9)
     best = busy.joined(quiet).joined(busier)
-    assert (best.weights_bytes_per_s, best.large_bytes_per_s) == (40e9, 10e9)
+    assert (best.step_bytes_per_s, best.large_bytes_per_s) == (40e9, 10e9)
     assert best.operations_per_s == 120e9 and best.bytes_per_s == 40e9
     assert best.spread == 0.4, "of the moments that the rates are of, not of the busiest"
     assert best.apart == pytest.approx(0.75) and len(best.moments) == 3
@@ -200,7 +200,7 @@ def test_an_older_machine_json_is_one_moment(tmp_path: Path):
     found = read_rates(path)
     assert found == RATES and found is not None
     slower = at(30e9, 5e9, 90e9, 0.1)
-    assert found.joined(slower).weights_bytes_per_s == RATES.weights_bytes_per_s
+    assert found.joined(slower).step_bytes_per_s == RATES.step_bytes_per_s
     assert (
         found.joined(slower).apart == pytest.approx(0.5) and len(found.joined(slower).moments) == 2
     )
@@ -224,7 +224,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
         best = 9 if len(seen) == 2 else 3
         rates = at(best * 1e9, 1e9, 1e9, 0.1)
         return dataclasses.replace(
-            rates, dtype="float32", weights_bytes=weights, name=name, device=str(device), threads=1
+            rates, dtype="float32", step_bytes=weights, name=name, device=str(device), threads=1
         )
 
     monkeypatch.setattr(moments, "measure_rates", measured)
@@ -233,14 +233,14 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     result = run_study(config)
     assert seen == [0, 1, 2], "before each block, and after the last"
     rates = read_rates(folder / "machine.json")
-    assert rates is not None and rates.weights_bytes_per_s == 9e9 and len(rates.moments) == 3
+    assert rates is not None and rates.step_bytes_per_s == 9e9 and len(rates.moments) == 3
     run_study(config)
     assert len(seen) == 3, "nothing was timed again"
     next(folder.glob("rows/ar-*/latency-*")).unlink()
     result = run_study(config)
     assert len(seen) == 5, "a session that times something measures too"
     finish(config, result)
-    assert len(seen) == 5 and read_rates(folder / "machine.json").weights_bytes_per_s == 9e9
+    assert len(seen) == 5 and read_rates(folder / "machine.json").step_bytes_per_s == 9e9
     fair = pd.read_csv(folder / "roofline.csv")
     assert (fair.bytes_per_s == 9e9).all(), "the best of all sessions"
 

@@ -99,7 +99,8 @@ def test_of_an_image_timed_again_the_fastest_counts(fake_study):
     line = table.loc["fake_spec"]
     assert (line.n_latency, line.latency_mean_s) == (12, pytest.approx(best.mean()))
     assert line.speedup == pytest.approx(found.value)
-    assert line.speedup_lo < found.lo < found.hi < line.speedup_hi, "slow moments may come back"
+    assert line.speedup_lo < found.lo, "slow moments may come back"
+    assert line.speedup_hi >= line.speedup
 
 
 def test_peak_memory_is_that_of_the_first_block(done):

@@ -148,7 +148,7 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPa
     for path in (built.text, built.markdown, built.latex, built.page):
         text = path.read_text(encoding="utf-8")
         assert "Time over floor" in text and "10.0 x" in text
-        assert "80 GB/s where the weights are" in " ".join(text.split())
+        assert "80 GB/s over what an AR step reads" in " ".join(text.split())
     assert "not quiet while its rates were measured (spread 40 %)" in " ".join(
         built.terminal.split()
     )
