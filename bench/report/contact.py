@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from PIL import Image, ImageDraw
 
 from bench.report.images import (
@@ -20,7 +22,7 @@ from bench.report.images import (
 from bench.report.model import Entry, Run, Section
 
 TILE, GAP, CAPTION, MARGIN = 128, 8, 236, 16  # pixels
-ACROSS = 9  # decoders in one block; more go into a further block below
+ACROSS = 12  # decoders in one block at most; more are shared out among blocks below each other
 PROMPTS = 8
 
 
@@ -30,9 +32,9 @@ def contact_sheet(run: Run, prompts: int = PROMPTS) -> Image.Image | None:
     if not chosen:
         return None
     blocks = [
-        _block(run, section, section.decoders[at : at + ACROSS], chosen, continued=at > 0)
+        _block(run, section, entries, chosen, continued=number > 0)
         for section in run.sections
-        for at in range(0, len(section.decoders), ACROSS)
+        for number, entries in enumerate(_shared_out(section.decoders))
     ]
     width = max(block.width for block in blocks)
     sheet = Image.new("RGB", (width, sum(block.height for block in blocks)), PAPER)
@@ -41,6 +43,13 @@ def contact_sheet(run: Run, prompts: int = PROMPTS) -> Image.Image | None:
         sheet.paste(block, (0, top))
         top += block.height
     return sheet
+
+
+def _shared_out(entries: list[Entry]) -> list[list[Entry]]:
+    """The columns of each block: as few blocks as may be, as even as may be."""
+    count = -(-len(entries) // ACROSS)
+    each = -(-len(entries) // max(count, 1))
+    return [entries[at : at + each] for at in range(0, len(entries), max(each, 1))]
 
 
 def _block(
@@ -57,15 +66,12 @@ def _block(
     head_height = max(len(lines) for lines in names) * line_height(head) + 6
     rows = len(prompts)
     top = MARGIN + line_height(title) + 8
-    width = MARGIN * 2 + CAPTION + len(entries) * (TILE + GAP)
+    label = section.title + (" (continued)" if continued else "")
+    columns = CAPTION + len(entries) * (TILE + GAP)
+    width = MARGIN * 2 + max(columns, math.ceil(title.getlength(label)))
     block = Image.new("RGB", (width, top + head_height + rows * (TILE + GAP) + MARGIN), PAPER)
     draw = ImageDraw.Draw(block)
-    draw.text(
-        (MARGIN, MARGIN),
-        section.title + (" (continued)" if continued else ""),
-        font=title,
-        fill=INK,
-    )
+    draw.text((MARGIN, MARGIN), label, font=title, fill=INK)
     for column, lines in enumerate(names):
         height = len(lines) * line_height(head)
         left = MARGIN + CAPTION + column * (TILE + GAP)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from synthetic import DECODERS, write_run
 
-from bench.report import images
+from bench.report import contact, images
 from bench.report.code_map import COLORS, KINDS, SIDE, code_maps, kind_map
 from bench.report.contact import CAPTION, GAP, MARGIN, TILE, contact_sheet
 from bench.report.load import load_run
@@ -83,6 +83,23 @@ def test_contact_sheet_shows_the_kept_images(run: Run) -> None:
     assert len(tops) == 1
     caption = pixels[tops[0] : tops[0] + TILE, MARGIN : MARGIN + CAPTION - 14]
     assert (caption < 100).any()
+
+
+def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: Run, monkeypatch) -> None:
+    count = len(run.sections[0].decoders)
+    whole = contact_sheet(run)
+    monkeypatch.setattr(contact, "ACROSS", count - 1)
+    halves = contact_sheet(run)
+    assert whole is not None and halves is not None
+    assert halves.width < whole.width and halves.height > 1.9 * whole.height
+    assert [len(b) for b in contact._shared_out(run.sections[0].decoders)] == [
+        count // 2 + count % 2,
+        count // 2,
+    ]
+    one = replace(run, sections=[replace(run.sections[0], title="A title " * 20)])
+    monkeypatch.setattr(contact, "ACROSS", 1)
+    wide = contact_sheet(one)
+    assert wide is not None and wide.width > contact.font(22, bold=True).getlength("A title " * 20)
 
 
 def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
