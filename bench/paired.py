@@ -49,6 +49,21 @@ def pairs(baseline: pd.DataFrame, decoder: pd.DataFrame) -> tuple[pd.DataFrame, 
     return latency_rows(baseline.merge(both)), latency_rows(decoder.merge(both))
 
 
+def mal_interval(rows: pd.DataFrame) -> Interval | None:
+    """Codes per target forward, pooled over a decoder's images, with its 95 % bootstrap interval
+    over them; None below two. The same images as the summary's `mal`: quality ones, else timed."""
+    from metrics.stats import paired_ratio
+
+    images = image_rows(rows)
+    drawn = images[images.protocol == "quality"]
+    used = drawn if len(drawn) else images
+    used = used[used.nfe > 0]
+    if len(used) < 2:
+        return None
+    forwards = used.nfe.to_numpy(float)
+    return paired_ratio(used.mal.to_numpy(float) * forwards, forwards)
+
+
 def repeats(rows: pd.DataFrame) -> int:
     """How often an image was timed, at most."""
     return int(rows["repeat"].max()) + 1 if len(rows) else 0
@@ -71,9 +86,10 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | 
         return None
     if repeats(decoder) == 1:
         return paired_ratio(both.seconds_total_0, both.seconds_total_1, blocks=both.block_1)
-    by_image = both.pivot(index=IMAGE, columns="repeat")  # [images, rounds] each
-    moments = by_image["block_1"].fillna(-1)
-    return fastest_ratio(by_image["seconds_total_0"], by_image["seconds_total_1"], moments)
+    seconds = ["seconds_total_0", "seconds_total_1"]
+    by_image = both.pivot(index=IMAGE, columns="repeat", values=[*seconds, "block_1"])
+    top, bottom = (by_image[name] for name in seconds)  # [images, rounds] each
+    return fastest_ratio(top, bottom, by_image["block_1"].fillna(-1))
 
 
 def quiet(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:

@@ -241,15 +241,9 @@ def _number(line: Mapping[str, Any], column: str) -> float:
 
 def _mal(records: pd.DataFrame, figure: Figure) -> Figure:
     """The summary's MAL with its bootstrap interval over images (the same rows, pooled alike)."""
-    from bench.paired import image_rows
-    from metrics.stats import paired_ratio
+    from bench.paired import mal_interval
 
-    images = image_rows(records)
-    drawn = images[images.protocol == "quality"]
-    used = drawn if len(drawn) else images
-    used = used[used.nfe > 0]
-    if len(used) < 2 or not figure.known:
+    found = mal_interval(records) if figure.known else None
+    if found is None:
         return figure
-    forwards = used.nfe.to_numpy(float)
-    found = paired_ratio(used.mal.to_numpy(float) * forwards, forwards)
     return Figure(figure.value, found.lo, found.hi)

@@ -7,6 +7,7 @@ import math
 import matplotlib
 from matplotlib.axes import Axes
 
+from bench import paired
 from bench.report.model import Entry, Role, Run, Section
 from bench.report.plots.style import INK, MUTED, RC, Look, Plot, finish, left_out, looks, row_panels
 from bench.report.roofline import unfair_caption
@@ -42,20 +43,9 @@ def draw(run: Run) -> Plot:
 
 
 def mal_interval(entry: Entry) -> tuple[float, float]:
-    """95 % bootstrap interval over images of codes per target forward; NaN below two images.
-
-    The same rows and the same pooled ratio as the summary's `mal`: quality images, else timed ones.
-    """
-    from metrics.stats import paired_ratio
-
-    rows = entry.images[entry.images["nfe"] > 0]
-    drawn = rows[rows["protocol"] == "quality"]
-    rows = drawn if len(drawn) else rows
-    if len(rows) < 2:
-        return math.nan, math.nan
-    forwards = rows["nfe"].to_numpy(float)
-    found = paired_ratio(rows["mal"].to_numpy(float) * forwards, forwards)
-    return found.lo, found.hi
+    """95 % bootstrap interval over images of codes per target forward; NaN below two images."""
+    found = paired.mal_interval(entry.records)
+    return (math.nan, math.nan) if found is None else (found.lo, found.hi)
 
 
 def _lengths(ax: Axes, section: Section, styles: dict[tuple[str, str], Look]) -> None:
