@@ -32,6 +32,8 @@ from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
 
+AT_ONCE = 16  # codes of one call of the CPU kernel: an interrupt waits so long
+
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
     """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
@@ -61,6 +63,7 @@ class Run:
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
     native: NativeNext | None = None  # the step as one call of the CPU kernel
+    count: int = 1  # codes that a call chooses: more than one only there
     pairs: None = None  # nothing is verified
 
     @property
@@ -118,11 +121,15 @@ class Autoregressive:
         del pairs  # nothing is verified
         target = self.model.target
         run = self.execution.begin(self, self._begin(text, noise.to(self.model.device)))
-        for place in range(1, target.length):
+        place = 1
+        while place < target.length:
             slot = target.prefix + place - 1
             if slot == run.cache.capacity:
                 self.widen(run, min(slot + BLOCK, target.prefix + target.length))
+            if run.native is not None:
+                run.count = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
             self.execution.step(self, run)
+            place += run.count
         record = run.record
         require_finite(record, "autoregressive decoding")
         calls = torch.full((text.batch,), target.length - 1)
@@ -174,7 +181,7 @@ class Autoregressive:
     def _next(self, run: Run) -> tuple[()]:
         """The target on the last code, and the next code."""
         if run.native is not None:
-            run.native()
+            run.native(run.count)
             return ()
         target, sampling = self.model.target, self.sampling
         copies, place = sampling.guidance_rows, run.place

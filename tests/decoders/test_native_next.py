@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from decoders import autoregressive
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.backends.execution import Eager
@@ -41,9 +42,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     run = NativeNext.__call__
 
-    def counted(self: NativeNext) -> None:
-        made.append(1)
-        run(self)
+    def counted(self: NativeNext, count: int = 1) -> None:
+        made.extend([1] * count)
+        run(self, count)
 
     monkeypatch.setattr(NativeNext, "__call__", counted)
     return made
@@ -56,7 +57,7 @@ def assert_same(found: Generation, wanted: Generation) -> None:
     assert found.trace.seconds.keys() == wanted.trace.seconds.keys() == {"prefill", "verify"}
 
 
-@pytest.mark.parametrize("vocab", [50, 64])
+@pytest.mark.parametrize("vocab", [50, 64, 1003])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -77,6 +78,22 @@ def test_a_long_image_in_a_cache_that_grows(temperature: float, count: int, call
         found = image(model_of(True, grid=12), sampling, 2)
     assert len(calls) == 143
     assert_same(found, image(model_of(False, grid=12), sampling, 2))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("batch", [1, 20])
+def test_steps_of_one_call_are_those_of_many(batch: int, count: int, monkeypatch) -> None:
+    """20 images of two rows each: by threads that own rows, and by threads that share them."""
+    model, sampling = model_of(True, dtype=torch.bfloat16), Sampling(cfg=3.0)
+    prompts = (PROMPTS * batch)[:batch]
+    noise = Noise.for_prompts(3, [f"{i}" for i in range(batch)], model.target.length)
+
+    def drawn(at_once: int) -> Generation:
+        monkeypatch.setattr(autoregressive, "AT_ONCE", at_once)
+        return Autoregressive(model, sampling).generate(model.text.encode(prompts), noise)
+
+    with threads(min(count, 2)):
+        assert_same(drawn(count + 1), drawn(1))
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -186,10 +203,15 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
             tensor.fill_(value)
             with pytest.raises(DecoderError, match="lies outside its table"):
                 run.native()
+            with pytest.raises(DecoderError, match="lies outside its table"):
+                run.native(3)
             assert torch.equal(run.record.codes, before) and torch.equal(run.cache.data, cache)
             tensor.copy_(right)
-        run.native()
-        assert int(run.place) == 6 and int(run.record.steps) == 1
+        for past in (0, length - 3):
+            with pytest.raises(DecoderError, match="lies outside its table"):
+                run.native(past)
+        run.native(2)
+        assert int(run.place) == 7 and int(run.record.steps) == 2
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:

@@ -6,7 +6,8 @@
 namespace {
 
 constexpr int GROUP = 12;  // queries that attend together: their scores stay near
-constexpr int TOGETHER = 6, WIDE = 4;  // queries and vectors of a value that are summed in registers
+// Queries and vectors of a value that are summed in registers.
+constexpr int TOGETHER = NATIVE == LANES ? 6 : 3, WIDE = NATIVE == LANES ? 4 : 2;
 
 // sum + the products of a head's numbers, d = VECTORS * 16 of them.
 template <int VECTORS>
@@ -29,7 +30,14 @@ inline V dot(const uint16_t* a, const uint16_t* b) {
     return sum;
   }
 #endif
-  for (int v = 0; v < VECTORS; ++v) sum += load(a + v * LANES) * load(b + v * LANES);
+  for (int v = 0; v + 1 < VECTORS; v += 2) {
+    V x[2], y[2];
+    split(a + v * LANES, x, x + 1);
+    split(b + v * LANES, y, y + 1);
+    sum += x[0] * y[0];
+    sum += x[1] * y[1];
+  }
+  if constexpr (VECTORS % 2 != 0) sum += load(a + (VECTORS - 1) * LANES) * load(b + (VECTORS - 1) * LANES);
   return sum;
 }
 
@@ -54,10 +62,7 @@ inline V scores_of(const T* query, const T* keys, long first, long limit) {
 inline float largest(const float* scores, long size) {
   V top = V{} - INFINITY;
   for (long s = 0; s < size; s += LANES) top = larger(top, load(scores + s));
-  top = larger(top, halves(top));
-  top = larger(top, quarters(top));
-  top = larger(top, pairs(top));
-  return top[0] > top[1] ? top[0] : top[1];
+  return largest_lane(top);
 }
 
 // scores [size] become e to the power of what they are above their largest; returns their sum.
@@ -82,7 +87,7 @@ inline void mix(const float* shares, long apart, const float* sums, const T* val
     V value[N];
     if constexpr (N == 1) value[0] = load(values + s * d);
     else
-      for (int v = 0; v < N; v += 2) load_both(values + s * d + v * LANES, value + v);
+      for (int v = 0; v < N; v += 2) split(values + s * d + v * LANES, value + v, value + v + 1);
     for (int t = 0; t < COUNT; ++t)
       for (int v = 0; v < N; ++v) acc[t][v] += shares[t * apart + s] * value[v];
   }
@@ -91,7 +96,7 @@ inline void mix(const float* shares, long apart, const float* sums, const T* val
     if constexpr (N == 1) store(out + t * stride, acc[t][0] * by);
     else
       for (int v = 0; v < N; v += 2)
-        store_both(out + t * stride + v * LANES, acc[t][v] * by, acc[t][v + 1] * by);
+        join(out + t * stride + v * LANES, acc[t][v] * by, acc[t][v + 1] * by);
   }
 }
 

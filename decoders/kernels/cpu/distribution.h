@@ -9,23 +9,21 @@ namespace {
 // Lanes of values from `at` on, `otherwise` past the end.
 inline V lanes_of(const float* values, long at, long size, float otherwise) {
   if (at + LANES <= size) return load(values + at);
-  V tail = V{} + otherwise;
-  for (long i = at; i < size; ++i) tail[i - at] = values[i];
-  return tail;
+  float tail[LANES];
+  for (long i = 0; i < LANES; ++i) tail[i] = at + i < size ? values[at + i] : otherwise;
+  return load(tail);
 }
 
 // p [V] = softmax(logits / temperature); false where a logit is NaN or infinite (p is then of no use).
 bool softmax(const float* logits, float temperature, long size, float* p) {
   V top = V{} - INFINITY, mass = {};
   for (long i = 0; i < size; i += LANES) top = larger(top, lanes_of(logits, i, size, -INFINITY));
-  float most = top[0];
-  for (int i = 1; i < LANES; ++i) most = top[i] > most ? top[i] : most;
-  most /= temperature;
+  const float most = largest_lane(top) / temperature;
   for (long i = 0; i < size; i += LANES) {
-    const V e = expo(lanes_of(logits, i, size, -INFINITY) / temperature - most);
+    const V x = lanes_of(logits, i, size, -INFINITY);
+    const V e = expo((temperature == 1 ? x : x / temperature) - most);
     if (i + LANES <= size) store(p + i, e);
-    else
-      for (long j = i; j < size; ++j) p[j] = e[j - i];
+    else std::memcpy(p + i, &e, (size - i) * sizeof(float));
     mass += e;
   }
   const float sum = total(mass);
@@ -34,16 +32,32 @@ bool softmax(const float* logits, float temperature, long size, float* p) {
 }
 
 // The inverse of the distribution function at u in [0, 1): p [V] >= 0 need not sum to one; sums in double,
-// as PyTorch sums them. Never a code of probability zero, unless all are.
+// as PyTorch sums them (16 numbers at a time, to the last bits of a double the same). Never a code of
+// probability zero, unless all are.
 long sample(const float* p, long size, float u) {
-  double sum = 0;
-  for (long i = 0; i < size; ++i) sum += p[i];
+  const long whole = size / LANES * LANES;
+  W sums = {}, more;
+  for (long i = 0; i < whole; i += LANES) {
+    get(p + i, &more);
+    sums += more;
+  }
+  double sum = total(sums);
+  for (long i = whole; i < size; ++i) sum += p[i];
   constexpr float below_one = 1.f - 1.f / (1 << 23);
   const float threshold = (u < below_one ? u : below_one) * static_cast<float>(sum);
   double reached = 0;
-  for (long i = 0; i < size; ++i) {
-    reached += p[i];
-    if (static_cast<float>(reached) > threshold) return i;
+  for (long i = 0; i < size;) {
+    if (i < whole) get(p + i, &more);
+    const double behind = i < whole ? reached + total(more) : INFINITY;
+    if (static_cast<float>(behind) <= threshold) {
+      reached = behind;
+      i += LANES;
+      continue;
+    }
+    for (const long end = i < whole ? i + LANES : size; i < end; ++i) {
+      reached += p[i];
+      if (static_cast<float>(reached) > threshold) return i;
+    }
   }
   return size - 1;
 }

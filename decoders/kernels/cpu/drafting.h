@@ -17,8 +17,7 @@ void logits_part(const T* hidden, const T* head, long rows, long width, long voc
     for (int n = 0; n < count; ++n) {
       const long at = (panel + n) * LANES;
       if (at + LANES <= vocab) store(to + m * vocab + at, sums[n]);
-      else
-        for (long o = at; o < vocab; ++o) to[m * vocab + o] = sums[n][o - at];
+      else std::memcpy(to + m * vocab + at, sums + n, (vocab - at) * sizeof(float));
     }
   });
   if (copies == 1) return;

@@ -57,13 +57,7 @@ constexpr long CHILDREN = 16;  // of a node of a static tree, at most (decoders.
 void top(const float* values, long size, long count, int64_t* index, float* best) {
   for (long j = 0; j < count; ++j) index[j] = j, best[j] = -INFINITY;
   for (long at = 0; at < size; at += LANES) {
-    if (at + LANES <= size) {
-      V most = load(values + at);
-      most = larger(most, halves(most));
-      most = larger(most, quarters(most));
-      most = larger(most, pairs(most));
-      if (!(most[0] > best[count - 1] || most[1] > best[count - 1])) continue;
-    }
+    if (at + LANES <= size && !(largest_lane(load(values + at)) > best[count - 1])) continue;
     for (long i = at; i < size && i < at + LANES; ++i) {
       if (!(values[i] > best[count - 1])) continue;
       long j = count - 1;

@@ -85,8 +85,8 @@ int lantern_settle(const Settle* s) {
 
 int lantern_next(const NextCode* n, int half) {
   if (!fits(*n)) return 1;
-  if (half) next_code<uint16_t>(*n);
-  else next_code<float>(*n);
+  if (half) next_codes<uint16_t>(*n);
+  else next_codes<float>(*n);
   return 0;
 }
 

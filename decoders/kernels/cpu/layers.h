@@ -128,15 +128,6 @@ void open_row(const Forward& f, const Scratch& at, long r) {
   f.scratch[at.used + r] = static_cast<float>(padded);
 }
 
-// Neighbouring entries as complex numbers, times the pairs (re, im).
-inline V turned(V x, V factors) {
-  const V real = SHUFFLE1(factors, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
-  const V imaginary = SHUFFLE1(factors, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
-  const V sign{-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  const V swapped = SHUFFLE1(x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-  return x * real + swapped * (sign * imaginary);
-}
-
 // A head's key, rotated, and its value, [d] each, to their places in the cache.
 template <class T>
 void append(const float* turn, const float* key, const float* value, long d, T* to_key, T* to_value) {
@@ -193,8 +184,8 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     return [=](long m, long panel, int count, const V* sums) {
       float* row = out + m * stride + panel * LANES;
       for (int n = 0; n < count; ++n) {
-        V* place = reinterpret_cast<V*>(row + n * LANES);
-        *place = add ? *place + sums[n] : sums[n];
+        float* place = row + n * LANES;
+        store(place, add ? load(place) + sums[n] : sums[n]);
       }
     };
   };

@@ -91,7 +91,7 @@ class NextCode(ctypes.Structure):
 
     _fields_ = [
         ("body", Forward),
-        *((n, ctypes.c_long) for n in ("batch", "prefix", "vocab")),
+        *((n, ctypes.c_long) for n in ("count", "batch", "prefix", "vocab")),
         *((n, ctypes.c_void_p) for n in ("tokens", "head")),
         *((n, ctypes.c_float) for n in ("cfg", "temperature")),
         ("uniform", ctypes.c_void_p),

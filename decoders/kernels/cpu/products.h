@@ -6,16 +6,29 @@
 
 #include <omp.h>
 
+#include <vector>
+
 #include "vectors.h"
 
 namespace {
 
-// out [M_, N_ * 16] = a [M_, inputs] times N_ panels, sums in the order of the inputs.
+// Tiles fill the vector registers: of 32 long ones 6 rows times 4 panels take 24; a panel takes two of 16
+// short ones, or four of 32.
+constexpr int ROWS = 6;    // rows of a tile, at most
+constexpr int PANELS = 4;  // panels that are handed on together, at most
+constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows <= 3 ? 2 : 1; }
+
+// What rows are multiplied as: float32, but for the dot instruction of bfloat16.
+#if defined(__AVX512BF16__)
+template <class T>
+using Factor = T;
+
+// out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
+// the inputs.
 template <int M_, int N_>
-inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs, V* out) {
+inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-#if defined(__AVX512BF16__)
   // The panels behind are asked for on the way; behind the last ones lie those of the next product.
   for (long k = 0; k < inputs; k += 2) {
     __m512bh b[N_];
@@ -34,29 +47,41 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
         acc[m][n] = (V)_mm512_dpbf16_ps((__m512)acc[m][n], x, b[n]);
     }
   }
-#else
-  for (long k = 0; k < inputs; k += 2) {
-    for (int n = 0; n < N_; ++n) {
-      U both;  // lane i: weights k (low half) and k + 1 (high half) of output i
-      std::memcpy(&both, w + n * panel + k * LANES, sizeof both);
-      U low_bits = both << 16, high_bits = both & 0xffff0000u;
-      V low, high;
-      std::memcpy(&low, &low_bits, sizeof low);
-      std::memcpy(&high, &high_bits, sizeof high);
-      for (int m = 0; m < M_; ++m)
-        {
-          acc[m][n] += scalar(a[m * stride + k]) * low;
-          acc[m][n] += scalar(a[m * stride + k + 1]) * high;
-        }
-    }
-  }
-#endif
   for (int m = 0; m < M_; ++m)
-    for (int n = 0; n < N_; ++n) out[m * N_ + n] = acc[m][n];
+    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
+}
+#else
+template <class T>
+using Factor = float;
+
+// The compiler knows nothing of what p points to now: what it has read there it reads again, where keeping it
+// would drive sums out of the registers.
+template <class T>
+SMALL void again(const T*& p) {
+  asm volatile("" : "+r"(p));
 }
 
 template <int M_, int N_>
-inline void tile(const float* a, long stride, const float* w, long inputs, V* out) {
+inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
+  V acc[M_][N_] = {};
+  const long panel = inputs * LANES;
+  for (long k = 0; k < inputs; k += 2)
+    for (int second = 0; second < 2; ++second)
+      for (int n = 0; n < N_; ++n) {
+        const uint16_t* pairs = w + n * panel + k * LANES;  // weights k and k + 1 of output 0, of output 1, ...
+        const float* x = a + k + second;
+        again(pairs);
+        again(x);
+        const V b = second ? odd(pairs) : even(pairs);
+        for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
+      }
+  for (int m = 0; m < M_; ++m)
+    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
+}
+#endif
+
+template <int M_, int N_>
+inline void tile(const float* a, long stride, const float* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
   for (long k = 0; k < inputs; ++k)
@@ -65,18 +90,43 @@ inline void tile(const float* a, long stride, const float* w, long inputs, V* ou
       for (int m = 0; m < M_; ++m) acc[m][n] += a[m * stride + k] * b;
     }
   for (int m = 0; m < M_; ++m)
-    for (int n = 0; n < N_; ++n) out[m * N_ + n] = acc[m][n];
+    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
 }
 
-template <int N_, class T>
-inline void rows_tile(int rows, const T* a, long stride, const T* w, long inputs, V* out) {
+// out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles.
+template <int M_, int N_, class A, class T>
+inline void tiles(const A* a, long stride, const T* w, long inputs, V* out) {
+  constexpr int each = panels_of_tile(M_) < N_ ? panels_of_tile(M_) : N_;
+  for (int n = 0; n < N_; n += each)
+    tile<M_, each>(a, stride, w + n * inputs * LANES, inputs, out + n, N_);
+}
+
+template <int N_, class A, class T>
+inline void rows_tile(int rows, const A* a, long stride, const T* w, long inputs, V* out) {
   switch (rows) {
-    case 1: return tile<1, N_>(a, stride, w, inputs, out);
-    case 2: return tile<2, N_>(a, stride, w, inputs, out);
-    case 3: return tile<3, N_>(a, stride, w, inputs, out);
-    case 4: return tile<4, N_>(a, stride, w, inputs, out);
-    case 5: return tile<5, N_>(a, stride, w, inputs, out);
-    default: return tile<ROWS, N_>(a, stride, w, inputs, out);
+    case 1: return tiles<1, N_>(a, stride, w, inputs, out);
+    case 2: return tiles<2, N_>(a, stride, w, inputs, out);
+    case 3: return tiles<3, N_>(a, stride, w, inputs, out);
+    case 4: return tiles<4, N_>(a, stride, w, inputs, out);
+    case 5: return tiles<5, N_>(a, stride, w, inputs, out);
+    default: return tiles<ROWS, N_>(a, stride, w, inputs, out);
+  }
+}
+
+// Rows [first, last) of a [., inputs] as factors, row `first` first, with their stride: as they are, or a
+// thread's own copy, until its next call.
+template <class T>
+const Factor<T>* factors(const T* a, long inputs, long first, long last, long* stride) {
+  if constexpr (std::is_same_v<T, Factor<T>>) {
+    return a + first * *stride;
+  } else {
+    thread_local std::vector<float> kept;
+    if (kept.size() < static_cast<size_t>((last - first) * inputs)) kept.resize((last - first) * inputs);
+    for (long m = first; m < last; ++m)
+      for (long i = 0; i < inputs; i += LANES)
+        store(kept.data() + (m - first) * inputs + i, load(a + m * *stride + i));
+    *stride = inputs;
+    return kept.data();
   }
 }
 
@@ -87,17 +137,18 @@ template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
              long end, Use use) {
   V out[ROWS * PANELS];
-  const long tiles = (last - first + ROWS - 1) / ROWS;
+  const Factor<T>* by = factors(a, inputs, first, last, &stride);
+  const long all = last - first, tiles = (all + ROWS - 1) / ROWS;
   for (long p = begin; p < end;) {
     const int count = end - p >= PANELS ? PANELS : (end - p >= 2 ? 2 : 1);
     const T* panels = w + p * LANES * inputs;
     for (long i = 0; i < tiles; ++i) {
-      const long m = first + share(last - first, i, tiles);
-      const int rows = static_cast<int>(first + share(last - first, i + 1, tiles) - m);
-      if (count == PANELS) rows_tile<PANELS>(rows, a + m * stride, stride, panels, inputs, out);
-      else if (count == 2) rows_tile<2>(rows, a + m * stride, stride, panels, inputs, out);
-      else rows_tile<1>(rows, a + m * stride, stride, panels, inputs, out);
-      for (int r = 0; r < rows; ++r) use(m + r, p, count, out + r * count);
+      const long m = share(all, i, tiles);
+      const int rows = static_cast<int>(share(all, i + 1, tiles) - m);
+      if (count == PANELS) rows_tile<PANELS>(rows, by + m * stride, stride, panels, inputs, out);
+      else if (count == 2) rows_tile<2>(rows, by + m * stride, stride, panels, inputs, out);
+      else rows_tile<1>(rows, by + m * stride, stride, panels, inputs, out);
+      for (int r = 0; r < rows; ++r) use(first + m + r, p, count, out + r * count);
     }
     p += count;
   }
@@ -124,9 +175,10 @@ void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs,
   {
     const int self = omp_get_thread_num(), all = omp_get_num_threads();
     product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all),
-            [=](long m, long panel, int count, const V* sums) {
+            [=](long m, long panel, int count, const V* vectors) {
+              const float* sums = reinterpret_cast<const float*>(vectors);
               for (long o = panel * LANES; o < (panel + count) * LANES && o < outputs; ++o) {
-                const float sum = sums[o / LANES - panel][o % LANES];
+                const float sum = sums[o - panel * LANES];
                 store(y + m * outputs + o, bias == nullptr ? sum : sum + scalar(bias[o]));
               }
             });

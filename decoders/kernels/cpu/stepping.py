@@ -1,8 +1,8 @@
-"""A step of plain next-code decoding as one call of the CPU kernel: the last codes through the
-layers, guided logits, softmax, and the code that the noise picks.
+"""Steps of plain next-code decoding as one call of the CPU kernel: the last codes through the
+layers, guided logits, softmax, and the code that the noise picks, again and again.
 
-It computes what `decoders.autoregressive.Autoregressive` does in some twenty operators, and writes
-what that writes, in the tensors of the run.
+A step computes what `decoders.autoregressive.Autoregressive` does in some twenty operators, and
+writes what that writes, in the tensors of the run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class NativeNext:
         self._kept = (layers.scratch, head, state, cache, embedding, index, out, logits)
         tokens = head.tokens
         self._call = NextCode(
-            body, batch, head.prefix, vocab, None if tokens is None else tokens.data_ptr(),
+            body, 1, batch, head.prefix, vocab, None if tokens is None else tokens.data_ptr(),
             head.output.weight.data_ptr(), sampling.cfg, sampling.temperature,
             state.uniform.data_ptr(), *state.uniform.stride(), state.uniform.shape[1],
             state.codes.data_ptr(), state.place.data_ptr(),
@@ -101,6 +101,8 @@ class NativeNext:
         half = ctypes.c_int(layers.dtype == torch.bfloat16)
         self._arguments = (library().lantern_next, ctypes.byref(self._call), half)
 
-    def __call__(self) -> None:
-        """One step. Raises DecoderError past the image's end, or for a code outside the tables."""
+    def __call__(self, count: int = 1) -> None:
+        """`count` steps. Raises DecoderError past the image's end, or for a code outside the
+        tables, before the first of them."""
+        self._call.count = count
         run("next", *self._arguments)

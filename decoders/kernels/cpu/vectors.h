@@ -1,158 +1,341 @@
 // Vectors of 16 float32 lanes, in words of GCC that it maps to any processor; bfloat16 in and out of them.
+//
+// A processor's own vectors have NATIVE lanes; 16 are one of them, two, or two times two. What is not
+// arithmetic is said once for a processor's own, and for two by each half.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
-#define SHUFFLE1(a, ...) __builtin_shuffle(a, U{__VA_ARGS__})
-#define SHUFFLE2(a, b, ...) __builtin_shuffle(a, b, U{__VA_ARGS__})
 
 namespace {
 
+#if defined(__AVX512F__)
+constexpr int NATIVE = 16;
+#elif defined(__AVX2__)
+constexpr int NATIVE = 8;
+#else
+constexpr int NATIVE = 4;
+#endif
 constexpr int LANES = 16;  // outputs of a panel
-constexpr int ROWS = 6;    // rows of a tile: 6 x 4 panels fill 24 of 32 vector registers
-constexpr int PANELS = 4;
-typedef float V __attribute__((vector_size(64), aligned(4)));
-typedef uint16_t H __attribute__((vector_size(32), aligned(2)));
-typedef uint32_t U __attribute__((vector_size(64), aligned(4)));
+#define SMALL inline __attribute__((always_inline))  // what is a handful of instructions
 
-inline V load(const float* p) { return *reinterpret_cast<const V*>(p); }
-inline V load(const uint16_t* p) {  // bfloat16 is the upper half of a float32
-  U wide = __builtin_convertvector(*reinterpret_cast<const H*>(p), U) << 16;
-  V out;
-  std::memcpy(&out, &wide, sizeof out);
-  return out;
+typedef float OwnV __attribute__((vector_size(4 * NATIVE)));
+typedef uint32_t OwnU __attribute__((vector_size(4 * NATIVE)));
+typedef int32_t OwnI __attribute__((vector_size(4 * NATIVE)));
+typedef uint16_t OwnH __attribute__((vector_size(2 * NATIVE)));
+typedef double OwnW __attribute__((vector_size(8 * NATIVE)));
+
+template <class T>
+struct Two {
+  T lo, hi;
+};
+template <class T>
+using Sixteen =
+    std::conditional_t<NATIVE == LANES, T, std::conditional_t<2 * NATIVE == LANES, Two<T>, Two<Two<T>>>>;
+typedef Sixteen<OwnV> V;
+typedef Sixteen<OwnW> W;
+template <class T>
+constexpr int lanes_of_type = sizeof(T) / sizeof(float);
+
+#define BY_HALVES(op)                                                                                  \
+  template <class T>                                                                                   \
+  SMALL Two<T> operator op(const Two<T>& a, const Two<T>& b) {                                        \
+    return {a.lo op b.lo, a.hi op b.hi};                                                               \
+  }                                                                                                    \
+  template <class T>                                                                                   \
+  SMALL Two<T> operator op(const Two<T>& a, float b) {                                                \
+    return {a.lo op b, a.hi op b};                                                                     \
+  }                                                                                                    \
+  template <class T>                                                                                   \
+  SMALL Two<T> operator op(float a, const Two<T>& b) {                                                \
+    return {a op b.lo, a op b.hi};                                                                     \
+  }
+BY_HALVES(+)
+BY_HALVES(-)
+BY_HALVES(*)
+BY_HALVES(/)
+#undef BY_HALVES
+template <class T>
+SMALL Two<T> operator-(const Two<T>& a) {
+  return {-a.lo, -a.hi};
 }
-inline float scalar(float x) { return x; }
-inline float scalar(uint16_t x) {
+template <class T>
+SMALL Two<T>& operator+=(Two<T>& a, const Two<T>& b) {
+  return a = a + b;
+}
+
+typedef std::make_integer_sequence<int, NATIVE> Places;  // 0, 1, ...
+
+// Lanes n apart change places, n a power of two.
+template <int n, int... I>
+SMALL OwnV exchange(OwnV v, std::integer_sequence<int, I...>) {
+  return __builtin_shuffle(v, OwnI{(I ^ n)...});
+}
+template <int n>
+SMALL OwnV exchange(OwnV v) {
+  return exchange<n>(v, Places());
+}
+template <int n, class T>
+SMALL Two<T> exchange(const Two<T>& v) {
+  if constexpr (n == lanes_of_type<T>) return {v.hi, v.lo};
+  else return {exchange<n>(v.lo), exchange<n>(v.hi)};
+}
+
+// Two vectors of which every 2 n lanes are to be added up, folded into one of which every n are: n lanes of
+// the one, n of the other, in turns. One of two shuffles is a mere blend.
+template <int n, int... I>
+SMALL OwnV fold(OwnV a, OwnV b, std::integer_sequence<int, I...>) {
+  return __builtin_shuffle(a, b, OwnI{(I & n ? I + NATIVE : I)...}) +
+         __builtin_shuffle(a, b, OwnI{((I ^ n) + (I & n ? NATIVE : 0))...});
+}
+template <int n>
+SMALL OwnV fold(OwnV a, OwnV b) {
+  return fold<n>(a, b, Places());
+}
+template <int n, class T>
+SMALL Two<T> fold(const Two<T>& a, const Two<T>& b) {
+  if constexpr (n == lanes_of_type<T>) return {a.lo + a.hi, b.hi + b.lo};
+  else return {fold<n>(a.lo, b.lo), fold<n>(a.hi, b.hi)};
+}
+
+SMALL OwnV larger(OwnV a, OwnV b) { return a > b ? a : b; }
+template <class T>
+SMALL Two<T> larger(const Two<T>& a, const Two<T>& b) {
+  return {larger(a.lo, b.lo), larger(a.hi, b.hi)};
+}
+
+template <int n = NATIVE / 2>
+SMALL float total(OwnV v) {
+  if constexpr (n == 1) return v[0] + v[1];
+  else return total<n / 2>(v + exchange<n>(v));
+}
+template <class T>
+SMALL float total(const Two<T>& v) {
+  return total(v.lo + v.hi);
+}
+template <int n = NATIVE / 2>
+SMALL float largest_lane(OwnV v) {
+  if constexpr (n == 1) return v[0] > v[1] ? v[0] : v[1];
+  else return largest_lane<n / 2>(larger(v, exchange<n>(v)));
+}
+template <class T>
+SMALL float largest_lane(const Two<T>& v) {
+  return largest_lane(larger(v.lo, v.hi));
+}
+SMALL double total(OwnW v) {
+  double sum = 0;
+  for (int i = 0; i < NATIVE; ++i) sum += v[i];
+  return sum;
+}
+SMALL double total(const Two<OwnW>& v) { return total(v.lo + v.hi); }
+SMALL double total(const Two<Two<OwnW>>& v) { return total(v.lo + v.hi); }
+
+// Memory need not be aligned.
+SMALL void get(const float* p, OwnV* v) { std::memcpy(v, p, sizeof *v); }
+SMALL void get(const uint16_t* p, OwnV* v) {  // bfloat16 is the upper half of a float32
+  OwnH half;
+  std::memcpy(&half, p, sizeof half);
+  const OwnU wide = __builtin_convertvector(half, OwnU) << 16;
+  std::memcpy(v, &wide, sizeof wide);
+}
+SMALL void get(const float* p, OwnW* v) {
+  OwnV narrow;
+  get(p, &narrow);
+  *v = __builtin_convertvector(narrow, OwnW);
+}
+template <class N, class T>
+SMALL void get(const N* p, Two<T>* v) {
+  constexpr int half = std::is_same_v<Two<T>, W> ? LANES / 2 : lanes_of_type<T>;
+  get(p, &v->lo);
+  get(p + half, &v->hi);
+}
+template <class N>
+SMALL V load(const N* p) {
+  V v;
+  get(p, &v);
+  return v;
+}
+
+SMALL float scalar(float x) { return x; }
+SMALL float scalar(uint16_t x) {
   uint32_t wide = static_cast<uint32_t>(x) << 16;
   float out;
   std::memcpy(&out, &wide, sizeof out);
   return out;
 }
-inline void store(float* p, float x) { *p = x; }
-inline void store(uint16_t* p, float x) {  // round to nearest, ties to even; NaN stays NaN
+SMALL void store(float* p, float x) { *p = x; }
+SMALL void store(uint16_t* p, float x) {  // round to nearest, ties to even; NaN stays NaN
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   *p = (bits & 0x7fffffffu) > 0x7f800000u
            ? static_cast<uint16_t>((bits >> 16) | 64)
            : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
-typedef int32_t I __attribute__((vector_size(64)));
+SMALL OwnU rounded(OwnV v) {  // the same of every lane
+  OwnU bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  const OwnU above = bits >> 16;
+  return (bits & 0x7fffffffu) > 0x7f800000u ? above | 64 : (bits + 0x7fffu + (above & 1)) >> 16;
+}
+SMALL void store(float* p, OwnV v) { std::memcpy(p, &v, sizeof v); }
+SMALL void store(uint16_t* p, OwnV v) {
+#if defined(__AVX512BF16__)
+  const __m256bh half = _mm512_cvtneps_pbh((__m512)v);
+#else
+  const OwnH half = __builtin_convertvector(rounded(v), OwnH);
+#endif
+  std::memcpy(p, &half, sizeof half);
+}
+template <class N, class T>
+SMALL void store(N* p, const Two<T>& v) {
+  store(p, v.lo);
+  store(p + lanes_of_type<T>, v.hi);
+}
 
-// The other half of the lanes, the other quarter of a half, the other pair of a quarter.
-inline V halves(V v) { return SHUFFLE1(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); }
-inline V quarters(V v) { return SHUFFLE1(v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); }
-inline V pairs(V v) { return SHUFFLE1(v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); }
+// Of 2 NATIVE neighbouring numbers, the first of each pair, or the second.
+SMALL OwnV even(const uint16_t* p, OwnV) {
+  OwnU bits;
+  std::memcpy(&bits, p, sizeof bits);
+  bits <<= 16;
+  OwnV v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
+SMALL OwnV odd(const uint16_t* p, OwnV) {
+  OwnU bits;
+  std::memcpy(&bits, p, sizeof bits);
+  bits &= 0xffff0000u;
+  OwnV v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
+template <class T>
+SMALL Two<T> even(const uint16_t* p, Two<T>) {
+  return {even(p, T()), even(p + 2 * lanes_of_type<T>, T())};
+}
+template <class T>
+SMALL Two<T> odd(const uint16_t* p, Two<T>) {
+  return {odd(p, T()), odd(p + 2 * lanes_of_type<T>, T())};
+}
+SMALL V even(const uint16_t* p) { return even(p, V()); }
+SMALL V odd(const uint16_t* p) { return odd(p, V()); }
 
-inline float total(V v) {
-  V w = v + halves(v);
-  w += quarters(w);
-  w += pairs(w);
-  return w[0] + w[1];
+// 32 neighbouring numbers in the two vectors that are cheapest to make of them, and back.
+SMALL void split(const uint16_t* p, V* a, V* b) {
+  *a = even(p);
+  *b = odd(p);
 }
-// Two vectors of which every 2 n lanes are to be added up, folded into one of which every n are: n lanes of
-// the one, n of the other, in turns. One of two shuffles is a mere blend.
-inline V fold8(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31) +
-         SHUFFLE2(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
+SMALL void split(const float* p, V* a, V* b) {
+  *a = load(p);
+  *b = load(p + LANES);
 }
-inline V fold4(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31) +
-         SHUFFLE2(a, b, 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+SMALL void join(float* p, const V& a, const V& b) {
+  store(p, a);
+  store(p + LANES, b);
 }
-inline V fold2(V a, V b) {
-  return SHUFFLE2(a, b, 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31) +
-         SHUFFLE2(a, b, 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29);
+SMALL void join(uint16_t* p, OwnV even, OwnV odd) {
+  const OwnU both = rounded(even) | rounded(odd) << 16;
+  std::memcpy(p, &both, sizeof both);
 }
-inline V fold1(V a, V b) {
-  return SHUFFLE2(a, b, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31) +
-         SHUFFLE2(a, b, 1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
+template <class T>
+SMALL void join(uint16_t* p, const Two<T>& a, const Two<T>& b) {
+  join(p, a.lo, b.lo);
+  join(p + 2 * lanes_of_type<T>, a.hi, b.hi);
+}
+
+// v's lanes, which were numbered by their places' bits read backwards, in order.
+template <int... I>
+SMALL OwnV picked(OwnV a, OwnV b, std::integer_sequence<int, I...>) {
+  return __builtin_shuffle(a, b, OwnI{I...});
+}
+template <class T>
+SMALL T in_order(const T& v) {
+  typedef std::integer_sequence<int, 0, 8, 4, 12, 2, 10, 6, 14> Even;
+  typedef std::integer_sequence<int, 1, 9, 5, 13, 3, 11, 7, 15> Odd;
+  typedef std::integer_sequence<int, 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15> All;
+  if constexpr (NATIVE == LANES) {
+    return picked(v, v, All());
+  } else if constexpr (2 * NATIVE == LANES) {
+    return {picked(v.lo, v.hi, Even()), picked(v.lo, v.hi, Odd())};
+  } else {
+    constexpr int from[LANES] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+    float at[LANES], to[LANES];
+    store(at, v);
+    for (int i = 0; i < LANES; ++i) to[i] = at[from[i]];
+    return load(to);
+  }
 }
 // Lane i: the total of vector(i). Vectors are made in order, as what they are made of lies in memory, where
 // they are folded, so that few live at a time.
 template <class Vector>
-inline V totals(Vector vector) {
+SMALL V totals(Vector vector) {
   const auto two = [=](int i) {
     const V one = vector(i);
-    return fold8(one, vector(i + 1));
+    return fold<8>(one, vector(i + 1));
   };
   const auto four = [=](int i) {
     const V one = two(i);
-    return fold4(one, two(i + 2));
+    return fold<4>(one, two(i + 2));
   };
   const auto eight = [=](int i) {
     const V one = four(i);
-    return fold2(one, four(i + 4));
+    return fold<2>(one, four(i + 4));
   };
   const V first = eight(0);
-  return SHUFFLE1(fold1(first, eight(8)), 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15);
+  return in_order(fold<1>(first, eight(8)));
 }
-inline V pick(I take, V yes, V no) { return take ? yes : no; }
-inline V larger(V a, V b) { return pick(a > b, a, b); }
+
+// Neighbouring lanes as complex numbers, times the pairs (re, im).
+template <int... I>
+SMALL OwnV turned(OwnV x, OwnV factors, std::integer_sequence<int, I...>) {
+  const OwnV real = __builtin_shuffle(factors, OwnI{(I & ~1)...});
+  const OwnV imaginary = __builtin_shuffle(factors, OwnI{(I | 1)...});
+  const OwnV sign{(I & 1 ? 1.f : -1.f)...};
+  return x * real + exchange<1>(x) * (sign * imaginary);
+}
+SMALL OwnV turned(OwnV x, OwnV factors) { return turned(x, factors, Places()); }
+template <class T>
+SMALL Two<T> turned(const Two<T>& x, const Two<T>& factors) {
+  return {turned(x.lo, factors.lo), turned(x.hi, factors.hi)};
+}
 
 // e^x by 2^n times a polynomial on [-ln2 / 2, ln2 / 2]; relative error below 3e-7. 0 below -87.
-inline V expo(V x) {
-  const I tiny = x < -87.f;
-  x = pick(tiny, V{} - 87.f, pick(x > 88.f, V{} + 88.f, x));
+SMALL OwnV expo(OwnV x) {
+  const OwnI tiny = x < -87.f;
+  x = tiny ? OwnV{} - 87.f : (x > 88.f ? OwnV{} + 88.f : x);
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to whole numbers
-  const V n = (x * 1.44269504f + magic) - magic;
-  const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  V p = r * (1.f / 5040) + 1.f / 720;
+  const OwnV n = (x * 1.44269504f + magic) - magic;
+  const OwnV r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  OwnV p = r * (1.f / 5040) + 1.f / 720;
   p = p * r + 1.f / 120;
   p = p * r + 1.f / 24;
   p = p * r + 1.f / 6;
   p = p * r + 0.5f;
   p = p * r + 1.f;
   p = p * r + 1.f;
-  const I bits = (__builtin_convertvector(n, I) + 127) << 23;
-  V scale;
+  const OwnI bits = (__builtin_convertvector(n, OwnI) + 127) << 23;
+  OwnV scale;
   std::memcpy(&scale, &bits, sizeof scale);
-  return pick(tiny, V{}, p * scale);
+  return tiny ? OwnV{} : p * scale;
 }
-inline void store(float* p, V v) { *reinterpret_cast<V*>(p) = v; }
-inline void store(uint16_t* p, V v) {
-#if defined(__AVX512BF16__)
-  const __m256bh half = _mm512_cvtneps_pbh((__m512)v);
-  std::memcpy(p, &half, sizeof half);
-#else
-  for (int i = 0; i < LANES; ++i) store(p + i, v[i]);
-#endif
-}
-
-// 32 neighbouring numbers in the two vectors that are cheapest to make of them, and back.
-inline void load_both(const float* p, V* v) {
-  v[0] = load(p);
-  v[1] = load(p + LANES);
-}
-inline void load_both(const uint16_t* p, V* v) {  // the even ones, the odd ones
-  U bits;
-  std::memcpy(&bits, p, sizeof bits);
-  const U even = bits << 16, odd = bits & 0xffff0000u;
-  std::memcpy(v, &even, sizeof even);
-  std::memcpy(v + 1, &odd, sizeof odd);
-}
-inline void store_both(float* p, V a, V b) {
-  store(p, a);
-  store(p + LANES, b);
-}
-inline void store_both(uint16_t* p, V a, V b) {
-  uint16_t even[LANES], odd[LANES];
-  store(even, a);
-  store(odd, b);
-  for (int i = 0; i < LANES; ++i) p[2 * i] = even[i], p[2 * i + 1] = odd[i];
+template <class T>
+SMALL Two<T> expo(const Two<T>& x) {
+  return {expo(x.lo), expo(x.hi)};
 }
 
 // Whether all of `count` indices are in 0..size-1.
-inline bool within(const int64_t* index, long count, long size) {
+SMALL bool within(const int64_t* index, long count, long size) {
   bool all = true;
   for (long i = 0; i < count; ++i) all &= index[i] >= 0 && index[i] < size;
   return all;
 }
 
-inline long share(long count, int part, int parts) { return count * part / parts; }
+SMALL long share(long count, int part, int parts) { return count * part / parts; }
 
 }  // namespace
