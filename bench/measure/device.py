@@ -16,6 +16,15 @@ from bench.config import BackendConfig
 from bench.errors import ConfigError
 
 PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")
+# Flags that Linux gives -> the vector instructions that they stand for, widest first.
+VECTORS = {
+    "amx_bf16": "AMX-BF16",
+    "avx512_bf16": "AVX512-BF16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+    "sve": "SVE",
+    "asimd": "NEON",
+}
 
 
 @dataclass(frozen=True)
@@ -142,13 +151,18 @@ def _versions() -> dict[str, str]:
 
 
 def _cpu() -> str:
-    """Model name of the processor, as the kernel or the platform gives it."""
+    """Model name of the processor, as the kernel or the platform gives it, and the widest of its
+    vector instructions: processors of one name may differ in them, and with them in every time."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    name, words = platform.processor() or platform.machine(), set[str]()
+    for line in info.read_text().splitlines() if info.exists() else ():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            name = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            words = set(value.split())
+    widest = next((said for word, said in VECTORS.items() if word in words), None)
+    return name if widest is None else f"{name}, {widest}"
 
 
 def _git() -> tuple[str, bool]:

@@ -9,6 +9,7 @@ as large as what an AR step reads, weights, keys and values, which stays in the 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
 def measure_rates(
     device: torch.device, dtype: torch.dtype, step_bytes: int, name: str, budget: float = BUDGET
 ) -> MachineRates:
-    """Measures the device with the threads that torch is set to; under three seconds on a CPU.
+    """Measures the device with the threads that torch is set to; some three seconds on a CPU.
 
     step_bytes: what an AR step of the model reads. name: of the processor or GPU. budget: seconds
     that a kernel is repeated for.
@@ -104,14 +105,20 @@ def _reading(array: Tensor, device: torch.device, budget: float) -> tuple[float,
 
 
 def _products(device: torch.device, dtype: torch.dtype, budget: float) -> tuple[float, float]:
-    """(operations a second, spread) of the fastest of several large matrix products."""
+    """(operations a second, spread) of the fastest of several large matrix products.
+
+    On a processor those of float32 too: one without instructions for `dtype` is faster when it
+    multiplies its numbers as float32, so its floor knows of that.
+    """
     shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
+    kinds = {dtype, torch.float32} if device.type == "cpu" else {dtype}
     kernels: list[Callable[[], Any]] = []
-    for rows, inputs, outputs in shapes:
-        x = torch.randn(rows, inputs, device=device).to(dtype)
-        weight = torch.randn(outputs, inputs, device=device).to(dtype)
+    for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
+        x = torch.randn(rows, inputs, device=device).to(kind)
+        weight = torch.randn(outputs, inputs, device=device).to(kind)
         kernels.append(lambda x=x, weight=weight: F.linear(x, weight))  # type: ignore[misc]
-    return _best(tuple(kernels), [2 * m * k * n for m, k, n in shapes], device, budget)
+    amounts = [2 * m * k * n for m, k, n in shapes] * len(kinds)
+    return _best(tuple(kernels), amounts, device, budget)
 
 
 def _best(
