@@ -1,7 +1,7 @@
 // Attention of one head over the slots of a cache that its queries may see.
 #pragma once
 
-#include "vectors.h"
+#include "products.h"
 
 namespace {
 
@@ -31,11 +31,8 @@ inline V dot(const uint16_t* a, const uint16_t* b) {
   }
 #endif
   for (int v = 0; v + 1 < VECTORS; v += 2) {
-    V x[2], y[2];
-    split(a + v * LANES, x, x + 1);
-    split(b + v * LANES, y, y + 1);
-    sum += x[0] * y[0];
-    sum += x[1] * y[1];
+    sum += first(a + v * LANES) * first(b + v * LANES);
+    sum += second(a + v * LANES) * second(b + v * LANES);
   }
   if constexpr (VECTORS % 2 != 0) sum += load(a + (VECTORS - 1) * LANES) * load(b + (VECTORS - 1) * LANES);
   return sum;
@@ -83,14 +80,17 @@ template <int COUNT, int N, class T>
 inline void mix(const float* shares, long apart, const float* sums, const T* values, long d, long slots,
                 T* out, long stride) {
   V acc[COUNT][N] = {};
-  for (long s = 0; s < slots; ++s) {
-    V value[N];
-    if constexpr (N == 1) value[0] = load(values + s * d);
-    else
-      for (int v = 0; v < N; v += 2) split(values + s * d + v * LANES, value + v, value + v + 1);
-    for (int t = 0; t < COUNT; ++t)
-      for (int v = 0; v < N; ++v) acc[t][v] += shares[t * apart + s] * value[v];
-  }
+  for (long s = 0; s < slots; ++s)
+    for (int v = 0; v < N; ++v) {
+      const T* row = values + s * d + v / 2 * 2 * LANES;
+      const float* share = shares + s;
+      again(row);
+      again(share);
+      V value;
+      if constexpr (N == 1) value = load(row);
+      else value = v % 2 ? second(row) : first(row);
+      for (int t = 0; t < COUNT; ++t) acc[t][v] += share[t * apart] * value;
+    }
   for (int t = 0; t < COUNT; ++t) {
     const float by = 1.f / sums[t];
     if constexpr (N == 1) store(out + t * stride, acc[t][0] * by);

@@ -18,6 +18,13 @@ constexpr int ROWS = 6;    // rows of a tile, at most
 constexpr int PANELS = 4;  // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows <= 3 ? 2 : 1; }
 
+// The compiler knows nothing of what p points to now: what it has read there it reads again, where keeping it
+// would drive sums out of the registers.
+template <class T>
+SMALL void again(const T*& p) {
+  asm volatile("" : "+r"(p));
+}
+
 // What rows are multiplied as: float32, but for the dot instruction of bfloat16.
 #if defined(__AVX512BF16__)
 template <class T>
@@ -54,25 +61,18 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
 template <class T>
 using Factor = float;
 
-// The compiler knows nothing of what p points to now: what it has read there it reads again, where keeping it
-// would drive sums out of the registers.
-template <class T>
-SMALL void again(const T*& p) {
-  asm volatile("" : "+r"(p));
-}
-
 template <int M_, int N_>
 inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
   for (long k = 0; k < inputs; k += 2)
-    for (int second = 0; second < 2; ++second)
+    for (int later = 0; later < 2; ++later)
       for (int n = 0; n < N_; ++n) {
         const uint16_t* pairs = w + n * panel + k * LANES;  // weights k and k + 1 of output 0, of output 1, ...
-        const float* x = a + k + second;
+        const float* x = a + k + later;
         again(pairs);
         again(x);
-        const V b = second ? odd(pairs) : even(pairs);
+        const V b = later ? second(pairs) : first(pairs);
         for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
       }
   for (int m = 0; m < M_; ++m)

@@ -199,7 +199,7 @@ SMALL void store(N* p, const Two<T>& v) {
 }
 
 // Of 2 NATIVE neighbouring numbers, the first of each pair, or the second.
-SMALL OwnV even(const uint16_t* p, OwnV) {
+SMALL OwnV first(const uint16_t* p, OwnV) {
   OwnU bits;
   std::memcpy(&bits, p, sizeof bits);
   bits <<= 16;
@@ -207,7 +207,7 @@ SMALL OwnV even(const uint16_t* p, OwnV) {
   std::memcpy(&v, &bits, sizeof v);
   return v;
 }
-SMALL OwnV odd(const uint16_t* p, OwnV) {
+SMALL OwnV second(const uint16_t* p, OwnV) {
   OwnU bits;
   std::memcpy(&bits, p, sizeof bits);
   bits &= 0xffff0000u;
@@ -216,25 +216,19 @@ SMALL OwnV odd(const uint16_t* p, OwnV) {
   return v;
 }
 template <class T>
-SMALL Two<T> even(const uint16_t* p, Two<T>) {
-  return {even(p, T()), even(p + 2 * lanes_of_type<T>, T())};
+SMALL Two<T> first(const uint16_t* p, Two<T>) {
+  return {first(p, T()), first(p + 2 * lanes_of_type<T>, T())};
 }
 template <class T>
-SMALL Two<T> odd(const uint16_t* p, Two<T>) {
-  return {odd(p, T()), odd(p + 2 * lanes_of_type<T>, T())};
+SMALL Two<T> second(const uint16_t* p, Two<T>) {
+  return {second(p, T()), second(p + 2 * lanes_of_type<T>, T())};
 }
-SMALL V even(const uint16_t* p) { return even(p, V()); }
-SMALL V odd(const uint16_t* p) { return odd(p, V()); }
 
-// 32 neighbouring numbers in the two vectors that are cheapest to make of them, and back.
-SMALL void split(const uint16_t* p, V* a, V* b) {
-  *a = even(p);
-  *b = odd(p);
-}
-SMALL void split(const float* p, V* a, V* b) {
-  *a = load(p);
-  *b = load(p + LANES);
-}
+// 32 neighbouring numbers as the two vectors that are cheapest to make of them, and back.
+SMALL V first(const uint16_t* p) { return first(p, V()); }
+SMALL V second(const uint16_t* p) { return second(p, V()); }
+SMALL V first(const float* p) { return load(p); }
+SMALL V second(const float* p) { return load(p + LANES); }
 SMALL void join(float* p, const V& a, const V& b) {
   store(p, a);
   store(p + LANES, b);
