@@ -259,6 +259,7 @@ class Speed:
         )
 
 
+DOT = "AVX512-BF16"  # instructions that multiply bfloat16
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
 # Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:
@@ -271,6 +272,10 @@ ASSUMED = {
     ),
     "cpu_kernel": Speed(
         "the CPU kernel on two cores of an AMD EPYC", 8e-6, 0.05e-3, 3.5e10, 2.9e11, 1.1e11, 2.4e7
+    ),
+    "cpu_kernel_plain": Speed(
+        f"the CPU kernel on two cores of an AMD EPYC without {DOT}",
+        8e-6, 0.05e-3, 3.5e10, 1e11, 8e10, 2.4e7,
     ),
 }  # fmt: skip
 

@@ -2,7 +2,8 @@
 many codes its trees commit a step.
 
 Speeds are those of `bench.costs.ASSUMED`, by what the backend runs on: the CPU kernel where it can
-be built and runs the model, PyTorch's operators otherwise, or a GPU. Codes a step depend on weights
+be built and runs the model, with the processor's instructions for bfloat16 or without, PyTorch's
+operators otherwise, or a GPU. Codes a step depend on weights
 and parts, not on the machine: they are read off a committed run (results/tables) of the same model,
 parts and sampling, where there is one.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.checkpoints import read_object
-from bench.costs import ASSUMED_MAL, ASSUMED_WAIT, BYTES, Shape, Speed
+from bench.costs import ASSUMED_MAL, ASSUMED_WAIT, BYTES, DOT, Shape, Speed
+from bench.measure.device import vectors
 
 if TYPE_CHECKING:
     from bench.config import StudyConfig
@@ -39,7 +41,9 @@ def speed_of(config: StudyConfig, shape: Shape | None, assumed: Mapping[str, Spe
     """The assumed speed of what runs the study's layers."""
     if config.backend.device.partition(":")[0] != "cpu":
         return assumed["cuda"]
-    return assumed["cpu_kernel" if _in_kernel(config, shape) else "cpu"]
+    if not _in_kernel(config, shape):
+        return assumed["cpu"]
+    return assumed["cpu_kernel" if DOT in vectors() else "cpu_kernel_plain"]
 
 
 def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:

@@ -73,6 +73,8 @@ def annotated(decoder: Any, window: Window) -> Iterator[None]:
             put(stack, decoder, "generate", stepped(generate, window))
         else:
             put(stack, decoder, "execution", SteppedExecution(execution, window))
+            if hasattr(decoder, "at_once"):  # steps are told apart
+                put(stack, decoder, "at_once", 1)
             _phases(stack, decoder)
         if execution is None or execution.name == "eager":
             _parts(stack, decoder)

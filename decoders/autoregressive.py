@@ -32,8 +32,6 @@ from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
 
-AT_ONCE = 16  # codes of one call of the CPU kernel: an interrupt waits so long
-
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
     """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
@@ -76,6 +74,7 @@ class Autoregressive:
     """Plain next-code decoding."""
 
     rule = None
+    at_once = 16  # codes of one call of the CPU kernel, and of one step of the execution
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class Autoregressive:
             if slot == run.cache.capacity:
                 self.widen(run, min(slot + BLOCK, target.prefix + target.length))
             if run.native is not None:
-                run.count = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
+                run.count = min(self.at_once, target.length - place, run.cache.capacity - slot)
             self.execution.step(self, run)
             place += run.count
         record = run.record

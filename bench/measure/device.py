@@ -153,16 +153,24 @@ def _versions() -> dict[str, str]:
 def _cpu() -> str:
     """Model name of the processor, as the kernel or the platform gives it, and the widest of its
     vector instructions: processors of one name may differ in them, and with them in every time."""
-    info = Path("/proc/cpuinfo")
-    name, words = platform.processor() or platform.machine(), set[str]()
-    for line in info.read_text().splitlines() if info.exists() else ():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() in ("flags", "Features"):
-            words = set(value.split())
-    widest = next((said for word, said in VECTORS.items() if word in words), None)
+    name = _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    widest = next(iter(vectors()), None)
     return name if widest is None else f"{name}, {widest}"
+
+
+def vectors() -> list[str]:
+    """The processor's kinds of vector instructions as far as Linux tells, widest first."""
+    info = _cpuinfo()
+    words = {*info.get("flags", "").split(), *info.get("Features", "").split()}
+    return [said for word, said in VECTORS.items() if word in words]
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first processor; empty elsewhere."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _git() -> tuple[str, bool]:

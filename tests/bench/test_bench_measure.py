@@ -10,6 +10,7 @@ import torch
 
 from bench.config import BackendConfig
 from bench.errors import ConfigError
+from bench.measure import device
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
@@ -86,6 +87,24 @@ def test_graphs_need_a_cuda_device():
 def test_more_threads_than_cores_are_refused():
     with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
         prepare(BackendConfig("eager", "cpu", "float32", 10_000))
+
+
+@pytest.mark.parametrize(
+    ("info", "name", "kinds"),
+    [
+        ({"model name": "AMD EPYC", "flags": "fpu avx avx2"}, "AMD EPYC, AVX2", ["AVX2"]),
+        (
+            {"model name": "AMD EPYC", "flags": "avx2 avx512f avx512_bf16"},
+            "AMD EPYC, AVX512-BF16",
+            ["AVX512-BF16", "AVX-512", "AVX2"],
+        ),
+        ({"model name": "old", "flags": "fpu sse2"}, "old", []),
+    ],
+)
+def test_processors_of_one_name_are_told_apart(info, name, kinds, monkeypatch):
+    monkeypatch.setattr(device, "_cpuinfo", lambda: info)
+    assert device.vectors() == kinds
+    assert provenance(torch.device("cpu")).cpu == name
 
 
 def test_provenance_names_code_and_machine():

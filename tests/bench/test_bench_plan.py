@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from bench import checkpoints as known
+from bench import plan_speed
 from bench.compose import compose_study
 from bench.costs import (
     ASSUMED,
@@ -236,14 +237,18 @@ def hours_of(*words: str) -> str:
     return "\n".join(time_lines(plan_of(*words), ASSUMED))
 
 
-def test_the_hours_are_those_of_what_the_backend_runs_on():
+def test_the_hours_are_those_of_what_the_backend_runs_on(monkeypatch):
+    monkeypatch.setattr(plan_speed, "vectors", lambda: ["AVX-512", "AVX2"])
+    plain = hours_of("study=main", "backend.layers=native")
+    monkeypatch.setattr(plan_speed, "vectors", lambda: ["AVX512-BF16", "AVX-512", "AVX2"])
     kernel, torch = (hours_of("study=main", f"backend.layers={name}") for name in KINDS)
     assert "assumed: the CPU kernel on two cores" in kernel
     assert "assumed: PyTorch's operators on two cores" in torch
-    found = [re.search(r"about ([\d.]+) (min|h)", text) for text in (kernel, torch)]
+    assert "AMD EPYC without AVX512-BF16" in plain and "EPYC without" not in kernel
+    found = [re.search(r"about ([\d.]+) (min|h)", text) for text in (kernel, plain, torch)]
     minutes = [float(hit[1]) * {"min": 1, "h": 60}[hit[2]] for hit in found if hit]
     assert 3 < minutes[0] < 13, "make bench takes about ten with the gate, pictures and metrics"
-    assert minutes[1] > 3 * minutes[0]
+    assert 1.5 * minutes[0] < minutes[1] < minutes[2] and minutes[2] > 3 * minutes[0]
     gpu = hours_of("study=main", "backend=rocm")
     assert "assumed: a GPU" in gpu
     anole = replace(plan_of("study=main", "backend.layers=native"), shape=known.ANOLE)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from decoders import autoregressive
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.backends.execution import Eager
@@ -89,7 +88,7 @@ def test_steps_of_one_call_are_those_of_many(batch: int, count: int, monkeypatch
     noise = Noise.for_prompts(3, [f"{i}" for i in range(batch)], model.target.length)
 
     def drawn(at_once: int) -> Generation:
-        monkeypatch.setattr(autoregressive, "AT_ONCE", at_once)
+        monkeypatch.setattr(Autoregressive, "at_once", at_once)
         return Autoregressive(model, sampling).generate(model.text.encode(prompts), noise)
 
     with threads(min(count, 2)):
