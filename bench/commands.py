@@ -77,12 +77,15 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.compose import compose_study
     from bench.finish import VERDICT_COLUMNS, verdicts
     from bench.measure.device import prepare
-    from bench.runner import load_model
+    from bench.runner import build_cell, load_model
     from bench.study import cells
 
     config = compose_study(words)
     model = load_model(config, prepare(config.backend))
-    found = verdicts(model, cells(config, model.sampling))
+    every = cells(config, model.sampling)
+    for cell in every:  # what `run` refuses is refused before the first verdict
+        build_cell(model, cell)
+    found = verdicts(model, every)
     say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:

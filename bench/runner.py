@@ -96,6 +96,17 @@ def run_study(config: StudyConfig) -> RunResult:
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
+def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
+    """A cell's decoder, or what building it raised. DecoderError (a setting that cannot be) passes,
+    with the decoder's name."""
+    try:
+        return attempt(
+            lambda: build_decoder(model, cell.entry.spec, cell.sampling), (DecoderError,)
+        )
+    except DecoderError as error:
+        raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
+
+
 def load_model(
     config: StudyConfig, device: torch.device, prompts: Sequence[Prompt] = ()
 ) -> ImageModel:
@@ -223,15 +234,9 @@ class Run:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
 
     def _build(self, cell: Cell) -> Decoder | Failure:
-        """The decoder of a cell. DecoderError (a setting that cannot be) passes: it stops the run
-        before work starts; any other error is the decoder's own and becomes its failed rows."""
-        name = cell.entry.name
-        try:
-            built = attempt(
-                lambda: build_decoder(self.model, cell.entry.spec, cell.sampling), (DecoderError,)
-            )
-        except DecoderError as error:
-            raise DecoderError(f"the decoder {name} cannot be built: {error}") from error
+        """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
+        starts; any other error is the decoder's own and becomes its failed rows."""
+        name, built = cell.entry.name, build_cell(self.model, cell)
         if isinstance(built, Failure):
             log.warning("%s cannot be built: %s", name, built.error)
         elif study.is_replayed(built) and study.REPLAYED not in name:

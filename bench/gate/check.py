@@ -64,7 +64,7 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real) -> GateReport:
     says = {
         "exact": "tokens equal greedy AR on all prompts",
         "bounded": f"every accepted draft is the largest entry of p_A, and moved at most "
-        f"{found.figure:.4f}, within its bound",
+        f"{found.figure:.4f}, within its bound of {found.evidence['bound']:.4f}",
     }
     detail = found.fault or says[verdict]
     return _report(verdict, found.figure, detail, [found], spec, real)

@@ -27,9 +27,9 @@ DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
 def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Finding, bool]:
-    """-> finding (figure: most mass moved onto an accepted draft), and whether tokens equalled AR's
-    with no bound declared."""
-    moved, faults, exact = 0.0, [], True
+    """-> finding (figure: most mass moved onto an accepted draft; evidence "bound": declared
+    there), and whether tokens equalled AR's with no bound declared."""
+    moved, bound, faults, exact = 0.0, 0.0, [], True
     evidence: dict[str, object] = {}
     for vocab, grid, seed in MODELS:
         model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
@@ -51,8 +51,9 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
         if same < PROMPTS and not declared:
             faults.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
         elif declared:
-            most, wrong = _justified(decoder, model, text, made, sampling)
-            moved, faults = max(moved, most), faults + wrong
+            most, allowed, wrong = _justified(decoder, model, text, made, sampling)
+            (moved, bound), faults = max((moved, bound), (most, allowed)), faults + wrong
+    evidence["bound"] = bound
     return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
 
 
@@ -80,9 +81,10 @@ def _images_equal(
 
 def _justified(
     decoder: object, model: ImageModel, text: TextFeatures, made: Generation, sampling: Sampling
-) -> tuple[float, list[str]]:
+) -> tuple[float, float, list[str]]:
     """Every accepted draft's moved mass within the bound and p_A(x) the largest entry of p_A, every
-    other code the argmax: recomputed from a teacher-forced forward."""
+    other code the argmax: recomputed from a teacher-forced forward. -> the most mass moved, the
+    bound of that draft, faults."""
     p = processed(teacher_logits(model, text, made.codes, sampling.cfg), sampling)  # [B, L, V]
     at = p.gather(-1, made.codes[..., None])[..., 0]
     peak = p.amax(-1)
@@ -94,15 +96,17 @@ def _justified(
     if reference is None:
         over = made.trace.moved > made.trace.bound + MASS
         wrong += ["moved mass exceeds the bound"] * bool(over[drafted].any())
-        return float(made.trace.moved[drafted].max()), wrong
-    most = 0.0
+        moved, bound = made.trace.moved[drafted], made.trace.bound[drafted]
+        place = int(moved.argmax())
+        return float(moved[place]), float(bound[place]), wrong
+    most = (0.0, 0.0)
     for b, j in drafted.nonzero().tolist():
         found = reference.at(p[b, j].numpy(), int(made.codes[b, j]))
         if found.near_edge or float(at[b, j]) >= float(peak[b, j]) - MASS:
             continue  # the argmax itself, or a bound that rounding decides
-        most = max(most, found.moved)
+        most = max(most, (found.moved, found.bound))
         if found.raised < float(peak[b, j]) - MASS:
             wrong.append("an accepted draft's p_A(x) is not the largest entry of p_A")
         if float(made.trace.moved[b, j]) > found.bound + MASS:
             wrong.append("an accepted draft moved more mass than its bound")
-    return most, list(dict.fromkeys(wrong))
+    return *most, list(dict.fromkeys(wrong))

@@ -60,6 +60,10 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
             f"{'drawn' if recorded.drawn else 'deterministic'} children, V={at['vocab']}, "
             f"{at['node']} node)"
         )
+        most = place["worst"]
+        assert isinstance(most, dict)
+        if most["tv"] > at["tv"]:
+            fault += f", at another {most['tv']:.4f} where {most['bound']:.4f} is declared"
     evidence = {"nodes": seen, "max_tv": worst, "max_tv_of_one_child": single} | place
     evidence["max_bound"] = declared
     return Finding("node law", fault, worst, evidence), declared > 0

@@ -144,7 +144,7 @@ def _read_records(path: Path) -> pd.DataFrame:
     return records
 
 
-_REMEDY = "run `python -m bench run study=...` again: it resumes and rewrites both files"
+_REMEDY = "run `python -m bench run study=...` again: it resumes and writes what is missing"
 
 
 def _require(path: Path) -> None:

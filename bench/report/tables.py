@@ -38,7 +38,9 @@ def legend(run: Run) -> list[str]:
         "paired, AR at the same temperature; s/image: prefill and decoding, batch 1.",
         "Quiet speed-up (details): the same from lower quartiles of a step's seconds. Neighbours "
         "on a machine only ever add time, so it moves less from run to run.",
-        "MAL: codes committed per target forward, bonus code counted. NFE: target forwards.",
+        "MAL: codes committed per target forward, bonus code counted. NFE: target forwards. These "
+        "and TV are of the quality images (where there are none, of the timed ones), times and "
+        "speed-ups of the timed ones.",
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
         f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
         "more run, or, where one other seed was run, within twice its difference to AR.",

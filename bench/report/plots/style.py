@@ -28,7 +28,7 @@ BASELINE = "#6b6b6b"
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255",
 )  # fmt: skip
-MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", "*")  # one more than hues: pairs differ
 DASHES = ("-", "--", ":", "-.")
 
 RC: dict[Any, Any] = {

@@ -59,6 +59,8 @@ long sample(const float* p, long size, float u) {
       if (static_cast<float>(reached) > threshold) return i;
     }
   }
+  for (long i = size - 1; i > 0; --i)  // two sums, rounded apart
+    if (p[i] > 0) return i;
   return size - 1;
 }
 

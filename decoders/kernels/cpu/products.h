@@ -13,16 +13,16 @@
 namespace {
 
 // Tiles fill the vector registers: of 32 long ones 6 rows times 4 panels take 24; a panel takes two of 16
-// short ones, or four of 32.
+// short ones, or four of 32 (NEON).
 constexpr int ROWS = 6;    // rows of a tile, at most
 constexpr int PANELS = 4;  // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows <= 3 ? 2 : 1; }
 
-// The compiler knows nothing of what p points to now: what it has read there it reads again, where keeping it
-// would drive sums out of the registers.
+// The compiler no longer knows where p points to: what it has read there it reads again, where keeping it
+// would drive sums out of 16 short registers.
 template <class T>
 SMALL void again(const T*& p) {
-  asm volatile("" : "+r"(p));
+  if (NATIVE < LANES) asm volatile("" : "+r"(p));
 }
 
 // What rows are multiplied as: float32, but for the dot instruction of bfloat16.
@@ -67,12 +67,14 @@ inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V*
   const long panel = inputs * LANES;
   for (long k = 0; k < inputs; k += 2)
     for (int later = 0; later < 2; ++later)
+#pragma GCC unroll 4
       for (int n = 0; n < N_; ++n) {
         const uint16_t* pairs = w + n * panel + k * LANES;  // weights k and k + 1 of output 0, of output 1, ...
         const float* x = a + k + later;
         again(pairs);
         again(x);
         const V b = later ? second(pairs) : first(pairs);
+#pragma GCC unroll 6
         for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
       }
   for (int m = 0; m < M_; ++m)
@@ -122,9 +124,13 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
   } else {
     thread_local std::vector<float> kept;
     if (kept.size() < static_cast<size_t>((last - first) * inputs)) kept.resize((last - first) * inputs);
-    for (long m = first; m < last; ++m)
-      for (long i = 0; i < inputs; i += LANES)
-        store(kept.data() + (m - first) * inputs + i, load(a + m * *stride + i));
+    const long whole = inputs / LANES * LANES;
+    for (long m = first; m < last; ++m) {
+      const T* row = a + m * *stride;
+      float* to = kept.data() + (m - first) * inputs;
+      for (long i = 0; i < whole; i += LANES) store(to + i, load(row + i));
+      for (long i = whole; i < inputs; ++i) to[i] = scalar(row[i]);
+    }
     *stride = inputs;
     return kept.data();
   }
@@ -136,6 +142,7 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
 template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
              long end, Use use) {
+  if (begin >= end) return;
   V out[ROWS * PANELS];
   const Factor<T>* by = factors(a, inputs, first, last, &stride);
   const long all = last - first, tiles = (all + ROWS - 1) / ROWS;

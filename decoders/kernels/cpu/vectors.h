@@ -42,6 +42,10 @@ typedef Sixteen<OwnV> V;
 typedef Sixteen<OwnW> W;
 template <class T>
 constexpr int lanes_of_type = sizeof(T) / sizeof(float);
+template <>
+constexpr int lanes_of_type<OwnW> = NATIVE;
+template <>
+constexpr int lanes_of_type<Two<OwnW>> = 2 * NATIVE;
 
 #define BY_HALVES(op)                                                                                  \
   template <class T>                                                                                   \
@@ -151,9 +155,8 @@ SMALL void get(const float* p, OwnW* v) {
 }
 template <class N, class T>
 SMALL void get(const N* p, Two<T>* v) {
-  constexpr int half = std::is_same_v<Two<T>, W> ? LANES / 2 : lanes_of_type<T>;
   get(p, &v->lo);
-  get(p + half, &v->hi);
+  get(p + lanes_of_type<T>, &v->hi);
 }
 template <class N>
 SMALL V load(const N* p) {

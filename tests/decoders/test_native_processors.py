@@ -1,0 +1,38 @@
+"""The CPU kernel as it is compiled for other processors: the same tests in shorter vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.measure.device import vectors
+from decoders.kernels.cpu import library
+from tests.decoders.native_cases import needs_kernel
+from tests.decoders.test_native_layers import (  # noqa: F401
+    test_a_forward_is_pytorchs,
+    test_a_product_alone,
+    test_a_row_alone_has_the_bits_it_has_in_a_batch,
+    test_heads_of_every_width,
+    test_in_bfloat16_it_stays_within_its_rounding,
+)
+from tests.decoders.test_native_next import (  # noqa: F401
+    calls,
+    test_images_are_those_of_the_tensor_code,
+)
+
+# Instructions to compile for -> what this processor must have besides, so that they are others than
+# its own.
+NEEDED = {"x86-64": "AVX2", "x86-64-v3": "AVX-512", "x86-64-v4": "AVX512-BF16"}
+OTHERS = [name for name, besides in NEEDED.items() if besides in vectors()]
+pytestmark = needs_kernel
+
+
+@pytest.fixture(autouse=True, scope="module", params=OTHERS)
+def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
+    flags = [f"-march={request.param}" if "march" in flag else flag for flag in library.FLAGS]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(library, "FLAGS", tuple(flags))
+        library.library.cache_clear()
+        yield
+    library.library.cache_clear()
