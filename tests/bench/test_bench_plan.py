@@ -279,6 +279,7 @@ def test_codes_a_step_are_a_committed_run_s_where_it_had_the_decoder(tmp_path):
 RUNS = [  # committed runs, and the assumed speed that is theirs
     ("main", "cpu_kernel", known.shape_of(EMBEDDED, None)),
     ("replay", "cpu_kernel", XL),
+    ("main_avx2", "cpu_kernel_plain", known.shape_of(EMBEDDED, None)),
     ("speed_cpu_torch", "cpu", known.shape_of(EMBEDDED, None)),
 ]
 
