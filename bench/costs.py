@@ -263,7 +263,7 @@ DOT = "AVX512-BF16"  # instructions that multiply bfloat16
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
 # Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:
-# results/tables/main, scaling, replay; main_avx2; speed_cpu_torch, scaling_cpu_torch (AMD EPYC, two threads).
+# results/tables/main, scaling, replay; main_avx2; speed_cpu_torch, scaling_cpu_torch (two threads).
 ASSUMED = {
     "cuda": Speed("a GPU of the RTX 3090 to A100 class, eager", 0.2e-3, 1.5e-3, 1e12, 5e13),
     "cpu": Speed(
