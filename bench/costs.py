@@ -274,7 +274,7 @@ ASSUMED = {
         "the CPU kernel on two cores of an AMD EPYC", 8e-6, 0.05e-3, 3.5e10, 2.9e11, 1.1e11, 2.4e7
     ),
     "cpu_kernel_plain": Speed(
-        f"the CPU kernel on two cores of an AMD EPYC without {DOT}",
+        f"the CPU kernel without {DOT} on two cores of an AMD EPYC",
         8e-6, 0.05e-3, 3.5e10, 1e11, 8e10, 2.4e7,
     ),
 }  # fmt: skip

@@ -43,7 +43,8 @@ def speed_of(config: StudyConfig, shape: Shape | None, assumed: Mapping[str, Spe
         return assumed["cuda"]
     if not _in_kernel(config, shape):
         return assumed["cpu"]
-    return assumed["cpu_kernel" if DOT in vectors() else "cpu_kernel_plain"]
+    dot = DOT in vectors() and config.backend.dtype == "bfloat16"
+    return assumed["cpu_kernel" if dot else "cpu_kernel_plain"]
 
 
 def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:

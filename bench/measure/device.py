@@ -153,7 +153,8 @@ def _versions() -> dict[str, str]:
 def _cpu() -> str:
     """Model name of the processor, as the kernel or the platform gives it, and the widest of its
     vector instructions: processors of one name may differ in them, and with them in every time."""
-    name = _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    info, kind = _cpuinfo(), platform.processor() or platform.machine()
+    name = info.get("model name") or " ".join([kind, info.get("CPU part", "")]).strip()
     widest = next(iter(vectors()), None)
     return name if widest is None else f"{name}, {widest}"
 

@@ -29,6 +29,7 @@ CACHES = 4  # the large array is at least so many last-level caches
 MOST = 1024 * MIB
 BUDGET = 0.12  # seconds a kernel is repeated for
 LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
+SLOW = 5  # times as slow as another kernel: not repeated
 GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
 CPU_PRODUCTS = (
     (128, 512, 512),
@@ -111,7 +112,7 @@ def _products(device: torch.device, dtype: torch.dtype, budget: float) -> tuple[
     multiplies its numbers as float32, so its floor knows of that.
     """
     shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
-    kinds = {dtype, torch.float32} if device.type == "cpu" else {dtype}
+    kinds = dict.fromkeys((torch.float32, dtype) if device.type == "cpu" else (dtype,))
     kernels: list[Callable[[], Any]] = []
     for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
         x = torch.randn(rows, inputs, device=device).to(kind)
@@ -128,28 +129,38 @@ def _best(
     budget: float,
 ) -> tuple[float, float]:
     """The highest rate of any kernel and repeat, and the spread of that kernel's repeats."""
-    found = []
+    found = [(0.0, 0.0)]
     for kernel, amount in zip(kernels, amounts, strict=True):
         if device.type == "cuda":
             seconds = gpu_seconds(kernel, budget)
         else:
-            seconds = _host_seconds(kernel, device, budget)
+            fast, _ = max(found)
+            hopeless = SLOW * amount / fast if fast else float("inf")
+            seconds = _host_seconds(kernel, device, budget, hopeless)
         best = min(seconds)
         found.append((amount / best, statistics.median(seconds) / best - 1))
     return max(found)
 
 
-def _host_seconds(kernel: Callable[[], Any], device: torch.device, budget: float) -> list[float]:
-    """Seconds of each repeat by the wall clock, the device's queue emptied on both sides."""
-    _wait(device)
-    kernel()
-    seconds: list[float] = []
-    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < budget):
+def _host_seconds(
+    kernel: Callable[[], Any], device: torch.device, budget: float, hopeless: float
+) -> list[float]:
+    """Seconds of each repeat by the wall clock, the device's queue emptied on both sides; of the
+    first call alone where that takes `hopeless` seconds or more."""
+
+    def timed() -> float:
         _wait(device)
         began = time.perf_counter()
         kernel()
         _wait(device)
-        seconds.append(time.perf_counter() - began)
+        return time.perf_counter() - began
+
+    first = timed()
+    if first >= hopeless:
+        return [first]
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < budget):
+        seconds.append(timed())
     return seconds
 
 

@@ -77,7 +77,17 @@ def legend(run: Run) -> list[str]:
                 f"{section.title}: under {len(section.floors) + 1} seeds AR's "
                 f"{section.fid_name} is {around(fid)}, its {section.clip_name} {around(clip)}."
             )
-    return lines + fairness_legend(run)
+    return lines + fairness_legend(run) + made_by(run)
+
+
+def made_by(run: Run) -> list[str]:
+    """Which code ran on which processor: all that the rows name."""
+    rows = run.records
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
+    code += rows.git_dirty.map({True: " with changes"}).fillna("")
+    where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
+    named = {"Code": code.unique(), "on": where.dropna().unique()}
+    return [f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}."]
 
 
 def around(reseeded: Interval) -> str:

@@ -244,7 +244,9 @@ def test_the_hours_are_those_of_what_the_backend_runs_on(monkeypatch):
     kernel, torch = (hours_of("study=main", f"backend.layers={name}") for name in KINDS)
     assert "assumed: the CPU kernel on two cores" in kernel
     assert "assumed: PyTorch's operators on two cores" in torch
-    assert "AMD EPYC without AVX512-BF16" in plain and "EPYC without" not in kernel
+    assert "CPU kernel without AVX512-BF16" in plain and "kernel without" not in kernel
+    full = hours_of("study=main", "backend.layers=native", "backend.dtype=float32")
+    assert "CPU kernel without AVX512-BF16" in full
     found = [re.search(r"about ([\d.]+) (min|h)", text) for text in (kernel, plain, torch)]
     minutes = [float(hit[1]) * {"min": 1, "h": 60}[hit[2]] for hit in found if hit]
     assert 3 < minutes[0] < 13, "make bench takes about ten with the gate, pictures and metrics"
