@@ -140,7 +140,8 @@ def drawn(logits: Tensor, sampling: Sampling, u: Tensor) -> Tensor:
 
 def ar_step(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Callable[[], Any]:
     """A call that takes the next step of an AR decoder half-way through an image, with a cache as
-    large as it is there. It goes back after a few steps, which a median does not see."""
+    large as it is there. It goes back after a few steps, which a median does not see. One code a
+    call: where `generate` asks the CPU kernel for several, its steps lack this one's call."""
     loop, target = Autoregressive(model, sampling), model.target
     half = target.length // 2
     run = loop.standing(text, _noise(model), half, target.prefix + half + BLOCK // 2)
