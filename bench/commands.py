@@ -77,7 +77,8 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.compose import compose_study
     from bench.finish import VERDICT_COLUMNS, verdicts
     from bench.measure.device import prepare
-    from bench.runner import build_cell, load_model
+    from bench.outcome import build_cell
+    from bench.runner import load_model
     from bench.study import cells
 
     config = compose_study(words)

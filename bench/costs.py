@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from decoders.kernels.cpu.processor import DOT
+
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
 
@@ -259,7 +261,6 @@ class Speed:
         )
 
 
-DOT = "AVX512-BF16"  # instructions that multiply bfloat16
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
 # Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:

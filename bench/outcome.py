@@ -15,7 +15,9 @@ from torch import Tensor
 
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
+from bench.study import Cell
 from decoders.api import Decoder, DecoderError, Generation, ImageModel, NumericalError
+from decoders.compose import build_decoder
 from decoders.noise import Noise
 
 T = TypeVar("T")
@@ -57,6 +59,17 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
         raise
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
+
+
+def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
+    """A cell's decoder, or what building it raised. DecoderError (a setting that cannot be) passes,
+    with the decoder's name."""
+    try:
+        return attempt(
+            lambda: build_decoder(model, cell.entry.spec, cell.sampling), (DecoderError,)
+        )
+    except DecoderError as error:
+        raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
 
 
 @torch.inference_mode()

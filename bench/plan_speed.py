@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.checkpoints import read_object
-from bench.costs import ASSUMED_MAL, ASSUMED_WAIT, BYTES, DOT, Shape, Speed
-from bench.measure.device import vectors
+from bench.costs import ASSUMED_MAL, ASSUMED_WAIT, BYTES, Shape, Speed
+from decoders.kernels.cpu.processor import DOT, vectors
 
 if TYPE_CHECKING:
     from bench.config import StudyConfig

@@ -34,7 +34,7 @@ from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.memory import meter_of
 from bench.measure.moments import moments_of, watch_of
-from bench.outcome import Failure, Outcome, attempt, decode
+from bench.outcome import Failure, Outcome, attempt, build_cell, decode
 from bench.plugins import call
 from bench.prompts import Prompt, PromptSet
 from bench.rows import Context, measured
@@ -42,7 +42,6 @@ from bench.study import Batch, Cell
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.backends.execution import execution
-from decoders.compose import build_decoder
 from decoders.kernels.cpu.library import missing
 from decoders.kernels.selected import Kernels
 from decoders.models import native
@@ -94,17 +93,6 @@ def run_study(config: StudyConfig) -> RunResult:
         if kernels is not None:
             (path / "attention.json").write_text(json.dumps(kernels.record(), indent=1) + "\n")
         return RunResult(path, folder.merge().to_pandas(), model, every)
-
-
-def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
-    """A cell's decoder, or what building it raised. DecoderError (a setting that cannot be) passes,
-    with the decoder's name."""
-    try:
-        return attempt(
-            lambda: build_decoder(model, cell.entry.spec, cell.sampling), (DecoderError,)
-        )
-    except DecoderError as error:
-        raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
 
 
 def load_model(

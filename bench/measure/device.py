@@ -14,17 +14,9 @@ import torch
 
 from bench.config import BackendConfig
 from bench.errors import ConfigError
+from decoders.kernels.cpu.processor import cpuinfo, vectors
 
 PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")
-# Flags that Linux gives -> the vector instructions that they stand for, widest first.
-VECTORS = {
-    "amx_bf16": "AMX-BF16",
-    "avx512_bf16": "AVX512-BF16",
-    "avx512f": "AVX-512",
-    "avx2": "AVX2",
-    "sve": "SVE",
-    "asimd": "NEON",
-}
 
 
 @dataclass(frozen=True)
@@ -153,25 +145,11 @@ def _versions() -> dict[str, str]:
 def _cpu() -> str:
     """Model name of the processor, as the kernel or the platform gives it, and the widest of its
     vector instructions: processors of one name may differ in them, and with them in every time."""
-    info, kind = _cpuinfo(), platform.processor() or platform.machine()
-    name = info.get("model name") or " ".join([kind, info.get("CPU part", "")]).strip()
+    info, kind = cpuinfo(), platform.processor() or platform.machine()
+    part = next(iter(info.get("CPU part", [])), "")
+    name = next(iter(info.get("model name", [])), " ".join([kind, part]).strip())
     widest = next(iter(vectors()), None)
     return name if widest is None else f"{name}, {widest}"
-
-
-def vectors() -> list[str]:
-    """The processor's kinds of vector instructions as far as Linux tells, widest first."""
-    info = _cpuinfo()
-    words = {*info.get("flags", "").split(), *info.get("Features", "").split()}
-    return [said for word, said in VECTORS.items() if word in words]
-
-
-def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first processor; empty elsewhere."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
-    pairs = (line.partition(":") for line in lines)
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _git() -> tuple[str, bool]:

@@ -10,11 +10,11 @@ import torch
 
 from bench.config import BackendConfig
 from bench.errors import ConfigError
-from bench.measure import device
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.warmup import warm_up
+from decoders.kernels.cpu import processor
 
 
 @pytest.mark.alone
@@ -90,20 +90,23 @@ def test_more_threads_than_cores_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("info", "name", "kinds"),
+    ("model", "flags", "name", "kinds"),
     [
-        ({"model name": "AMD EPYC", "flags": "fpu avx avx2"}, "AMD EPYC, AVX2", ["AVX2"]),
+        ("AMD EPYC", "fpu avx avx2", "AMD EPYC, AVX2", ["AVX2"]),
         (
-            {"model name": "AMD EPYC", "flags": "avx2 avx512f avx512_bf16"},
+            "AMD EPYC",
+            "avx2 avx512f avx512_bf16",
             "AMD EPYC, AVX512-BF16",
             ["AVX512-BF16", "AVX-512", "AVX2"],
         ),
-        ({"model name": "old", "flags": "fpu sse2"}, "old", []),
+        ("old", "fpu sse2", "old", []),
     ],
 )
-def test_processors_of_one_name_are_told_apart(info, name, kinds, monkeypatch):
-    monkeypatch.setattr(device, "_cpuinfo", lambda: info)
-    assert device.vectors() == kinds
+def test_processors_of_one_name_are_told_apart(model, flags, name, kinds, tmp_path, monkeypatch):
+    said = tmp_path / "cpuinfo"
+    said.write_text(f"processor\t: 0\nmodel name\t: {model}\nflags\t\t: {flags}\n\n" * 2)
+    monkeypatch.setattr(processor, "CPUINFO", said)
+    assert processor.vectors() == kinds
     assert provenance(torch.device("cpu")).cpu == name
 
 

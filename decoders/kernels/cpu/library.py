@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError
+from decoders.kernels.cpu.processor import cpuinfo
 
 NAMES = "lantern::"  # what a profiler calls these functions
 SOURCE = Path(__file__).parent / "kernel.cpp"
@@ -141,9 +142,9 @@ def folder() -> Path:
 
 def _processor() -> str:
     """The processor's model and features, as far as Linux tells."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    wanted = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+    info = cpuinfo()
+    wanted = ("CPU part", "Features", "flags", "model name")
+    return "\n".join(f"{key}: {value}" for key in wanted for value in sorted(info.get(key, [])))
 
 
 @cache

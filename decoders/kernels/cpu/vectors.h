@@ -49,15 +49,15 @@ constexpr int lanes_of_type<Two<OwnW>> = 2 * NATIVE;
 
 #define BY_HALVES(op)                                                                                  \
   template <class T>                                                                                   \
-  SMALL Two<T> operator op(const Two<T>& a, const Two<T>& b) {                                        \
+  SMALL Two<T> operator op(const Two<T>& a, const Two<T>& b) {                                         \
     return {a.lo op b.lo, a.hi op b.hi};                                                               \
   }                                                                                                    \
   template <class T>                                                                                   \
-  SMALL Two<T> operator op(const Two<T>& a, float b) {                                                \
+  SMALL Two<T> operator op(const Two<T>& a, float b) {                                                 \
     return {a.lo op b, a.hi op b};                                                                     \
   }                                                                                                    \
   template <class T>                                                                                   \
-  SMALL Two<T> operator op(float a, const Two<T>& b) {                                                \
+  SMALL Two<T> operator op(float a, const Two<T>& b) {                                                 \
     return {a op b.lo, a op b.hi};                                                                     \
   }
 BY_HALVES(+)

@@ -1,0 +1,35 @@
+"""What Linux says of the processor: its name, and which vector instructions it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+DOT = "AVX512-BF16"  # instructions that multiply bfloat16
+# Flags that Linux gives -> the vector instructions that they stand for, widest first.
+VECTORS = {
+    "amx_bf16": "AMX-BF16",
+    "avx512_bf16": DOT,
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+    "sve": "SVE",
+    "asimd": "NEON",
+}
+
+
+def cpuinfo() -> dict[str, list[str]]:
+    """By key the distinct values of all processors, the first one's first; empty elsewhere."""
+    found: dict[str, list[str]] = {}
+    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+        key, _, value = line.partition(":")
+        values = found.setdefault(key.strip(), [])
+        if value.strip() not in values:
+            values.append(value.strip())
+    return found
+
+
+def vectors() -> list[str]:
+    """The processor's kinds of vector instructions, widest first."""
+    info = cpuinfo()
+    words = {word for key in ("flags", "Features") for word in " ".join(info.get(key, [])).split()}
+    return [said for word, said in VECTORS.items() if word in words]
