@@ -1,7 +1,7 @@
 // Matrix products at a handful of rows, over weights packed in panels of 16 outputs.
 //
-// [out, in] is packed [out / 16][in / 2][16][2] for bfloat16, [out / 16][in][16] for float32. Sums go
-// over the inputs in order, so a row's result does not depend on how many rows run beside it.
+// [out, in] is packed [out / 16][in / 2][16 / SOME][2][SOME] for bfloat16, [out / 16][in][16] for float32.
+// Sums go over the inputs in order, so a row's result does not depend on how many rows run beside it.
 #pragma once
 
 #include <omp.h>
@@ -13,8 +13,9 @@
 namespace {
 
 // Tiles fill the vector registers: of 32 long ones 6 rows times 4 panels take 24; a panel takes two of 16
-// short ones, or four of 32 (NEON).
-constexpr int ROWS = 6;    // rows of a tile, at most
+// short ones (12 hold sums, one the zeros that widen weights, the rest weights and factors), or four of 32
+// (NEON).
+constexpr int ROWS = NATIVE == LANES ? 6 : 5;  // rows of a tile, at most
 constexpr int PANELS = 4;  // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows <= 3 ? 2 : 1; }
 
@@ -26,7 +27,9 @@ SMALL void again(const T*& p) {
 }
 
 // What rows are multiplied as: float32, but for the dot instruction of bfloat16.
+// SOME outputs' weights of an input lie together, as `first` and `second` or the dot instruction want them.
 #if defined(__AVX512BF16__)
+constexpr long SOME = 1;
 template <class T>
 using Factor = T;
 
@@ -58,6 +61,7 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
     for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
 }
 #else
+constexpr long SOME = 4;
 template <class T>
 using Factor = float;
 
@@ -65,18 +69,29 @@ template <int M_, int N_>
 inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-  for (long k = 0; k < inputs; k += 2)
-    for (int later = 0; later < 2; ++later)
+  // Factors stay in registers from panel to panel where these reach.
+  constexpr bool kept = M_ * N_ * LANES / NATIVE + M_ + 3 <= 16;
+  // One row takes all that memory gives; where rows are many, it waits for them.
+  constexpr bool asked = M_ == 2 || M_ == 3;
+  const auto sums = [&](const uint16_t* weights, const float* x, auto half) {
+    again(weights);
+    again(x);
 #pragma GCC unroll 4
-      for (int n = 0; n < N_; ++n) {
-        const uint16_t* pairs = w + n * panel + k * LANES;  // weights k and k + 1 of output 0, of output 1, ...
-        const float* x = a + k + later;
-        again(pairs);
-        again(x);
-        const V b = later ? second(pairs) : first(pairs);
+    for (int n = 0; n < N_; ++n) {
+      const V b = half(weights + n * panel);
 #pragma GCC unroll 6
-        for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
+      for (int m = 0; m < M_; ++m) {
+        if (!kept) again(x);
+        acc[m][n] += x[m * stride] * b;
       }
+    }
+  };
+#pragma GCC unroll 2
+  for (long k = 0; k < inputs; k += 2) {  // weights k and k + 1 of every output
+    for (int n = 0; asked && n < N_; ++n) __builtin_prefetch(w + (N_ + n) * panel + k * LANES, 0, 2);
+    sums(w + k * LANES, a + k, [](const uint16_t* p) { return first(p); });
+    sums(w + k * LANES, a + k + 1, [](const uint16_t* p) { return second(p); });
+  }
   for (int m = 0; m < M_; ++m)
     for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
 }
@@ -163,13 +178,14 @@ void product(const T* a, long stride, const T* w, long inputs, long first, long 
 
 template <class T>
 void pack(const T* w, long outputs, long inputs, T* out) {
-  constexpr long group = sizeof(T) == 2 ? 2 : 1;
+  constexpr long group = sizeof(T) == 2 ? 2 : 1, some = group == 1 ? LANES : SOME;
   for (long p = 0; p < (outputs + LANES - 1) / LANES; ++p)
     for (long k = 0; k < inputs; k += group)
       for (long i = 0; i < LANES; ++i)
         for (long g = 0; g < group; ++g) {
           const long o = p * LANES + i;
-          out[(p * inputs + k) * LANES + i * group + g] = o < outputs ? w[o * inputs + k + g] : T(0);
+          out[(p * inputs + k) * LANES + (i / some * group + g) * some + i % some] =
+              o < outputs ? w[o * inputs + k + g] : T(0);
         }
 }
 
