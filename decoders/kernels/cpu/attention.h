@@ -7,7 +7,7 @@ namespace {
 
 constexpr int GROUP = 12;  // queries that attend together: their scores stay near
 // Queries and vectors of a value that are summed in registers.
-constexpr int TOGETHER = NATIVE == LANES ? 6 : 3, WIDE = NATIVE == LANES ? 4 : 2;
+constexpr int TOGETHER = NATIVE == LANES ? 6 : 1, WIDE = 4;
 
 // sum + the products of a head's numbers, d = VECTORS * 16 of them.
 template <int VECTORS>
@@ -152,7 +152,8 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
 template <int N, class S, class T>
 inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
                      long d, long slots, T* out, long stride) {
-  switch (count) {
+  if constexpr (TOGETHER == 1) return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
+  else switch (count) {
     case 1: return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
     case 2: return mix<2, N>(shares, apart, sums, values, d, slots, out, stride);
     case 3: return mix<3, N>(shares, apart, sums, values, d, slots, out, stride);

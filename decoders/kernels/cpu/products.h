@@ -17,7 +17,7 @@ namespace {
 // (NEON).
 constexpr int ROWS = NATIVE == LANES ? 6 : 5;  // rows of a tile, at most
 constexpr int PANELS = 4;  // panels that are handed on together, at most
-constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows <= 3 ? 2 : 1; }
+constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows == 2 ? 2 : 1; }
 
 // The compiler no longer knows where p points to: what it has read there it reads again, where keeping it
 // would drive sums out of 16 short registers.
@@ -69,8 +69,6 @@ template <int M_, int N_>
 inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-  // Factors stay in registers from panel to panel where these reach.
-  constexpr bool kept = M_ * N_ * LANES / NATIVE + M_ + 3 <= 16;
   // One row takes all that memory gives; where rows are many, it waits for them.
   constexpr bool asked = M_ == 2 || M_ == 3;
   const auto sums = [&](const uint16_t* weights, const float* x, auto half) {
@@ -80,10 +78,7 @@ inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V*
     for (int n = 0; n < N_; ++n) {
       const V b = half(weights + n * panel);
 #pragma GCC unroll 6
-      for (int m = 0; m < M_; ++m) {
-        if (!kept) again(x);
-        acc[m][n] += x[m * stride] * b;
-      }
+      for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
     }
   };
 #pragma GCC unroll 2
