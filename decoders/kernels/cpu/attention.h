@@ -81,23 +81,22 @@ inline void mix(const float* shares, long apart, const float* sums, const T* val
                 T* out, long stride) {
   V acc[COUNT][N] = {};
   for (long s = 0; s < slots; ++s)
-    for (int v = 0; v < N; ++v) {
+    each<N>([&](auto v) SMALL_LAMBDA {
+      again();
       const T* row = values + s * d + v / 2 * 2 * LANES;
-      const float* share = shares + s;
-      again(row);
-      again(share);
       V value;
       if constexpr (N == 1) value = load(row);
       else value = v % 2 ? second(row) : first(row);
-      for (int t = 0; t < COUNT; ++t) acc[t][v] += share[t * apart] * value;
-    }
-  for (int t = 0; t < COUNT; ++t) {
+      each<COUNT>([&](auto t) SMALL_LAMBDA { acc[t][v] += shares[t * apart + s] * value; });
+    });
+  each<COUNT>([&](auto t) SMALL_LAMBDA {
     const float by = 1.f / sums[t];
     if constexpr (N == 1) store(out + t * stride, acc[t][0] * by);
     else
-      for (int v = 0; v < N; v += 2)
-        join(out + t * stride + v * LANES, acc[t][v] * by, acc[t][v + 1] * by);
-  }
+      each<N / 2>([&](auto v) SMALL_LAMBDA {
+        join(out + t * stride + 2 * v * LANES, acc[t][2 * v] * by, acc[t][2 * v + 1] * by);
+      });
+  });
 }
 
 #if defined(__AVX512BF16__)
@@ -126,26 +125,26 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
     const uint16_t* row = values + s * d;
     const uint16_t* next = s + 1 < slots ? row + d : row;
     __m512bh both[N];  // a vector: of every 8 numbers of two slots the first 4 in pairs, or the last 4
-    for (int v = 0; v < N; v += 2) {
-      const __m512i a = _mm512_loadu_si512(row + v * LANES), b = _mm512_loadu_si512(next + v * LANES);
-      both[v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
-      both[v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
-    }
-    for (int t = 0; t < COUNT; ++t) {
+    each<N / 2>([&](auto v) SMALL_LAMBDA {
+      const __m512i a = _mm512_loadu_si512(row + 2 * v * LANES), b = _mm512_loadu_si512(next + 2 * v * LANES);
+      both[2 * v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
+      both[2 * v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
+    });
+    each<COUNT>([&](auto t) SMALL_LAMBDA {
       int32_t two;
       std::memcpy(&two, shares + t * apart + s, sizeof two);
       const __m512bh share = (__m512bh)_mm512_set1_epi32(two);
-      for (int v = 0; v < N; ++v) acc[t][v] = _mm512_dpbf16_ps(acc[t][v], both[v], share);
-    }
+      each<N>([&](auto v) SMALL_LAMBDA { acc[t][v] = _mm512_dpbf16_ps(acc[t][v], both[v], share); });
+    });
   }
   const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-  for (int t = 0; t < COUNT; ++t) {
+  each<COUNT>([&](auto t) SMALL_LAMBDA {
     const __m512 by = _mm512_set1_ps(1.f / sums[t]);
-    for (int v = 0; v < N; v += 2) {
-      const __m512bh half = _mm512_cvtne2ps_pbh(acc[t][v + 1] * by, acc[t][v] * by);
-      _mm512_storeu_si512(out + t * stride + v * LANES, _mm512_permutexvar_epi64(order, (__m512i)half));
-    }
-  }
+    each<N / 2>([&](auto v) SMALL_LAMBDA {
+      const __m512bh half = _mm512_cvtne2ps_pbh(acc[t][2 * v + 1] * by, acc[t][2 * v] * by);
+      _mm512_storeu_si512(out + t * stride + 2 * v * LANES, _mm512_permutexvar_epi64(order, (__m512i)half));
+    });
+  });
 }
 #endif
 

@@ -19,22 +19,27 @@ constexpr int ROWS = NATIVE == LANES ? 6 : 5;  // rows of a tile, at most
 constexpr int PANELS = 4;  // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows == 2 ? 2 : 1; }
 
-// The compiler no longer knows where p points to: what it has read there it reads again, where keeping it
-// would drive sums out of 16 short registers.
-template <class T>
-SMALL void again(const T*& p) {
-  if (NATIVE < LANES) asm volatile("" : "+r"(p));
+// What the compiler has read from memory it reads again, where keeping it would take a register from sums,
+// of which there are 16, or an instruction of its own.
+SMALL void again() {
+  if (NATIVE < LANES) asm volatile("" ::: "memory");
 }
 
-// What rows are multiplied as: float32, but for the dot instruction of bfloat16.
-// SOME outputs' weights of an input lie together, as `first` and `second` or the dot instruction want them.
+// out, whose rows lie `count` apart, = acc.
+template <int M_, int N_>
+SMALL void hand_on(const V (&acc)[M_][N_], V* out, int count) {
+  each<M_>([&](auto m) SMALL_LAMBDA {
+    each<N_>([&](auto n) SMALL_LAMBDA { out[m * count + n] = acc[m][n]; });
+  });
+}
+
+// What rows are multiplied as, and of how many outputs the weights of an input lie together: as float32 and as
+// `first` and `second` want them, or as the dot instruction of bfloat16 does.
 #if defined(__AVX512BF16__)
-constexpr long SOME = 1;
 template <class T>
 using Factor = T;
+constexpr long SOME = 1;
 
-// out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
-// the inputs.
 template <int M_, int N_>
 inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
@@ -42,67 +47,51 @@ inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs,
   // The panels behind are asked for on the way; behind the last ones lie those of the next product.
   for (long k = 0; k < inputs; k += 2) {
     __m512bh b[N_];
-    for (int n = 0; n < N_; ++n) {
+    each<N_>([&](auto n) SMALL_LAMBDA {
       __builtin_prefetch(w + (N_ + n) * panel + k * LANES, 0, 2);
-      __m512i bits = _mm512_loadu_si512(w + n * panel + k * LANES);
+      const __m512i bits = _mm512_loadu_si512(w + n * panel + k * LANES);
       std::memcpy(&b[n], &bits, sizeof bits);
-    }
-    for (int m = 0; m < M_; ++m) {
+    });
+    each<M_>([&](auto m) SMALL_LAMBDA {
       int32_t pair;
       std::memcpy(&pair, a + m * stride + k, sizeof pair);
-      __m512i bits = _mm512_set1_epi32(pair);
+      const __m512i bits = _mm512_set1_epi32(pair);
       __m512bh x;
       std::memcpy(&x, &bits, sizeof bits);
-      for (int n = 0; n < N_; ++n)
+      each<N_>([&](auto n) SMALL_LAMBDA {
         acc[m][n] = (V)_mm512_dpbf16_ps((__m512)acc[m][n], x, b[n]);
-    }
+      });
+    });
   }
-  for (int m = 0; m < M_; ++m)
-    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
+  hand_on<M_, N_>(acc, out, count);
 }
 #else
-constexpr long SOME = 4;
 template <class T>
 using Factor = float;
-
-template <int M_, int N_>
-inline void tile(const float* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
-  V acc[M_][N_] = {};
-  const long panel = inputs * LANES;
-  // One row takes all that memory gives; where rows are many, it waits for them.
-  constexpr bool asked = M_ == 2 || M_ == 3;
-  const auto sums = [&](const uint16_t* weights, const float* x, auto half) {
-    again(weights);
-    again(x);
-#pragma GCC unroll 4
-    for (int n = 0; n < N_; ++n) {
-      const V b = half(weights + n * panel);
-#pragma GCC unroll 6
-      for (int m = 0; m < M_; ++m) acc[m][n] += x[m * stride] * b;
-    }
-  };
-#pragma GCC unroll 2
-  for (long k = 0; k < inputs; k += 2) {  // weights k and k + 1 of every output
-    for (int n = 0; asked && n < N_; ++n) __builtin_prefetch(w + (N_ + n) * panel + k * LANES, 0, 2);
-    sums(w + k * LANES, a + k, [](const uint16_t* p) { return first(p); });
-    sums(w + k * LANES, a + k + 1, [](const uint16_t* p) { return second(p); });
-  }
-  for (int m = 0; m < M_; ++m)
-    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
-}
+constexpr long SOME = 4;
 #endif
 
-template <int M_, int N_>
-inline void tile(const float* a, long stride, const float* w, long inputs, V* out, int count) {
+// out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
+// the inputs.
+template <int M_, int N_, class T>
+inline void tile(const float* a, long stride, const T* w, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-  for (long k = 0; k < inputs; ++k)
-    for (int n = 0; n < N_; ++n) {
-      const V b = load(w + n * panel + k * LANES);
-      for (int m = 0; m < M_; ++m) acc[m][n] += a[m * stride + k] * b;
-    }
-  for (int m = 0; m < M_; ++m)
-    for (int n = 0; n < N_; ++n) out[m * count + n] = acc[m][n];
+  // One row takes all that memory gives; where rows are many, memory waits for them.
+  constexpr bool asked = NATIVE < LANES && (M_ == 2 || M_ == 3);
+#pragma GCC unroll 2
+  for (long k = 0; k < inputs; k += 2)
+    each<2>([&](auto later) SMALL_LAMBDA {
+      again();
+      each<N_>([&](auto n) SMALL_LAMBDA {
+        const T* both = w + n * panel + k * LANES;  // weights k and k + 1 of every output
+        if (asked && !later)
+          for (size_t i = 0; i < sizeof(T) / 2; ++i) __builtin_prefetch(both + N_ * panel + i * LANES, 0, 2);
+        const V b = later ? second(both) : first(both);
+        each<M_>([&](auto m) SMALL_LAMBDA { acc[m][n] += a[m * stride + k + later] * b; });
+      });
+    });
+  hand_on<M_, N_>(acc, out, count);
 }
 
 // out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles.

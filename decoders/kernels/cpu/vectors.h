@@ -15,6 +15,20 @@
 
 namespace {
 
+#define SMALL inline __attribute__((always_inline))  // what is a handful of instructions
+#define SMALL_LAMBDA __attribute__((always_inline))
+
+// f(0), f(1), ..., of numbers that the compiler knows: what is kept in an array by such numbers alone it
+// keeps in registers.
+template <class F, int... I>
+SMALL void each(F f, std::integer_sequence<int, I...>) {
+  (f(std::integral_constant<int, I>()), ...);
+}
+template <int count, class F>
+SMALL void each(F f) {
+  each(f, std::make_integer_sequence<int, count>());
+}
+
 #if defined(__AVX512F__)
 constexpr int NATIVE = 16;
 #elif defined(__AVX2__)
@@ -23,7 +37,6 @@ constexpr int NATIVE = 8;
 constexpr int NATIVE = 4;
 #endif
 constexpr int LANES = 16;  // outputs of a panel
-#define SMALL inline __attribute__((always_inline))  // what is a handful of instructions
 
 typedef float OwnV __attribute__((vector_size(4 * NATIVE)));
 typedef uint32_t OwnU __attribute__((vector_size(4 * NATIVE)));
