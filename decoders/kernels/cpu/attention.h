@@ -80,15 +80,18 @@ template <int COUNT, int N, class T>
 inline void mix(const float* shares, long apart, const float* sums, const T* values, long d, long slots,
                 T* out, long stride) {
   V acc[COUNT][N] = {};
-  for (long s = 0; s < slots; ++s)
+  for (long s = 0; s < slots; ++s) {
+    float weights[COUNT];
+    each<COUNT>([&](auto t) SMALL_LAMBDA { weights[t] = shares[t * apart + s]; });
     each<N>([&](auto v) SMALL_LAMBDA {
       again();
       const T* row = values + s * d + v / 2 * 2 * LANES;
       V value;
       if constexpr (N == 1) value = load(row);
       else value = v % 2 ? second(row) : first(row);
-      each<COUNT>([&](auto t) SMALL_LAMBDA { acc[t][v] += shares[t * apart + s] * value; });
+      each<COUNT>([&](auto t) SMALL_LAMBDA { acc[t][v] += weights[t] * value; });
     });
+  }
   each<COUNT>([&](auto t) SMALL_LAMBDA {
     const float by = 1.f / sums[t];
     if constexpr (N == 1) store(out + t * stride, acc[t][0] * by);
