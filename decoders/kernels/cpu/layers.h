@@ -199,41 +199,50 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
       open_row(f, at, r);
   meet();
+  const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
+  const long outputs = D / LANES, begin = share(outputs, part, parts), end = share(outputs, part + 1, parts);
+  const long up = 2 * share(F / LANES, part, parts), up_end = 2 * share(F / LANES, part + 1, parts);
+  const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
+  const auto of = [](const void* weights, long panel, long inputs) {
+    return static_cast<const T*>(weights) + panel * LANES * inputs;
+  };
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
+    const T* later = of(layer + 1 < f.layers ? f.weights[layer + 1].wqkv : w.wqkv, qkv_begin, D);
     if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
-    const auto project = [&](long begin, long end) {
-      product(normed, D, static_cast<const T*>(w.wqkv), D, first, last, begin, end, to(qkv, 3 * D, false));
+    const auto project = [&](long from, long till, const T* next) {
+      product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D, false), next);
     };
-    if (f.heads % parts == 0) {  // threads own heads, from the projections on
-      const long own_heads = f.heads / parts, each = D / LANES / parts;
-      for (int i = 0; i < 3; ++i) project(i * D / LANES + part * each, i * D / LANES + (part + 1) * each);
+    if (own_heads) {
+      const long some = f.heads / parts, keys = outputs + begin, values = keys + outputs, size = end - begin;
+      project(begin, end, of(w.wqkv, keys, D));
+      project(keys, keys + size, of(w.wqkv, values, D));
+      project(values, values + size, of(w.wo, begin, D));
       for (long r = r0; r < r1 && f.products != 1; ++r)
-        for (long h = part * own_heads; h < (part + 1) * own_heads; ++h) head<T>(f, at, layer, r, h, own);
+        for (long h = part * some; h < (part + 1) * some; ++h) head<T>(f, at, layer, r, h, own);
     } else {
-      project(share(3 * D / LANES, part, parts), share(3 * D / LANES, part + 1, parts));
+      project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, begin, D));
       meet();
       const long items = (r1 - r0) * f.heads;
       for (long i = share(items, part, parts); i < share(items, part + 1, parts) && f.products != 1; ++i)
         head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
     }
     meet();
-    product(attended, D, static_cast<const T*>(w.wo), D, first, last, share(D / LANES, part, parts),
-            share(D / LANES, part + 1, parts), to(x, D, true));
+    product(attended, D, of(w.wo, 0, D), D, first, last, begin, end, to(x, D, true), of(w.w13, up, D));
     meet();
     if (!f.products) norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
-    product(normed, D, static_cast<const T*>(w.w13), D, first, last,
-            2 * share(F / LANES, part, parts), 2 * share(F / LANES, part + 1, parts),
-            [=, &f](long m, long panel, int count, const V* sums) {
-              for (int n = 0; n < count; n += 2) {  // panels are even: gate, up
-                T* out = active + m * F + (panel + n) / 2 * LANES;
-                const V gate = sums[n];
-                store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
-              }
-            });
+    product(
+        normed, D, of(w.w13, 0, D), D, first, last, up, up_end,
+        [=, &f](long m, long panel, int count, const V* sums) {
+          for (int n = 0; n < count; n += 2) {  // panels are even: gate, up
+            T* out = active + m * F + (panel + n) / 2 * LANES;
+            const V gate = sums[n];
+            store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
+          }
+        },
+        of(w.w2, begin, F));
     meet();
-    product(active, F, static_cast<const T*>(w.w2), F, first, last, share(D / LANES, part, parts),
-            share(D / LANES, part + 1, parts), to(x, D, true));
+    product(active, F, of(w.w2, 0, F), F, first, last, begin, end, to(x, D, true), later);
     meet();
   }
   norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));

@@ -33,22 +33,22 @@ SMALL void hand_on(const V (&acc)[M_][N_], V* out, int count) {
   });
 }
 
-// What rows are multiplied as, and of how many outputs the weights of an input lie together: as float32 and as
-// `first` and `second` want them, or as the dot instruction of bfloat16 does.
+// What rows are multiplied as, and of how many outputs the weights of an input lie together: float32, and as
+// `first` and `second` read them; or as the dot instruction of bfloat16 wants both.
 #if defined(__AVX512BF16__)
 template <class T>
 using Factor = T;
 constexpr long SOME = 1;
 
 template <int M_, int N_>
-inline void tile(const uint16_t* a, long stride, const uint16_t* w, long inputs, V* out, int count) {
+inline void tile(const uint16_t* a, long stride, const uint16_t* w, const uint16_t* ask, long inputs, V* out,
+                 int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-  // The panels behind are asked for on the way; behind the last ones lie those of the next product.
   for (long k = 0; k < inputs; k += 2) {
     __m512bh b[N_];
     each<N_>([&](auto n) SMALL_LAMBDA {
-      __builtin_prefetch(w + (N_ + n) * panel + k * LANES, 0, 2);
+      __builtin_prefetch(ask + n * panel + k * LANES, 0, 2);
       const __m512i bits = _mm512_loadu_si512(w + n * panel + k * LANES);
       std::memcpy(&b[n], &bits, sizeof bits);
     });
@@ -72,9 +72,9 @@ constexpr long SOME = 4;
 #endif
 
 // out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
-// the inputs.
+// the inputs; the panels of as many weights at `ask` are asked for on the way.
 template <int M_, int N_, class T>
-inline void tile(const float* a, long stride, const T* w, long inputs, V* out, int count) {
+inline void tile(const float* a, long stride, const T* w, const T* ask, long inputs, V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
   // One row takes all that memory gives; where rows are many, memory waits for them.
@@ -86,7 +86,8 @@ inline void tile(const float* a, long stride, const T* w, long inputs, V* out, i
       each<N_>([&](auto n) SMALL_LAMBDA {
         const T* both = w + n * panel + k * LANES;  // weights k and k + 1 of every output
         if (asked && !later)
-          for (size_t i = 0; i < sizeof(T) / 2; ++i) __builtin_prefetch(both + N_ * panel + i * LANES, 0, 2);
+          for (size_t i = 0; i < sizeof(T) / 2; ++i)
+            __builtin_prefetch(ask + n * panel + (k + i) * LANES, 0, 2);
         const V b = later ? second(both) : first(both);
         each<M_>([&](auto m) SMALL_LAMBDA { acc[m][n] += a[m * stride + k + later] * b; });
       });
@@ -94,23 +95,25 @@ inline void tile(const float* a, long stride, const T* w, long inputs, V* out, i
   hand_on<M_, N_>(acc, out, count);
 }
 
-// out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles.
+// out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles; `next` are read after them.
 template <int M_, int N_, class A, class T>
-inline void tiles(const A* a, long stride, const T* w, long inputs, V* out) {
+inline void tiles(const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
   constexpr int each = panels_of_tile(M_) < N_ ? panels_of_tile(M_) : N_;
-  for (int n = 0; n < N_; n += each)
-    tile<M_, each>(a, stride, w + n * inputs * LANES, inputs, out + n, N_);
+  for (int n = 0; n < N_; n += each) {
+    const T* here = w + n * inputs * LANES;
+    tile<M_, each>(a, stride, here, n + each < N_ ? here + each * inputs * LANES : next, inputs, out + n, N_);
+  }
 }
 
 template <int N_, class A, class T>
-inline void rows_tile(int rows, const A* a, long stride, const T* w, long inputs, V* out) {
+inline void rows_tile(int rows, const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
   switch (rows) {
-    case 1: return tiles<1, N_>(a, stride, w, inputs, out);
-    case 2: return tiles<2, N_>(a, stride, w, inputs, out);
-    case 3: return tiles<3, N_>(a, stride, w, inputs, out);
-    case 4: return tiles<4, N_>(a, stride, w, inputs, out);
-    case 5: return tiles<5, N_>(a, stride, w, inputs, out);
-    default: return tiles<ROWS, N_>(a, stride, w, inputs, out);
+    case 1: return tiles<1, N_>(a, stride, w, next, inputs, out);
+    case 2: return tiles<2, N_>(a, stride, w, next, inputs, out);
+    case 3: return tiles<3, N_>(a, stride, w, next, inputs, out);
+    case 4: return tiles<4, N_>(a, stride, w, next, inputs, out);
+    case 5: return tiles<5, N_>(a, stride, w, next, inputs, out);
+    default: return tiles<ROWS, N_>(a, stride, w, next, inputs, out);
   }
 }
 
@@ -137,10 +140,11 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
 
 // Panels [begin, end) of a product over rows [first, last); `use(m, panel, count, vectors)` takes the
 // sums of `count` neighbouring panels of row m. Panels outside, rows inside: a panel stays in the cache;
-// rows in tiles of one size, as a last one of two would wait for its panels.
+// rows in tiles of one size, as a last one of two would wait for its panels. `next`: the weights that this
+// thread multiplies by afterwards, where they do not lie behind these.
 template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
-             long end, Use use) {
+             long end, Use use, const T* next = nullptr) {
   if (begin >= end) return;
   V out[ROWS * PANELS];
   const Factor<T>* by = factors(a, inputs, first, last, &stride);
@@ -148,12 +152,13 @@ void product(const T* a, long stride, const T* w, long inputs, long first, long 
   for (long p = begin; p < end;) {
     const int count = end - p >= PANELS ? PANELS : (end - p >= 2 ? 2 : 1);
     const T* panels = w + p * LANES * inputs;
+    const T* behind = p + count < end || next == nullptr ? panels + count * LANES * inputs : next;
     for (long i = 0; i < tiles; ++i) {
       const long m = share(all, i, tiles);
       const int rows = static_cast<int>(share(all, i + 1, tiles) - m);
-      if (count == PANELS) rows_tile<PANELS>(rows, by + m * stride, stride, panels, inputs, out);
-      else if (count == 2) rows_tile<2>(rows, by + m * stride, stride, panels, inputs, out);
-      else rows_tile<1>(rows, by + m * stride, stride, panels, inputs, out);
+      if (count == PANELS) rows_tile<PANELS>(rows, by + m * stride, stride, panels, behind, inputs, out);
+      else if (count == 2) rows_tile<2>(rows, by + m * stride, stride, panels, behind, inputs, out);
+      else rows_tile<1>(rows, by + m * stride, stride, panels, behind, inputs, out);
       for (int r = 0; r < rows; ++r) use(first + m + r, p, count, out + r * count);
     }
     p += count;
