@@ -98,10 +98,10 @@ inline void tile(const float* a, long stride, const T* w, const T* ask, long inp
 // out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles; `next` are read after them.
 template <int M_, int N_, class A, class T>
 inline void tiles(const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
-  constexpr int each = panels_of_tile(M_) < N_ ? panels_of_tile(M_) : N_;
-  for (int n = 0; n < N_; n += each) {
+  constexpr int some = panels_of_tile(M_) < N_ ? panels_of_tile(M_) : N_;
+  for (int n = 0; n < N_; n += some) {
     const T* here = w + n * inputs * LANES;
-    tile<M_, each>(a, stride, here, n + each < N_ ? here + each * inputs * LANES : next, inputs, out + n, N_);
+    tile<M_, some>(a, stride, here, n + some < N_ ? here + some * inputs * LANES : next, inputs, out + n, N_);
   }
 }
 

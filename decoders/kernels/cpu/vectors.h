@@ -89,7 +89,7 @@ SMALL Two<T>& operator+=(Two<T>& a, const Two<T>& b) {
 }
 
 typedef std::make_integer_sequence<int, NATIVE> Places;  // 0, 1, ...
-typedef std::make_integer_sequence<int, 2 * NATIVE> Halves;
+typedef std::make_integer_sequence<int, 2 * NATIVE> ShortPlaces;
 
 // Lanes n apart change places, n a power of two.
 template <int n, int... I>
@@ -228,8 +228,8 @@ SMALL OwnV fours(const uint16_t* p, std::integer_sequence<int, I...>) {
   std::memcpy(&v, &wide, sizeof v);
   return v;
 }
-SMALL OwnV first(const uint16_t* p, OwnV) { return fours<0>(p, Halves()); }
-SMALL OwnV second(const uint16_t* p, OwnV) { return fours<4>(p, Halves()); }
+SMALL OwnV first(const uint16_t* p, OwnV) { return fours<0>(p, ShortPlaces()); }
+SMALL OwnV second(const uint16_t* p, OwnV) { return fours<4>(p, ShortPlaces()); }
 template <class T>
 SMALL Two<T> first(const uint16_t* p, Two<T>) {
   return {first(p, T()), first(p + 2 * lanes_of_type<T>, T())};
@@ -257,7 +257,7 @@ SMALL void join(uint16_t* p, OwnV a, OwnV b, std::integer_sequence<int, I...>) {
   these = __builtin_shuffle(these, those, OwnP{(I / 8 * 8 + I % 4 * 2 + I % 8 / 4 * 2 * NATIVE)...});
   std::memcpy(p, &these, sizeof these);
 }
-SMALL void join(uint16_t* p, OwnV a, OwnV b) { join(p, a, b, Halves()); }
+SMALL void join(uint16_t* p, OwnV a, OwnV b) { join(p, a, b, ShortPlaces()); }
 template <class T>
 SMALL void join(uint16_t* p, const Two<T>& a, const Two<T>& b) {
   join(p, a.lo, b.lo);
