@@ -201,6 +201,11 @@ def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
         assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
 
 
+def test_a_product_of_an_odd_number_of_inputs_is_refused():
+    with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
+        NativeLinear(torch.zeros(16, 15))
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_read() -> None:
     net = network()
     make_native(net)

@@ -208,7 +208,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   };
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
-    const T* later = of(layer + 1 < f.layers ? f.weights[layer + 1].wqkv : w.wqkv, qkv_begin, D);
+    const T* later = of(f.weights[layer + 1 < f.layers ? layer + 1 : 0].wqkv, qkv_begin, D);
     if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
     const auto project = [&](long from, long till, const T* next) {
       product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D, false), next);

@@ -82,10 +82,15 @@ def check(x: Tensor, width: int, dtype: torch.dtype) -> None:
 
 
 class NativeLinear:
-    """x w^T + b: w [out, in], in even; b [out] or None."""
+    """x w^T + b: w [out, in], in even (DecoderError where it is odd); b [out] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.outputs, self.inputs = weight.shape
+        if self.inputs % 2:
+            raise DecoderError(
+                f"the CPU kernel expected an even number of inputs, found weights "
+                f"{[*weight.shape]}; give them a column of zeros, or use torch.nn.Linear"
+            )
         self.dtype = weight.dtype
         (self.weight,) = packed([weight])
         self.bias = None if bias is None else bias.detach().clone().contiguous()

@@ -12,11 +12,10 @@
 
 namespace {
 
-// Tiles fill the vector registers: of 32 long ones 6 rows times 4 panels take 24; a panel takes two of 16
-// short ones (12 hold sums, one the zeros that widen weights, the rest weights and factors), or four of 32
-// (NEON).
+// What a tile's sums take of the vector registers: of 32 long ones 24, for 6 rows times 4 panels; of 16 short ones,
+// two a panel, 6 to 10, since zeros that widen weights, weights and factors need the others.
 constexpr int ROWS = NATIVE == LANES ? 6 : 5;  // rows of a tile, at most
-constexpr int PANELS = 4;  // panels that are handed on together, at most
+constexpr int PANELS = 4;                      // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows == 2 ? 2 : 1; }
 
 // What the compiler has read from memory it reads again, where keeping it would take a register from sums,
@@ -40,6 +39,7 @@ template <class T>
 using Factor = T;
 constexpr long SOME = 1;
 
+// As the one below; what lies at `ask` is asked for whatever the rows.
 template <int M_, int N_>
 inline void tile(const uint16_t* a, long stride, const uint16_t* w, const uint16_t* ask, long inputs, V* out,
                  int count) {
@@ -72,7 +72,7 @@ constexpr long SOME = 4;
 #endif
 
 // out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
-// the inputs; the panels of as many weights at `ask` are asked for on the way.
+// the inputs (an even number); of few rows, as many panels at `ask` are asked for on the way.
 template <int M_, int N_, class T>
 inline void tile(const float* a, long stride, const T* w, const T* ask, long inputs, V* out, int count) {
   V acc[M_][N_] = {};

@@ -217,7 +217,7 @@ SMALL void store(N* p, const Two<T>& v) {
 }
 
 // Of every 8 of 2 NATIVE neighbouring numbers the first 4, or the second: bfloat16 is made float32 by one
-// instruction that puts zeros between, where picking one of each two would take one more to load.
+// instruction that puts zeros between (AVX2: and loads), where picking one of each two would take another.
 template <int from, int... I>
 SMALL OwnV fours(const uint16_t* p, std::integer_sequence<int, I...>) {
   OwnP numbers;
