@@ -154,15 +154,9 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
 template <int N, class S, class T>
 inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
                      long d, long slots, T* out, long stride) {
-  if constexpr (TOGETHER == 1) return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
-  else switch (count) {
-    case 1: return mix<1, N>(shares, apart, sums, values, d, slots, out, stride);
-    case 2: return mix<2, N>(shares, apart, sums, values, d, slots, out, stride);
-    case 3: return mix<3, N>(shares, apart, sums, values, d, slots, out, stride);
-    case 4: return mix<4, N>(shares, apart, sums, values, d, slots, out, stride);
-    case 5: return mix<5, N>(shares, apart, sums, values, d, slots, out, stride);
-    default: return mix<TOGETHER, N>(shares, apart, sums, values, d, slots, out, stride);
-  }
+  known<TOGETHER>(count, [&](auto queries) SMALL_LAMBDA {
+    mix<queries, N>(shares, apart, sums, values, d, slots, out, stride);
+  });
 }
 
 // `count` (at most GROUP) queries [., d] of one head against its slots 0..used-1, used a multiple of 16 of

@@ -12,8 +12,8 @@
 
 namespace {
 
-// What a tile's sums take of the vector registers: of 32 long ones 24, for 6 rows times 4 panels; of 16 short ones,
-// two a panel, 6 to 10, since zeros that widen weights, weights and factors need the others.
+// What a tile's sums take of the vector registers: of 32 long ones 24, for 6 rows times 4 panels; of 16 short
+// ones, two a panel, 6 to 10, since zeros that widen weights, weights and factors need the others.
 constexpr int ROWS = NATIVE == LANES ? 6 : 5;  // rows of a tile, at most
 constexpr int PANELS = 4;                      // panels that are handed on together, at most
 constexpr int panels_of_tile(int rows) { return NATIVE == LANES || rows == 1 ? PANELS : rows == 2 ? 2 : 1; }
@@ -107,14 +107,7 @@ inline void tiles(const A* a, long stride, const T* w, const T* next, long input
 
 template <int N_, class A, class T>
 inline void rows_tile(int rows, const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
-  switch (rows) {
-    case 1: return tiles<1, N_>(a, stride, w, next, inputs, out);
-    case 2: return tiles<2, N_>(a, stride, w, next, inputs, out);
-    case 3: return tiles<3, N_>(a, stride, w, next, inputs, out);
-    case 4: return tiles<4, N_>(a, stride, w, next, inputs, out);
-    case 5: return tiles<5, N_>(a, stride, w, next, inputs, out);
-    default: return tiles<ROWS, N_>(a, stride, w, next, inputs, out);
-  }
+  known<ROWS>(rows, [&](auto m) SMALL_LAMBDA { tiles<m, N_>(a, stride, w, next, inputs, out); });
 }
 
 // Rows [first, last) of a [., inputs] as factors, row `first` first, with their stride: as they are, or a
@@ -167,13 +160,13 @@ void product(const T* a, long stride, const T* w, long inputs, long first, long 
 
 template <class T>
 void pack(const T* w, long outputs, long inputs, T* out) {
-  constexpr long group = sizeof(T) == 2 ? 2 : 1, some = group == 1 ? LANES : SOME;
+  constexpr long group = sizeof(T) == 2 ? 2 : 1;
   for (long p = 0; p < (outputs + LANES - 1) / LANES; ++p)
     for (long k = 0; k < inputs; k += group)
       for (long i = 0; i < LANES; ++i)
         for (long g = 0; g < group; ++g) {
           const long o = p * LANES + i;
-          out[(p * inputs + k) * LANES + (i / some * group + g) * some + i % some] =
+          out[(p * inputs + k) * LANES + (i / SOME * group + g) * SOME + i % SOME] =
               o < outputs ? w[o * inputs + k + g] : T(0);
         }
 }

@@ -29,6 +29,15 @@ SMALL void each(F f) {
   each(f, std::make_integer_sequence<int, count>());
 }
 
+// f(count) of a count from 1 to `most`, as a number that the compiler knows.
+template <int most, class F>
+SMALL void known(long count, F f) {
+  if constexpr (most > 1) {
+    if (count != most) return known<most - 1>(count, f);
+  }
+  f(std::integral_constant<int, most>());
+}
+
 #if defined(__AVX512F__)
 constexpr int NATIVE = 16;
 #elif defined(__AVX2__)
