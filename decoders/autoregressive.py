@@ -74,7 +74,7 @@ class Autoregressive:
     """Plain next-code decoding."""
 
     rule = None
-    at_once = 16  # codes of one call of the CPU kernel, and of one step of the execution
+    at_once = 64  # codes of one call of the CPU kernel, and of one step of the execution
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
 // The layers of a transformer, all of them inside one parallel region.
 //
 // Activations are float32 [M, D] between products, M = R * T rows (t fastest); inputs of products have
-// the model's type. w13 is packed with a panel of the gate, then the same one of up.
+// the model's type. w13 is packed with a panel of the gate, then the same one of up; wo and w2 as two
+// matrices, of the first half of their inputs and of the second, whose sums are added up at last: two
+// threads go from the projections to their halves of wo, and from w13 to those of w2, without meeting.
 #pragma once
 
 #include <sched.h>
@@ -87,20 +89,23 @@ inline void meet(const Forward& f, int threads) {
 // Slots from one query's scores to the next: those of the cache, in whole vectors.
 inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LANES; }
 
-// Floats of scratch: where threads meet; x, qkv [M, .] float32; attended, active [M, .]; closed, the mask as
-// it is added, [R, T, apart]; per thread a normed [M, D], and queries and scores of one head.
+// Floats of scratch: where threads meet; qkv [M, .] float32; attended, active [M, .]; the sums of wo's halves
+// and of w2's, [2, M, D] each; closed, the mask as it is added, [R, T, apart]; per thread x and a normed
+// [M, D], and queries and scores of one head.
 struct Scratch {
-  long x, qkv, attended, active, closed, used, shared, normed, query, scores, own;
+  long qkv, attended, active, mixed, fed, closed, used, shared, x, normed, query, scores, own;
   explicit Scratch(const Forward& f) {
     const long m = f.rows * f.queries;
-    x = MEETING;
-    qkv = x + m * f.width;
+    qkv = MEETING;
     attended = qkv + m * 3 * f.width;
     active = attended + m * f.width;
-    closed = active + m * f.ffn;
+    mixed = active + m * f.ffn;
+    fed = mixed + 2 * m * f.width;
+    closed = fed + 2 * m * f.width;
     used = closed + m * apart(f);
     shared = used + f.rows + LANES;
-    normed = 0;
+    x = 0;
+    normed = x + m * f.width;
     query = normed + m * f.width;
     scores = query + f.queries * (f.width / f.heads);
     own = scores + GROUP * apart(f) + 2 * LANES;
@@ -162,8 +167,8 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
                  closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
 }
 
-// One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet;
-// below that they own heads and panels, and meet after every product.
+// One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet; below
+// that they own heads and panels, two threads halves of both, and meet where one reads what another wrote.
 template <class T>
 void work(const Forward& f, const Scratch& at, int self, int threads) {
   const bool by_rows = f.rows >= 8L * threads;
@@ -172,64 +177,75 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const long r1 = by_rows ? share(f.rows, self + 1, threads) : f.rows;
   const long first = r0 * f.queries, last = r1 * f.queries;
   const long D = f.width, F = f.ffn;
-  float* x = f.scratch + at.x;
+  const long M = f.rows * f.queries;
   float* qkv = f.scratch + at.qkv;
   float* own = f.scratch + at.shared + self * at.own;
+  float* x = own + at.x;
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended);
   T* active = reinterpret_cast<T*>(f.scratch + at.active);
   T* normed = reinterpret_cast<T*>(own + at.normed);
-  const T* input = static_cast<const T*>(f.input);
   const auto meet = [&] { ::meet(f, parts); };
-  const auto to = [](float* out, long stride, bool add) {
-    return [=](long m, long panel, int count, const V* sums) {
-      float* row = out + m * stride + panel * LANES;
-      for (int n = 0; n < count; ++n) {
-        float* place = row + n * LANES;
-        store(place, add ? load(place) + sums[n] : sums[n]);
-      }
-    };
-  };
-  const long m0 = first + share(last - first, part, parts);  // rows that this thread reads and writes
-  const long m1 = first + share(last - first, part + 1, parts);
-  for (long m = m0; m < m1; ++m) {
-    const T* row = input + (f.codes == nullptr ? m : f.codes[m]) * D;
-    for (long i = 0; i < D; i += LANES) store(x + m * D + i, load(row + i));
-  }
   if (f.products != 1)
     for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
       open_row(f, at, r);
   meet();
-  const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
-  const long outputs = D / LANES, begin = share(outputs, part, parts), end = share(outputs, part + 1, parts);
-  const long up = 2 * share(F / LANES, part, parts), up_end = 2 * share(F / LANES, part + 1, parts);
-  const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
+  const T* input = static_cast<const T*>(f.input);
+  for (long m = first; m < last; ++m) {
+    const T* row = input + (f.codes == nullptr ? m : f.codes[m]) * D;
+    for (long i = 0; i < D; i += LANES) store(x + m * D + i, load(row + i));
+  }
+  const auto to = [](float* out, long stride) {
+    return [=](long m, long panel, int count, const V* sums) {
+      for (int n = 0; n < count; ++n) store(out + m * stride + (panel + n) * LANES, sums[n]);
+    };
+  };
   const auto of = [](const void* weights, long panel, long inputs) {
     return static_cast<const T*>(weights) + panel * LANES * inputs;
   };
+  const long outputs = D / LANES, begin = share(outputs, part, parts), end = share(outputs, part + 1, parts);
+  const long up = 2 * share(F / LANES, part, parts), up_end = 2 * share(F / LANES, part + 1, parts);
+  const long halves = share(2 * outputs, part, parts), halves_end = share(2 * outputs, part + 1, parts);
+  const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
+  const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
+  const bool mixes_own = parts <= 2 && own_heads, feeds_own = parts <= 2 && F / LANES % parts == 0;
+  // sums [2, M, D] = the halves of a's inputs times theirs of the weights; collected when threads have met.
+  const auto multiply = [&](const T* a, const void* weights, long inputs, float* sums, const T* next) {
+    const long half = inputs / 2;
+    for (int h = 0; h < 2; ++h) {
+      const long from = halves > h * outputs ? halves : h * outputs;
+      const long till = halves_end < (h + 1) * outputs ? halves_end : (h + 1) * outputs;
+      product(a + h * half, inputs, of(weights, 0, half), half, first, last, from, till,
+              to(sums + h * (M - 1) * D, D), till == halves_end ? next : nullptr);
+    }
+  };
+  const auto collect = [&](const float* sums) {
+    meet();
+    for (long i = first * D; i < last * D && !f.products; i += LANES)
+      store(x + i, load(x + i) + (load(sums + i) + load(sums + M * D + i)));
+  };
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
-    const T* later = of(f.weights[layer + 1 < f.layers ? layer + 1 : 0].wqkv, qkv_begin, D);
     if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
     const auto project = [&](long from, long till, const T* next) {
-      product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D, false), next);
+      product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D), next);
     };
     if (own_heads) {
       const long some = f.heads / parts, keys = outputs + begin, values = keys + outputs, size = end - begin;
       project(begin, end, of(w.wqkv, keys, D));
       project(keys, keys + size, of(w.wqkv, values, D));
-      project(values, values + size, of(w.wo, begin, D));
+      project(values, values + size, of(w.wo, halves, D / 2));
       for (long r = r0; r < r1 && f.products != 1; ++r)
         for (long h = part * some; h < (part + 1) * some; ++h) head<T>(f, at, layer, r, h, own);
     } else {
-      project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, begin, D));
+      project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, halves, D / 2));
       meet();
       const long items = (r1 - r0) * f.heads;
       for (long i = share(items, part, parts); i < share(items, part + 1, parts) && f.products != 1; ++i)
         head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
     }
-    meet();
-    product(attended, D, of(w.wo, 0, D), D, first, last, begin, end, to(x, D, true), of(w.w13, up, D));
-    meet();
+    if (!mixes_own) meet();
+    multiply(attended, w.wo, D, f.scratch + at.mixed, of(w.w13, up, D));
+    collect(f.scratch + at.mixed);
     if (!f.products) norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
     product(
         normed, D, of(w.w13, 0, D), D, first, last, up, up_end,
@@ -240,11 +256,14 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
             store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
           }
         },
-        of(w.w2, begin, F));
-    meet();
-    product(active, F, of(w.w2, 0, F), F, first, last, begin, end, to(x, D, true), later);
-    meet();
+        of(w.w2, halves, F / 2));
+    if (!feeds_own) meet();
+    multiply(active, w.w2, F, f.scratch + at.fed,
+             of(f.weights[layer + 1 < f.layers ? layer + 1 : 0].wqkv, qkv_begin, D));
+    collect(f.scratch + at.fed);
   }
+  const long m0 = first + share(last - first, part, parts);  // rows that this thread writes
+  const long m1 = first + share(last - first, part + 1, parts);
   norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));
 }
 

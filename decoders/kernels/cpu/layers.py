@@ -171,7 +171,7 @@ class NativeLayers:
         self.width, self.ffn = len(first.wo), first.w2.shape[1]
         self.heads, self.eps, self.dtype = heads, eps, first.wo.dtype
         self._kept: list[Tensor] = []  # what the kernel holds addresses of
-        panels = packed([w for one in layers for w in (one.wqkv, one.wo, _blocks(one.w13), one.w2)])
+        panels = packed([w for one in layers for w in _matrices(one)])
         rows = zip(*(iter(panels),) * 4, strict=True)
         table = [self._layer(one, *row) for one, row in zip(layers, rows, strict=True)]
         self._table = (LayerWeights * len(layers))(*table)
@@ -304,6 +304,16 @@ class NativeLayers:
 def _copy(weight: Tensor) -> Tensor:
     """As packed weights are, so that all of a forward's are of one moment."""
     return weight.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _matrices(one: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """wqkv, wo, w13 and w2, with their rows in the kernel's order."""
+    return one.wqkv, _halves(one.wo), _blocks(one.w13), _halves(one.w2)
+
+
+def _halves(weight: Tensor) -> Tensor:
+    """[out, in] -> [2 out, in / 2]: weights of the first half of the inputs, then of the others."""
+    return torch.cat(weight.detach().chunk(2, 1))
 
 
 def _blocks(w13: Tensor) -> Tensor:
