@@ -75,12 +75,14 @@ inline float exponentials(float* scores, long size) {
 }
 
 // out [COUNT, N * 16] = shares [COUNT, slots] times values [slots, N * 16], over the shares' sums; rows of
-// shares, values and out are `apart`, d and `stride` numbers apart. Sums in the order of the slots.
+// shares, values and out are `apart`, d and `stride` numbers apart. Sums in the order of the slots. As many
+// numbers at `ask` (or null) as of values are asked for on the way.
 template <int COUNT, int N, class T>
-inline void mix(const float* shares, long apart, const float* sums, const T* values, long d, long slots,
-                T* out, long stride) {
+inline void mix(const float* shares, long apart, const float* sums, const T* values, const T* ask, long d,
+                long slots, T* out, long stride) {
   V acc[COUNT][N] = {};
   for (long s = 0; s < slots; ++s) {
+    if (ask != nullptr) ahead(ask + s * d, N * LANES);
     float weights[COUNT];
     each<COUNT>([&](auto t) SMALL_LAMBDA { weights[t] = shares[t * apart + s]; });
     each<N>([&](auto v) SMALL_LAMBDA {
@@ -119,10 +121,10 @@ inline float short_exponentials(float* scores, long size) {
   return total((V)mass);
 }
 
-// `mix` of shares in bfloat16, two slots at a time (behind a last one alone lies a share of zero).
+// `mix` of shares in bfloat16, two slots at a time (behind a last one alone lies a share of zero); asks not.
 template <int COUNT, int N>
-inline void mix(const uint16_t* shares, long apart, const float* sums, const uint16_t* values, long d,
-                long slots, uint16_t* out, long stride) {
+inline void mix(const uint16_t* shares, long apart, const float* sums, const uint16_t* values,
+                const uint16_t*, long d, long slots, uint16_t* out, long stride) {
   __m512 acc[COUNT][N] = {};
   for (long s = 0; s < slots; s += 2) {
     const uint16_t* row = values + s * d;
@@ -153,23 +155,33 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
 
 template <int N, class S, class T>
 inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
-                     long d, long slots, T* out, long stride) {
+                     const T* ask, long d, long slots, T* out, long stride) {
   known<TOGETHER>(count, [&](auto queries) SMALL_LAMBDA {
-    mix<queries, N>(shares, apart, sums, values, d, slots, out, stride);
+    mix<queries, N>(shares, apart, sums, values, ask, d, slots, out, stride);
   });
 }
 
+// Whether keys are asked for while the values of the head before are mixed: two asked for beside one another
+// wait longer than either. The dot instruction's loops are too short for that.
+template <class T, int N>
+#if defined(__AVX512BF16__)
+constexpr bool early = sizeof(T) != 2 || N == 1;
+#else
+constexpr bool early = true;
+#endif
+
 // `count` (at most GROUP) queries [., d] of one head against its slots 0..used-1, used a multiple of 16 of
 // which those from `limit` on are not there and closed; closed [count, apart] is 0 where a query looks and
-// -infinity where not; scores [GROUP, apart] is used. Rows of out are `stride` apart.
+// -infinity where not; scores [GROUP, apart] is used. Rows of out are `stride` apart. `next` (or null): keys
+// that this thread reads afterwards.
 template <int VECTORS, class T>
-void attend(const T* query, long count, const T* keys, const T* values, const float* closed, long apart,
-            long used, long limit, float* scores, T* out, long stride) {
+void attend(const T* query, long count, const T* keys, const T* values, const T* next, const float* closed,
+            long apart, long used, long limit, float* scores, T* out, long stride) {
   constexpr long d = VECTORS * LANES;
   constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
   const float scale = 1.f / std::sqrt(static_cast<float>(d));
   for (long s = 0; s < used; s += LANES) {
-    ahead(keys + (s + LANES) * d, LANES * d);
+    if (!early<T, N>) ahead(keys + (s + LANES) * d, LANES * d);
     ahead(values + s * d, LANES * d);
     for (long t = 0; t < count; ++t)
       store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
@@ -181,12 +193,13 @@ void attend(const T* query, long count, const T* keys, const T* values, const fl
     for (long i = 0; i < parts; ++i) {
       const long t = count * i / parts, more = count * (i + 1) / parts - t;
       for (long v = 0; v < d; v += N * LANES)
-        mix_some<N>(more, shares + t * row, row, sums + t, values + v, d, slots, out + t * stride + v,
+        mix_some<N>(more, shares + t * row, row, sums + t, values + v,
+                    i + 1 == parts && next != nullptr ? next + v : nullptr, d, slots, out + t * stride + v,
                     stride);
     }
   };
 #if defined(__AVX512BF16__)
-  if constexpr (sizeof(T) == 2 && N > 1) {
+  if constexpr (!early<T, N>) {
     for (long t = 0; t < count; ++t) sums[t] = short_exponentials(scores + t * apart, used);
     return mixed(reinterpret_cast<const uint16_t*>(scores), 2 * apart);
   }
@@ -196,13 +209,13 @@ void attend(const T* query, long count, const T* keys, const T* values, const fl
 }
 
 template <class T>
-void attend_width(long d, const T* query, long count, const T* keys, const T* values, const float* closed,
-                  long apart, long used, long limit, float* scores, T* out, long stride) {
+void attend_width(long d, const T* query, long count, const T* keys, const T* values, const T* next,
+                  const float* closed, long apart, long used, long limit, float* scores, T* out, long stride) {
   switch (d / LANES) {
-    case 1: return attend<1>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
-    case 2: return attend<2>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
-    case 4: return attend<4>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
-    default: return attend<8>(query, count, keys, values, closed, apart, used, limit, scores, out, stride);
+    case 1: return attend<1>(query, count, keys, values, next, closed, apart, used, limit, scores, out, stride);
+    case 2: return attend<2>(query, count, keys, values, next, closed, apart, used, limit, scores, out, stride);
+    case 4: return attend<4>(query, count, keys, values, next, closed, apart, used, limit, scores, out, stride);
+    default: return attend<8>(query, count, keys, values, next, closed, apart, used, limit, scores, out, stride);
   }
 }
 

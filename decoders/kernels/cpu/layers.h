@@ -142,14 +142,19 @@ void append(const float* turn, const float* key, const float* value, long d, T* 
   }
 }
 
-// Rotates the queries and keys of (row, head), appends keys and values, attends.
+// Keys of (row, head); its values lie as many numbers behind as all keys of the layer are.
 template <class T>
-void head(const Forward& f, const Scratch& at, long layer, long r, long h, float* own) {
+T* keys_of(const Forward& f, long layer, long r, long h) {
+  return static_cast<T*>(f.cache) + ((layer * 2 * f.rows + r) * f.heads + h) * f.slots * (f.width / f.heads);
+}
+
+// Rotates the queries and keys of (row, head), appends keys and values, attends. `next`: keys read afterwards.
+template <class T>
+void head(const Forward& f, const Scratch& at, long layer, long r, long h, const T* next, float* own) {
   const long d = f.width / f.heads, m0 = r * f.queries;
   T* query = reinterpret_cast<T*>(own + at.query);
-  const long plane = f.rows * f.heads * f.slots * d;
-  T* keys = static_cast<T*>(f.cache) + layer * 2 * plane + (r * f.heads + h) * f.slots * d;
-  T* values = keys + plane;
+  T* keys = keys_of<T>(f, layer, r, h);
+  T* values = keys + f.rows * f.heads * f.slots * d;
   for (long t = 0; t < f.queries; ++t) {
     const float* qkv = f.scratch + at.qkv + (m0 + t) * 3 * f.width + h * d;
     long place = f.place[r * f.place_row + t * f.place_query];
@@ -164,7 +169,7 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, float
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
   for (long t = 0; t < f.queries; t += GROUP)
     attend_width(d, query + t * d, f.queries - t < GROUP ? f.queries - t : GROUP, keys, values,
-                 closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
+                 t + GROUP < f.queries ? nullptr : next, closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
 }
 
 // One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet; below
@@ -207,6 +212,10 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const long halves = share(2 * outputs, part, parts), halves_end = share(2 * outputs, part + 1, parts);
   const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
   const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
+  const long some = own_heads ? f.heads / parts : f.heads, h0 = own_heads ? part * some : 0;
+  const long items = (r1 - r0) * some;  // heads h0 and on of all rows: all are this thread's, or a share
+  const long item = own_heads ? 0 : share(items, part, parts);
+  const long item_end = own_heads ? items : share(items, part + 1, parts);
   const bool mixes_own = parts <= 2 && own_heads, feeds_own = parts <= 2 && F / LANES % parts == 0;
   // sums [2, M, D] = the halves of a's inputs times theirs of the weights; collected when threads have met.
   const auto multiply = [&](const T* a, const void* weights, long inputs, float* sums, const T* next) {
@@ -230,19 +239,17 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
       product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D), next);
     };
     if (own_heads) {
-      const long some = f.heads / parts, keys = outputs + begin, values = keys + outputs, size = end - begin;
+      const long keys = outputs + begin, values = keys + outputs, size = end - begin;
       project(begin, end, of(w.wqkv, keys, D));
       project(keys, keys + size, of(w.wqkv, values, D));
       project(values, values + size, of(w.wo, halves, D / 2));
-      for (long r = r0; r < r1 && f.products != 1; ++r)
-        for (long h = part * some; h < (part + 1) * some; ++h) head<T>(f, at, layer, r, h, own);
     } else {
       project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, halves, D / 2));
       meet();
-      const long items = (r1 - r0) * f.heads;
-      for (long i = share(items, part, parts); i < share(items, part + 1, parts) && f.products != 1; ++i)
-        head<T>(f, at, layer, r0 + i / f.heads, i % f.heads, own);
     }
+    const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / some, h0 + i % some); };
+    for (long i = item; i < item_end && f.products != 1; ++i)
+      head<T>(f, at, layer, r0 + i / some, h0 + i % some, i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
     if (!mixes_own) meet();
     multiply(attended, w.wo, D, f.scratch + at.mixed, of(w.w13, up, D));
     collect(f.scratch + at.mixed);
