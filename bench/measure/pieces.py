@@ -30,7 +30,8 @@ from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
 
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
-AHEAD = 8  # steps that an AR decoder takes before it is put back
+AHEAD = 8  # steps that an AR decoder takes before it is put back, of one call or of several
+CALL = 0.02  # seconds that a call of several steps takes at most
 
 
 @dataclass
@@ -138,23 +139,50 @@ def drawn(logits: Tensor, sampling: Sampling, u: Tensor) -> Tensor:
     return p.argmax(-1) if sampling.greedy else sample(p, u)
 
 
-def ar_step(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Callable[[], Any]:
-    """A call that takes the next step of an AR decoder half-way through an image, with a cache as
-    large as it is there. It goes back after a few steps, which a median does not see. One code a
-    call: where `generate` asks the CPU kernel for several, its steps lack this one's call."""
+@dataclass(frozen=True)
+class Steps:
+    """A call that takes `count` steps, or does `count` times what is held against a step."""
+
+    count: int
+    call: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.call()
+
+
+def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps:
+    """The next steps of an AR decoder half-way through an image, with a cache as large as it is
+    there. It goes back after a few steps, which a median does not see. Where `generate` asks the
+    CPU kernel for several codes a call, so does this, as far as CALL goes: a call has a cost of its
+    own, which a large model's steps do not show."""
     loop, target = Autoregressive(model, sampling), model.target
     half = target.length // 2
     run = loop.standing(text, _noise(model), half, target.prefix + half + BLOCK // 2)
     run = loop.execution.begin(loop, run)
-    ahead = itertools.cycle(range(min(AHEAD, target.length - half)))
 
-    def step() -> None:
-        if next(ahead) == 0:
-            run.place.fill_(half)
-            run.record.steps.zero_()
-        loop.execution.step(loop, run)
+    def taking(count: int) -> Callable[[], None]:
+        start = half - count // 2
+        ahead = itertools.cycle(range(max(1, min(AHEAD, target.length - start) // count)))
 
-    return step
+        def steps() -> None:
+            if next(ahead) == 0:
+                run.place.fill_(start)
+                run.record.steps.zero_()
+                run.seen[..., target.prefix + start - 1 :] = False
+            loop.execution.step(loop, run)
+
+        run.count = count
+        return steps
+
+    one = taking(1)
+    if run.native is None:
+        return Steps(1, one)
+    for _ in range(2):  # the first one is slower than others
+        began = time.perf_counter()
+        one()
+    fit = int(CALL / (time.perf_counter() - began))
+    count = max(1, min(fit, loop.at_once, half))
+    return Steps(count, taking(count))
 
 
 def speculative_step(loop: Speculative, text: TextFeatures, told: int) -> list[Callable[[], Any]]:
@@ -210,18 +238,19 @@ def products_state(loop: Products, rows: int, device: torch.device) -> State:
 
 
 def native_products(
-    net: Native, target: Native, rows: int, queries: int, seen: int = 0
+    net: Native, target: Native, rows: int, queries: int, seen: int = 0, times: int = 1
 ) -> Callable[[], None]:
     """The products with weights of R rows and T queries in the CPU kernel, by the kernel itself: of
     the layers of a target or drafter, of a drafter's ``fc``, and of the target's head. With `seen`
-    > 0 attention over so many slots too."""
+    > 0 attention over so many slots too. All of it `times` times a call: what it is held against
+    may take several steps a call, and a call has a cost of its own."""
     linears = [net.project] if net is target else [net.project, target.project]
     calls = [net.layers.products(rows, queries, seen)]
     calls += [one.products(rows * queries) for one in linears]
 
     def run() -> None:
         for call in calls:
-            call()
+            call(times)
 
     return run
 

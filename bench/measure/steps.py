@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,8 @@ from bench.measure.clock import Clock
 from bench.measure.pieces import (
     Draft,
     Products,
-    ar_step,
+    Steps,
+    ar_steps,
     draft_state,
     native_products,
     products_state,
@@ -90,10 +90,10 @@ class Timed:
 
     name: str
     nodes: int
-    step: Callable[[], Any]
-    products: Callable[[], Any] | None
+    step: Steps
+    products: Steps | None
     work: Work | Unknown
-    attention: Callable[[], Any] | None = None  # the products and attention
+    attention: Steps | None = None  # the products and attention
 
 
 def step_costs(
@@ -118,12 +118,12 @@ def step_costs(
         name = "AR step" if count == 1 else f"verify {count - 1} nodes + root"
         seen = target.prefix + half + count
         work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
-        step = _step(model, sampling, text, count)
-        alone = _products(model, target, layers, copies, count)
-        attended = _attended(model, target, copies, count, seen)
+        step = _steps(model, sampling, text, count)
+        alone = _products(model, target, layers, copies, count, step.count)
+        attended = _attended(model, target, copies, count, seen, step.count)
         runs.append(Timed(name, count, step, alone, work, attended))
     for name in list(model.drafters):
-        step = repeated(model, Draft(sampling), draft_state(model, sampling, text, name))
+        step = Steps(1, repeated(model, Draft(sampling), draft_state(model, sampling, text, name)))
         own = model.drafters[name]  # loaded by now
         drafter = drafter_net(own, net)
         work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
@@ -137,13 +137,11 @@ def step_costs(
     ]
 
 
-def _step(
-    model: ImageModel, sampling: Sampling, text: TextFeatures, count: int
-) -> Callable[[], Any]:
-    """An AR step, or the verification of a root and count - 1 nodes."""
+def _steps(model: ImageModel, sampling: Sampling, text: TextFeatures, count: int) -> Steps:
+    """AR steps as `generate` takes them, or the verification of a root and count - 1 nodes."""
     if count == 1:
-        return ar_step(model, sampling, text)
-    return verification(model, sampling, text, count - 1)
+        return ar_steps(model, sampling, text)
+    return Steps(1, verification(model, sampling, text, count - 1))
 
 
 def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
@@ -152,26 +150,29 @@ def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
 
 
 def _products(
-    model: ImageModel, net: Any, body: Any, rows: int, queries: int
-) -> Callable[[], Any] | None:
+    model: ImageModel, net: Any, body: Any, rows: int, queries: int, times: int = 1
+) -> Steps | None:
     """The products of a network's body and of the target's head on R rows of T queries, by what
-    multiplies in a step; None for a plug-in whose layers are not where they are expected."""
+    multiplies in a step, so many times a call in the CPU kernel; None for a plug-in whose layers
+    are not where they are expected."""
     natives = _natives(model, net)
     if natives is not None:
-        return native_products(*natives, rows, queries)
+        return Steps(times, native_products(*natives, rows, queries, 0, times))
     nets = [body, getattr(model.target, "output", None)]
     if not all(isinstance(m, nn.Module) for m in nets):
         return None
     loop = Products(nn.ModuleList(nets))
-    return repeated(model, loop, products_state(loop, rows * queries, model.device))
+    return Steps(1, repeated(model, loop, products_state(loop, rows * queries, model.device)))
 
 
 def _attended(
-    model: ImageModel, net: Any, rows: int, queries: int, seen: int
-) -> Callable[[], Any] | None:
+    model: ImageModel, net: Any, rows: int, queries: int, seen: int, times: int = 1
+) -> Steps | None:
     """The same with attention over `seen` slots; None outside the CPU kernel."""
     natives = _natives(model, net)
-    return None if natives is None else native_products(*natives, rows, queries, seen)
+    if natives is None:
+        return None
+    return Steps(times, native_products(*natives, rows, queries, seen, times))
 
 
 def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float, float]]:
@@ -198,7 +199,7 @@ def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, fl
                     work()
                     clock.synchronise()
                     if warm:
-                        seconds.append(time.perf_counter() - begin)
+                        seconds.append((time.perf_counter() - begin) / work.count)
     return [(_median_ms(a), _median_ms(b), _median_ms(c), *_spread(a)) for a, b, c in taken]
 
 

@@ -19,7 +19,7 @@ import torch
 from bench.codes_only import codes_only
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
-from bench.measure.pieces import ar_step, speculative_step, warmed
+from bench.measure.pieces import ar_steps, speculative_step, warmed
 from bench.outcome import Outcome, decode
 from bench.speed.model import Baseline, SpeedError, StepCosts, StepSeconds
 from decoders.api import Decoder, ImageModel, TextFeatures
@@ -76,24 +76,25 @@ def piece_by_piece(
                 )
             made = speculative_step(loop, text, told)
             pieces["draft", name], pieces["verify", name] = made
-        pieces |= _common(model, loop, text)
+        ar = ar_steps(model, loop.sampling, text)
+        pieces |= {("ar", ""): ar} | _prefills(model, loop, text)
         taken = _in_turns(pieces, Clock(model.device))
     draft, verify = ({n: taken[part, n] for n in loops} for part in ("draft", "verify"))
-    return StepCosts(taken["ar", ""], taken["prefill", ""], taken["begin", ""], draft, verify)
+    step = taken["ar", ""] / ar.count
+    return StepCosts(step, taken["prefill", ""], taken["begin", ""], draft, verify)
 
 
 Pieces = dict[tuple[str, str], Callable[[], Any]]  # by kind and loop, "" where all share it
 
 
-def _common(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
-    """What loops of one drafter share: an AR step, and the prefills of target and drafter."""
+def _prefills(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
+    """The prefills of target and drafter, which loops of one drafter share."""
     target, tree, sampling = model.target, loop.tree, loop.sampling
     copies = sampling.guidance_rows
     cache = target.new_cache(copies, target.prefix)
     hidden = target.prefill(text, copies, cache)  # [R, P, D]
     room = tree.depth + 1, tree.session_nodes
     return {
-        ("ar", ""): ar_step(model, sampling, text),
         ("prefill", ""): lambda: target.prefill(text, copies, cache),
         ("begin", ""): lambda: loop.drafter.begin(text, hidden, sampling, *room),
     }

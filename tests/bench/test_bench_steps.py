@@ -13,7 +13,7 @@ import torch
 from bench.__main__ import main
 from bench.measure import pieces
 from bench.measure.machine import measure_rates
-from bench.measure.pieces import Products, products_state, repeated
+from bench.measure.pieces import Products, ar_steps, products_state, repeated
 from bench.measure.rates import NOISY
 from bench.measure.roofline import Unknown, target_net
 from bench.measure.step_table import HEADERS, cells, notes, step_table
@@ -21,6 +21,7 @@ from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
 from decoders.backends.execution import chain
 from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
+from decoders.kernels.cpu.stepping import NativeNext
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from tests.bench import fakes
@@ -135,6 +136,38 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
     assert {(64, 64), (128, 64)} <= {*multiplied}  # the head, the drafter's fc
     assert all(c.products_ms > 0 and c.factor > 1 for c in costs)
     assert all(c.attention_ms > 0 and c.beside < 1 for c in costs)
+
+
+@needs_kernel
+def test_ar_steps_are_so_many_a_call_as_generate_takes(monkeypatch) -> None:
+    """Half of them before the middle of the image, again and again; one a call without the kernel,
+    and where one is all that there is time for."""
+    taken = []
+    call = NativeNext.__call__
+
+    def counted(self: NativeNext, count: int = 1) -> None:
+        taken.append((int(self._kept[2].place), count))
+        call(self, count)
+
+    monkeypatch.setattr(NativeNext, "__call__", counted)
+    monkeypatch.setattr(pieces, "CALL", 1e6)
+    model = random_model(vocab=8, grid=8)
+    text = model.text.encode(["x"])
+    with torch.inference_mode():
+        assert ar_steps(model, Sampling(cfg=2.0), text).count == 1 and not taken
+        make_native(model.target)
+        steps = ar_steps(model, Sampling(cfg=2.0), text)
+        taken.clear()
+        for _ in range(3):
+            steps()
+        assert steps.count == 32 and taken == [(16, 32)] * 3
+        monkeypatch.setattr(pieces, "CALL", 0.0)
+        steps = ar_steps(model, Sampling(cfg=2.0), text)
+        taken.clear()
+        for _ in range(10):
+            steps()
+    assert steps.count == 1
+    assert taken == [(32 + i % pieces.AHEAD, 1) for i in range(10)]
 
 
 def test_steps_run_as_the_models_backend_runs_them(monkeypatch) -> None:

@@ -109,13 +109,14 @@ int lantern_pack(const void* w, long outputs, long inputs, void* out, int half) 
 }
 
 int lantern_linear(const void* x, const void* w, const void* bias, void* y, long rows, long inputs,
-                   long outputs, int threads, int half) {
+                   long outputs, int threads, int half, long times) {
   if (half)
     linear(static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(w),
-           static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(y), rows, inputs, outputs, threads);
+           static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(y), rows, inputs, outputs, threads,
+           times);
   else
     linear(static_cast<const float*>(x), static_cast<const float*>(w), static_cast<const float*>(bias),
-           static_cast<float*>(y), rows, inputs, outputs, threads);
+           static_cast<float*>(y), rows, inputs, outputs, threads, times);
   return 0;
 }
 

@@ -40,6 +40,7 @@ struct Forward {
   long mask_row, mask_query;
   float* scratch;                    // `lantern_scratch` floats
   int products;                      // to be timed: 1: products with weights alone, 2: and attention
+  long times;                        // that they run in a call
 };
 
 }  // extern "C"
@@ -289,7 +290,7 @@ template <class T>
 void forward(const Forward& f) {
   const Scratch at(f);
 #pragma omp parallel num_threads(f.threads)
-  work<T>(f, at, omp_get_thread_num(), omp_get_num_threads());
+  for (long i = 0; i < f.times; ++i) work<T>(f, at, omp_get_thread_num(), omp_get_num_threads());
 }
 
 }  // namespace

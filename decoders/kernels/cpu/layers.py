@@ -104,15 +104,15 @@ class NativeLinear:
         run("linear", self._call, *self._arguments(x, out))
         return out
 
-    def products(self, rows: int) -> Callable[[], None]:
-        """What multiplies `rows` rows over and over, to be timed."""
+    def products(self, rows: int) -> Callable[[int], None]:
+        """What multiplies `rows` rows so many times in a call, to be timed."""
         x = torch.randn(rows, self.inputs).to(self.dtype)
         kept = (x, x.new_empty(rows, self.outputs))
         arguments = self._arguments(*kept)
 
-        def multiply(kept: tuple[Tensor, Tensor] = kept) -> None:
+        def multiply(times: int, kept: tuple[Tensor, Tensor] = kept) -> None:
             del kept  # what the arguments point to
-            run("linear", self._call, *arguments)
+            run("linear", self._call, *arguments[:-1], ctypes.c_long(times))
 
         return multiply
 
@@ -128,6 +128,7 @@ class NativeLinear:
             ctypes.c_long(self.outputs),
             ctypes.c_int(torch.get_num_threads()),
             ctypes.c_int(self.dtype == torch.bfloat16),
+            ctypes.c_long(1),
         )
 
     def guided(self, hidden: Tensor, cfg: float) -> Tensor:
@@ -241,10 +242,11 @@ class NativeLayers:
                 f"found {list(mask.shape)} in {mask.dtype}"
             )
 
-    def products(self, rows: int, queries: int, seen: int = 0) -> Callable[[], None]:
+    def products(self, rows: int, queries: int, seen: int = 0) -> Callable[[int], None]:
         """What runs the products with weights of a forward of R rows and T queries and nothing
-        else, to be timed; with `seen` > 0 attention too, over so many slots (its rotation and
-        append with it). They read whatever numbers the last forward has left behind."""
+        else, so many times in a call, to be timed; with `seen` > 0 attention too, over so many
+        slots (its rotation and append with it). They read whatever numbers the last forward has
+        left behind."""
         width, slots = self.width, max(seen, queries)
         x = torch.zeros(rows, queries, width, dtype=self.dtype)
         places = torch.arange(queries).expand(rows, -1).contiguous()
@@ -257,8 +259,9 @@ class NativeLayers:
         kept = (x, places, mask, cache, out, self.scratch)
         arguments = (ctypes.byref(call), ctypes.c_int(self.dtype == torch.bfloat16))
 
-        def multiply(kept: tuple[Tensor, ...] = kept) -> None:
+        def multiply(times: int, kept: tuple[Tensor, ...] = kept) -> None:
             del kept  # what the call points to
+            call.times = times
             run("layers", self._library.lantern_forward, *arguments)
 
         return multiply
@@ -282,7 +285,7 @@ class NativeLayers:
             self.eps, torch.get_num_threads(), ctypes.addressof(self._table), self._norm,
             source.data_ptr(), codes, size, out.data_ptr(), cache.data_ptr(),
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),
-            slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0,
+            slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0, 1,
         )  # fmt: skip
         need = self._library.lantern_scratch(ctypes.byref(call))
         if need > self._scratch.numel():

@@ -65,6 +65,7 @@ class Forward(ctypes.Structure):
         ("mask_query", ctypes.c_long),
         ("scratch", ctypes.c_void_p),
         ("products", ctypes.c_int),
+        ("times", ctypes.c_long),
     ]
 
 

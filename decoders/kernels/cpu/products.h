@@ -171,15 +171,16 @@ void pack(const T* w, long outputs, long inputs, T* out) {
         }
 }
 
-// y [M, outputs] = x [M, inputs] w^T + bias
+// y [M, outputs] = x [M, inputs] w^T + bias; `times` more than one: to be timed
 template <class T>
 void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs, long outputs,
-            int threads) {
+            int threads, long times) {
   const long panels = (outputs + LANES - 1) / LANES;
 #pragma omp parallel num_threads(threads)
   {
     const int self = omp_get_thread_num(), all = omp_get_num_threads();
-    product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all),
+    for (long i = 0; i < times; ++i)
+      product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all),
             [=](long m, long panel, int count, const V* vectors) {
               const float* sums = reinterpret_cast<const float*>(vectors);
               for (long o = panel * LANES; o < (panel + count) * LANES && o < outputs; ++o) {
