@@ -30,8 +30,9 @@ from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
 
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
-AHEAD = 8  # steps that an AR decoder takes before it is put back, of one call or of several
-CALL = 0.02  # seconds that a call of several steps takes at most
+AHEAD = 8  # steps that an AR decoder takes before it is put back, or one call's, if those are more
+CALL = 0.005  # seconds of a call of several AR steps, at most: as long as one of verification
+TRIES = 5  # calls of one AR step, of which the fastest says how many fit
 
 
 @dataclass
@@ -152,9 +153,9 @@ class Steps:
 
 def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps:
     """The next steps of an AR decoder half-way through an image, with a cache as large as it is
-    there. It goes back after a few steps, which a median does not see. Where `generate` asks the
-    CPU kernel for several codes a call, so does this, as far as CALL goes: a call has a cost of its
-    own, which a large model's steps do not show."""
+    there. It goes back after a few steps, which costs a thousandth of them. Where `generate` asks
+    the CPU kernel for several codes a call, so does this, as far as CALL goes: a call has a cost of
+    its own, a tenth of a small model's step and nothing to a large one's."""
     loop, target = Autoregressive(model, sampling), model.target
     half = target.length // 2
     run = loop.standing(text, _noise(model), half, target.prefix + half + BLOCK // 2)
@@ -177,11 +178,12 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
     one = taking(1)
     if run.native is None:
         return Steps(1, one)
-    for _ in range(2):  # the first one is slower than others
+    seconds = []
+    for _ in range(TRIES):
         began = time.perf_counter()
         one()
-    fit = int(CALL / (time.perf_counter() - began))
-    count = max(1, min(fit, loop.at_once, half))
+        seconds.append(time.perf_counter() - began)
+    count = max(1, min(int(CALL / min(seconds)), loop.at_once, half))
     return Steps(count, taking(count))
 
 
@@ -242,8 +244,8 @@ def native_products(
 ) -> Callable[[], None]:
     """The products with weights of R rows and T queries in the CPU kernel, by the kernel itself: of
     the layers of a target or drafter, of a drafter's ``fc``, and of the target's head. With `seen`
-    > 0 attention over so many slots too. All of it `times` times a call: what it is held against
-    may take several steps a call, and a call has a cost of its own."""
+    > 0 attention over so many slots too. Each of them `times` times in turn: what they are held
+    against may take several steps a call, and a call has a cost of its own."""
     linears = [net.project] if net is target else [net.project, target.project]
     calls = [net.layers.products(rows, queries, seen)]
     calls += [one.products(rows * queries) for one in linears]

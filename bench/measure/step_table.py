@@ -29,6 +29,7 @@ def step_table(costs: list[StepCost], rates: MachineRates | None) -> pd.DataFram
             {
                 "step": cost.name,
                 "codes": cost.nodes,
+                "steps_a_call": cost.steps,
                 "ms": cost.step_ms,
                 "spread": cost.spread,
                 "products_ms": cost.products_ms,

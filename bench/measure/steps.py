@@ -54,6 +54,7 @@ class StepCost:
     spread: float = math.nan  # (90th - 10th percentile) / median of the step's repeats
     fast_ms: float = math.nan  # the 10th percentile: as a floor is made of best repeats
     work: Work | Unknown = UNASKED
+    steps: int = 1  # that a call took: its repeats are calls, and of each the mean step counts
 
     @property
     def factor(self) -> float:
@@ -132,7 +133,7 @@ def step_costs(
         runs.append(Timed(f"draft call ({name})", 1, step, alone, work, attended))
     taken = _interleaved(runs, Clock(model.device))
     return [
-        StepCost(run.name, run.nodes, *figures, work=run.work)
+        StepCost(run.name, run.nodes, *figures, work=run.work, steps=run.step.count)
         for run, figures in zip(runs, taken, strict=True)
     ]
 

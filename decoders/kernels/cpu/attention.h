@@ -121,7 +121,8 @@ inline float short_exponentials(float* scores, long size) {
   return total((V)mass);
 }
 
-// `mix` of shares in bfloat16, two slots at a time (behind a last one alone lies a share of zero); asks not.
+// `mix` of shares in bfloat16, two slots at a time (behind a last one alone lies a share of zero). It asks
+// for nothing: whether that would pay was not measured where there is a dot instruction.
 template <int COUNT, int N>
 inline void mix(const uint16_t* shares, long apart, const float* sums, const uint16_t* values,
                 const uint16_t*, long d, long slots, uint16_t* out, long stride) {
@@ -161,19 +162,19 @@ inline void mix_some(long count, const S* shares, long apart, const float* sums,
   });
 }
 
-// Whether keys are asked for while the values of the head before are mixed: two asked for beside one another
-// wait longer than either. The dot instruction's loops are too short for that.
+// Whether shares are made bfloat16, for the dot instruction.
 template <class T, int N>
 #if defined(__AVX512BF16__)
-constexpr bool early = sizeof(T) != 2 || N == 1;
+constexpr bool short_shares = sizeof(T) == 2 && N > 1;
 #else
-constexpr bool early = true;
+constexpr bool short_shares = false;
 #endif
 
 // `count` (at most GROUP) queries [., d] of one head against its slots 0..used-1, used a multiple of 16 of
 // which those from `limit` on are not there and closed; closed [count, apart] is 0 where a query looks and
 // -infinity where not; scores [GROUP, apart] is used. Rows of out are `stride` apart. `next` (or null): keys
-// that this thread reads afterwards.
+// that this thread reads afterwards; they are asked for while values are mixed, as they and values, asked for
+// together, would wait for one another.
 template <int VECTORS, class T>
 void attend(const T* query, long count, const T* keys, const T* values, const T* next, const float* closed,
             long apart, long used, long limit, float* scores, T* out, long stride) {
@@ -181,7 +182,7 @@ void attend(const T* query, long count, const T* keys, const T* values, const T*
   constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
   const float scale = 1.f / std::sqrt(static_cast<float>(d));
   for (long s = 0; s < used; s += LANES) {
-    if (!early<T, N>) ahead(keys + (s + LANES) * d, LANES * d);
+    if (short_shares<T, N>) ahead(keys + (s + LANES) * d, LANES * d);
     ahead(values + s * d, LANES * d);
     for (long t = 0; t < count; ++t)
       store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
@@ -199,7 +200,7 @@ void attend(const T* query, long count, const T* keys, const T* values, const T*
     }
   };
 #if defined(__AVX512BF16__)
-  if constexpr (!early<T, N>) {
+  if constexpr (short_shares<T, N>) {
     for (long t = 0; t < count; ++t) sums[t] = short_exponentials(scores + t * apart, used);
     return mixed(reinterpret_cast<const uint16_t*>(scores), 2 * apart);
   }

@@ -2,8 +2,9 @@
 //
 // Activations are float32 [M, D] between products, M = R * T rows (t fastest); inputs of products have
 // the model's type. w13 is packed with a panel of the gate, then the same one of up; wo and w2 as two
-// matrices, of the first half of their inputs and of the second, whose sums are added up at last: two
-// threads go from the projections to their halves of wo, and from w13 to those of w2, without meeting.
+// matrices, of the first half of their inputs and of the second, whose sums are added up at last: where
+// heads and panels divide by two, two threads go from the projections to their halves of wo, and from w13 to
+// those of w2, without meeting.
 #pragma once
 
 #include <sched.h>
@@ -40,7 +41,7 @@ struct Forward {
   long mask_row, mask_query;
   float* scratch;                    // `lantern_scratch` floats
   int products;                      // to be timed: 1: products with weights alone, 2: and attention
-  long times;                        // that they run in a call
+  long times;                        // that a call does it all: 1, or several to be timed
 };
 
 }  // extern "C"
@@ -91,23 +92,23 @@ inline void meet(const Forward& f, int threads) {
 inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LANES; }
 
 // Floats of scratch: where threads meet; qkv [M, .] float32; attended, active [M, .]; the sums of wo's halves
-// and of w2's, [2, M, D] each; closed, the mask as it is added, [R, T, apart]; per thread x and a normed
+// and of w2's, [2, M, D] each; closed, the mask as it is added, [R, T, apart]; per thread a normed and x
 // [M, D], and queries and scores of one head.
 struct Scratch {
-  long qkv, attended, active, mixed, fed, closed, used, shared, x, normed, query, scores, own;
+  long qkv, attended, active, wo_sums, w2_sums, closed, used, shared, normed, x, query, scores, own;
   explicit Scratch(const Forward& f) {
     const long m = f.rows * f.queries;
     qkv = MEETING;
     attended = qkv + m * 3 * f.width;
     active = attended + m * f.width;
-    mixed = active + m * f.ffn;
-    fed = mixed + 2 * m * f.width;
-    closed = fed + 2 * m * f.width;
+    wo_sums = active + m * f.ffn;
+    w2_sums = wo_sums + 2 * m * f.width;
+    closed = w2_sums + 2 * m * f.width;
     used = closed + m * apart(f);
     shared = used + f.rows + LANES;
-    x = 0;
-    normed = x + m * f.width;
-    query = normed + m * f.width;
+    normed = 0;
+    x = normed + m * f.width;
+    query = x + m * f.width;
     scores = query + f.queries * (f.width / f.heads);
     own = scores + GROUP * apart(f) + 2 * LANES;
   }
@@ -149,7 +150,8 @@ T* keys_of(const Forward& f, long layer, long r, long h) {
   return static_cast<T*>(f.cache) + ((layer * 2 * f.rows + r) * f.heads + h) * f.slots * (f.width / f.heads);
 }
 
-// Rotates the queries and keys of (row, head), appends keys and values, attends. `next`: keys read afterwards.
+// Rotates the queries and keys of (row, head), appends keys and values, attends. `next` (or null): keys
+// that this thread reads afterwards.
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, const T* next, float* own) {
   const long d = f.width / f.heads, m0 = r * f.queries;
@@ -168,13 +170,16 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, const
   const long used = static_cast<long>(f.scratch[at.used + r]), step = apart(f);
   const float* closed = f.scratch + at.closed + m0 * step;
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
-  for (long t = 0; t < f.queries; t += GROUP)
-    attend_width(d, query + t * d, f.queries - t < GROUP ? f.queries - t : GROUP, keys, values,
-                 t + GROUP < f.queries ? nullptr : next, closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
+  for (long t = 0; t < f.queries; t += GROUP) {
+    const long left = f.queries - t;
+    attend_width(d, query + t * d, left < GROUP ? left : GROUP, keys, values, left <= GROUP ? next : nullptr,
+                 closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
+  }
 }
 
 // One thread's part of the forward. With at least 8 rows R a thread, threads own rows and never meet; below
-// that they own heads and panels, two threads halves of both, and meet where one reads what another wrote.
+// that they own panels and, where these divide by the threads, heads, and meet before one reads what another
+// wrote: once behind wo and once behind w2 where what is read before is a thread's own.
 template <class T>
 void work(const Forward& f, const Scratch& at, int self, int threads) {
   const bool by_rows = f.rows >= 8L * threads;
@@ -182,8 +187,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const long r0 = by_rows ? share(f.rows, self, threads) : 0;
   const long r1 = by_rows ? share(f.rows, self + 1, threads) : f.rows;
   const long first = r0 * f.queries, last = r1 * f.queries;
-  const long D = f.width, F = f.ffn;
-  const long M = f.rows * f.queries;
+  const long D = f.width, F = f.ffn, M = f.rows * f.queries;
   float* qkv = f.scratch + at.qkv;
   float* own = f.scratch + at.shared + self * at.own;
   float* x = own + at.x;
@@ -210,25 +214,27 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   };
   const long outputs = D / LANES, begin = share(outputs, part, parts), end = share(outputs, part + 1, parts);
   const long up = 2 * share(F / LANES, part, parts), up_end = 2 * share(F / LANES, part + 1, parts);
-  const long halves = share(2 * outputs, part, parts), halves_end = share(2 * outputs, part + 1, parts);
+  // Panels of this thread in wo and w2, whose halves lie behind one another.
+  const long stack = share(2 * outputs, part, parts), stack_end = share(2 * outputs, part + 1, parts);
   const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
   const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
-  const long some = own_heads ? f.heads / parts : f.heads, h0 = own_heads ? part * some : 0;
-  const long items = (r1 - r0) * some;  // heads h0 and on of all rows: all are this thread's, or a share
+  const long heads = own_heads ? f.heads / parts : f.heads, h0 = own_heads ? part * heads : 0;
+  const long items = (r1 - r0) * heads;  // heads h0 and on of all rows: all are this thread's, or a share
   const long item = own_heads ? 0 : share(items, part, parts);
   const long item_end = own_heads ? items : share(items, part + 1, parts);
+  // Whether the inputs of a thread's half of wo, or of w2, are what it has made itself.
   const bool mixes_own = parts <= 2 && own_heads, feeds_own = parts <= 2 && F / LANES % parts == 0;
-  // sums [2, M, D] = the halves of a's inputs times theirs of the weights; collected when threads have met.
+  // sums [2, M, D] = this thread's panels of the halves of a's inputs times theirs of the weights.
   const auto multiply = [&](const T* a, const void* weights, long inputs, float* sums, const T* next) {
     const long half = inputs / 2;
     for (int h = 0; h < 2; ++h) {
-      const long from = halves > h * outputs ? halves : h * outputs;
-      const long till = halves_end < (h + 1) * outputs ? halves_end : (h + 1) * outputs;
+      const long from = stack > h * outputs ? stack : h * outputs;
+      const long till = stack_end < (h + 1) * outputs ? stack_end : (h + 1) * outputs;
       product(a + h * half, inputs, of(weights, 0, half), half, first, last, from, till,
-              to(sums + h * (M - 1) * D, D), till == halves_end ? next : nullptr);
+              to(sums + h * (M - 1) * D, D), till == stack_end ? next : nullptr);
     }
   };
-  const auto collect = [&](const float* sums) {
+  const auto collect = [&](const float* sums) {  // when all have met; each thread has an x of its own
     meet();
     for (long i = first * D; i < last * D && !f.products; i += LANES)
       store(x + i, load(x + i) + (load(sums + i) + load(sums + M * D + i)));
@@ -243,17 +249,17 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
       const long keys = outputs + begin, values = keys + outputs, size = end - begin;
       project(begin, end, of(w.wqkv, keys, D));
       project(keys, keys + size, of(w.wqkv, values, D));
-      project(values, values + size, of(w.wo, halves, D / 2));
+      project(values, values + size, of(w.wo, stack, D / 2));
     } else {
-      project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, halves, D / 2));
+      project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, stack, D / 2));
       meet();
     }
-    const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / some, h0 + i % some); };
+    const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / heads, h0 + i % heads); };
     for (long i = item; i < item_end && f.products != 1; ++i)
-      head<T>(f, at, layer, r0 + i / some, h0 + i % some, i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
+      head<T>(f, at, layer, r0 + i / heads, h0 + i % heads, i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
     if (!mixes_own) meet();
-    multiply(attended, w.wo, D, f.scratch + at.mixed, of(w.w13, up, D));
-    collect(f.scratch + at.mixed);
+    multiply(attended, w.wo, D, f.scratch + at.wo_sums, of(w.w13, up, D));
+    collect(f.scratch + at.wo_sums);
     if (!f.products) norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
     product(
         normed, D, of(w.w13, 0, D), D, first, last, up, up_end,
@@ -264,11 +270,11 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
             store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
           }
         },
-        of(w.w2, halves, F / 2));
+        of(w.w2, stack, F / 2));
     if (!feeds_own) meet();
-    multiply(active, w.w2, F, f.scratch + at.fed,
+    multiply(active, w.w2, F, f.scratch + at.w2_sums,
              of(f.weights[layer + 1 < f.layers ? layer + 1 : 0].wqkv, qkv_begin, D));
-    collect(f.scratch + at.fed);
+    collect(f.scratch + at.w2_sums);
   }
   const long m0 = first + share(last - first, part, parts);  // rows that this thread writes
   const long m1 = first + share(last - first, part + 1, parts);

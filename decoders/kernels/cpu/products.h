@@ -179,15 +179,15 @@ void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs,
 #pragma omp parallel num_threads(threads)
   {
     const int self = omp_get_thread_num(), all = omp_get_num_threads();
+    const auto use = [=](long m, long panel, int count, const V* vectors) {
+      const float* sums = reinterpret_cast<const float*>(vectors);
+      for (long o = panel * LANES; o < (panel + count) * LANES && o < outputs; ++o) {
+        const float sum = sums[o - panel * LANES];
+        store(y + m * outputs + o, bias == nullptr ? sum : sum + scalar(bias[o]));
+      }
+    };
     for (long i = 0; i < times; ++i)
-      product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all),
-            [=](long m, long panel, int count, const V* vectors) {
-              const float* sums = reinterpret_cast<const float*>(vectors);
-              for (long o = panel * LANES; o < (panel + count) * LANES && o < outputs; ++o) {
-                const float sum = sums[o - panel * LANES];
-                store(y + m * outputs + o, bias == nullptr ? sum : sum + scalar(bias[o]));
-              }
-            });
+      product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all), use);
   }
 }
 
