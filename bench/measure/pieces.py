@@ -153,7 +153,7 @@ class Steps:
 
 def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps:
     """The next steps of an AR decoder half-way through an image, with a cache as large as it is
-    there. It goes back after a few steps, which costs a thousandth of them. Where `generate` asks
+    there. It goes back after a few steps, which costs little beside them. Where `generate` asks
     the CPU kernel for several codes a call, so does this, as far as CALL goes: a call has a cost of
     its own, a tenth of a small model's step and nothing to a large one's."""
     loop, target = Autoregressive(model, sampling), model.target

@@ -158,7 +158,7 @@ def _products(
     are not where they are expected."""
     natives = _natives(model, net)
     if natives is not None:
-        return Steps(times, native_products(*natives, rows, queries, 0, times))
+        return Steps(times, native_products(*natives, rows, queries, times=times))
     nets = [body, getattr(model.target, "output", None)]
     if not all(isinstance(m, nn.Module) for m in nets):
         return None
