@@ -264,12 +264,17 @@ class Speed:
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
 # Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:
-# results/tables/main, scaling, replay; main_avx2; speed_cpu_torch, scaling_cpu_torch (two threads).
+# main, scaling, replay, speed_cpu_torch and scaling_cpu_torch of results/tables/avx512_bf16, and
+# without its instructions the same folders of results/tables itself (two threads).
 ASSUMED = {
     "cuda": Speed("a GPU of the RTX 3090 to A100 class, eager", 0.2e-3, 1.5e-3, 1e12, 5e13),
     "cpu": Speed(
-        "PyTorch's operators on two cores of an AMD EPYC", 0.6e-3, 0.6e-3, 3.5e10, 1.5e11, 1.1e11,
+        "PyTorch's operators on two cores of an AMD EPYC", 0.7e-3, 0.7e-3, 3.5e10, 1.5e11, 1.1e11,
         2.4e7,
+    ),
+    "cpu_plain": Speed(
+        f"PyTorch's operators in bfloat16 without {DOT} on two cores of an AMD EPYC",
+        0.8e-3, 0.8e-3, 3.5e10, 1.2e10, 1.1e11, 2.4e7,
     ),
     "cpu_kernel": Speed(
         "the CPU kernel on two cores of an AMD EPYC", 8e-6, 0.05e-3, 3.5e10, 2.9e11, 1.1e11, 2.4e7

@@ -38,13 +38,14 @@ class Committed:
 
 
 def speed_of(config: StudyConfig, shape: Shape | None, assumed: Mapping[str, Speed]) -> Speed:
-    """The assumed speed of what runs the study's layers."""
+    """The assumed speed of what runs the study's layers. Without instructions for bfloat16 its
+    products are PyTorch's slowest, and the kernel multiplies in float32."""
     if config.backend.device.partition(":")[0] != "cpu":
         return assumed["cuda"]
+    half, dot = config.backend.dtype == "bfloat16", DOT in vectors()
     if not _in_kernel(config, shape):
-        return assumed["cpu"]
-    dot = DOT in vectors() and config.backend.dtype == "bfloat16"
-    return assumed["cpu_kernel" if dot else "cpu_kernel_plain"]
+        return assumed["cpu_plain" if half and not dot else "cpu"]
+    return assumed["cpu_kernel" if half and dot else "cpu_kernel_plain"]
 
 
 def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:

@@ -53,7 +53,7 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
         elif declared:
             most, allowed, wrong = _justified(decoder, model, text, made, sampling)
             (moved, bound), faults = max((moved, bound), (most, allowed)), faults + wrong
-    evidence["bound"] = bound
+    evidence["bound"] = min(bound, 1.0)  # lambda p(x) may be more than a total variation can be
     return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
 
 

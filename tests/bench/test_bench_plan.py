@@ -240,10 +240,14 @@ def hours_of(*words: str) -> str:
 def test_the_hours_are_those_of_what_the_backend_runs_on(monkeypatch):
     monkeypatch.setattr(plan_speed, "vectors", lambda: ["AVX-512", "AVX2"])
     plain = hours_of("study=main", "backend.layers=native")
+    slow = hours_of("study=main", "backend.layers=torch")
+    single = hours_of("study=main", "backend.layers=torch", "backend.dtype=float32")
     monkeypatch.setattr(plan_speed, "vectors", lambda: ["AVX512-BF16", "AVX-512", "AVX2"])
     kernel, torch = (hours_of("study=main", f"backend.layers={name}") for name in KINDS)
     assert "assumed: the CPU kernel on two cores" in kernel
     assert "assumed: PyTorch's operators on two cores" in torch
+    assert "PyTorch's operators in bfloat16 without AVX512-BF16" in slow
+    assert "assumed: PyTorch's operators on two cores" in single
     assert "CPU kernel without AVX512-BF16" in plain and "kernel without" not in kernel
     full = hours_of("study=main", "backend.layers=native", "backend.dtype=float32")
     assert "CPU kernel without AVX512-BF16" in full
@@ -279,10 +283,13 @@ def test_codes_a_step_are_a_committed_run_s_where_it_had_the_decoder(tmp_path):
 
 
 RUNS = [  # committed runs, and the assumed speed that is theirs
-    ("main", "cpu_kernel", known.shape_of(EMBEDDED, None)),
-    ("replay", "cpu_kernel", XL),
-    ("main_avx2", "cpu_kernel_plain", known.shape_of(EMBEDDED, None)),
-    ("speed_cpu_torch", "cpu", known.shape_of(EMBEDDED, None)),
+    ("avx512_bf16/main", "cpu_kernel", known.shape_of(EMBEDDED, None)),
+    ("avx512_bf16/replay", "cpu_kernel", XL),
+    ("main", "cpu_kernel_plain", known.shape_of(EMBEDDED, None)),
+    ("replay", "cpu_kernel_plain", XL),
+    ("avx512_bf16/speed_cpu_torch", "cpu", known.shape_of(EMBEDDED, None)),
+    ("speed_cpu_torch_float32", "cpu", known.shape_of(EMBEDDED, None)),
+    ("speed_cpu_torch", "cpu_plain", known.shape_of(EMBEDDED, None)),
 ]
 
 
@@ -300,7 +307,13 @@ def test_the_assumed_speeds_are_those_of_the_committed_runs(run, speed, shape):
 
 
 @pytest.mark.parametrize(
-    ("run", "speed"), [("scaling", "cpu_kernel"), ("scaling_cpu_torch", "cpu")]
+    ("run", "speed"),
+    [
+        ("avx512_bf16/scaling", "cpu_kernel"),
+        ("avx512_bf16/scaling_cpu_torch", "cpu"),
+        ("scaling", "cpu_kernel_plain"),
+        ("scaling_cpu_torch", "cpu_plain"),
+    ],
 )
 def test_the_assumed_speeds_are_those_of_the_committed_batches(run, speed):
     for row in pd.read_csv(TABLES / run / "scaling.csv").itertuples():
