@@ -82,13 +82,7 @@ def label(entry: Entry) -> str:
 
 def clip_difference(entry: Entry, digits: int) -> str:
     """CLIP score less the baseline's, image by image; marked where less and more are possible."""
-    noise = entry.number(f"{CLIP_LESS}_lo") <= 0 <= entry.number(f"{CLIP_LESS}_hi")
-    return with_interval(entry, CLIP_LESS, digits, noise)
-
-
-def compares_clip(section: Section) -> bool:
-    """Whether any decoder's CLIP scores were compared with the baseline's, image by image."""
-    return any(not math.isnan(entry.number(CLIP_LESS)) for entry in section.entries)
+    return with_interval(entry, CLIP_LESS, digits, entry.clip_like_ar)
 
 
 Column = tuple[str, Callable[[Entry], str]]
@@ -156,7 +150,7 @@ def _detail_columns(section: Section) -> list[Column]:
         ("KID", plain("kid", 5)),
         ("precision", plain("precision", 3)),
         ("recall", plain("recall", 3)),
-        *([less] if compares_clip(section) else []),
+        *([less] if section.compares_clip else []),
         ("peak MB", plain("peak_memory_mb", 0)),
     ]
 

@@ -18,7 +18,6 @@ from bench.report.cells import (
     FLOOR_LABEL,
     NOISE,
     Table,
-    compares_clip,
     detail_tables,
     main_tables,
     number,
@@ -50,13 +49,13 @@ def legend(run: Run) -> list[str]:
         "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
         f"bound) or violates. {ABSENT}: not measured.",
     ]
-    if any(map(compares_clip, run.sections)):
+    if any(section.compares_clip for section in run.sections):
         lines.append(
             "CLIP - AR (details): the decoder's CLIP score less that of AR at the same temperature "
             "on the same prompt, the mean with its interval over prompts; what prompts differ in "
             "drops out. Where AR was run under several seeds, their mean stands for it, and each "
             "seed is held against the others. Of one seed, chance moves all rows alike. "
-            f"{NOISE}: the interval includes 0."
+            f"{NOISE}, here and at the CLIP score itself: the interval includes 0."
         )
     sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
     if sources:
@@ -71,7 +70,8 @@ def legend(run: Run) -> list[str]:
         if section.floors and math.isnan(fid.value + clip.value):
             lines.append(f"{section.title}: no quality figures of AR, so none is marked.")
         elif math.isnan(fid.value + clip.value):
-            lines.append(f"{section.title}: no {FLOOR_LABEL}, so neither FID nor CLIP is marked.")
+            unmarked = "FID is not" if section.compares_clip else "neither FID nor CLIP is"
+            lines.append(f"{section.title}: no {FLOOR_LABEL}, so {unmarked} marked.")
         else:
             lines.append(
                 f"{section.title}: under {len(section.floors) + 1} seeds AR's "

@@ -1,10 +1,11 @@
 """Speed-up against FID, and against CLIP score: which decoders buy speed at no cost in quality.
 
 Both 95 % intervals, the band in which AR's own figure moves when only its seed changes, and the
-Pareto front: no other decoder is both faster and better, where a figure inside the band counts as
-AR's own, as it does in the tables (≈). So does any figure of an exact decoder: its images have AR's
-distribution, so what tells them apart is chance, of which the band holds 95 %. Where chance made an
-exact decoder better than AR, a relaxed one that is better by no more shows nothing either.
+Pareto front: no other decoder is both faster and better, where a figure that the tables mark as
+noise (≈: inside the band, or of CLIP scores by their differences to AR's) counts as AR's own. So
+does any figure of an exact decoder: its images have AR's distribution, so what tells them apart is
+chance, of which the band holds 95 %. Where chance made an exact decoder better than AR, a relaxed
+one that is better by no more shows nothing either.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def draw(run: Run, quality: Quality) -> Plot:
     caption = (
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
         f"Grey band: where AR's {name} lies when only its seed changes (reseed floor); hollow "
-        "circle: AR with other seeds. Dashed line: Pareto front of point estimates, in which the "
-        f"{name} of a point inside the band counts as AR's own, and so does that of an exact "
+        "circle: AR with other seeds. Dashed line: Pareto front of point estimates, in which a "
+        f"{name} that the table marks as noise counts as AR's own, and so does that of an exact "
         "decoder, whose images have AR's distribution, and a better one than AR's that an exact "
         "decoder reached or passed; no line where one point leads."
     )
@@ -82,7 +83,8 @@ def draw(run: Run, quality: Quality) -> Plot:
             drawn = [e for e in section.decoders if _measured(e, quality)]
             labels.append(_panel(ax, section, drawn, styles, quality))
             caption += left_out(section, drawn, f"{name} or speed-up not measured")
-            if drawn and math.isnan(section.reseeded(quality.column).value):
+            paired = quality is CLIP and section.compares_clip
+            if drawn and not paired and math.isnan(section.reseeded(quality.column).value):
                 caption += f" {section.title}: no reseed floor was run, so the line knows no noise."
         caption += unfair_caption(run)
         plot = finish(f"speedup_{quality.column}", f"Speed-up against {name}", caption, figure)

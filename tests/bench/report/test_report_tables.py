@@ -137,6 +137,16 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
         "lantern": "-0.0021 [-0.0030, -0.0012]",
     }
     assert not [name for name in greedy.columns if name.endswith("- AR")], "AR alone"
+    assert cells(run, 0, "eagle2")["CLIP (scenes)"].endswith("≈")
+    assert not cells(run, 0, "lantern")["CLIP (scenes)"].endswith("≈")
+    section = run.sections[0]
+    baseline, floor = section.entries[0], section.floors[0]
+    lucky = replace(
+        floor, row=floor.row | {"fid": baseline.row["fid"], "clip": baseline.row["clip"]}
+    )
+    same = replace(section, entries=[*section.decoders, lucky])
+    eagle2 = next(e for e in section.entries if e.name == "eagle2")
+    assert same.quality_is_noise(eagle2, "clip") and not same.quality_is_noise(eagle2, "fid")
     assert "CLIP - AR (details): the decoder's CLIP score less" in tables.terminal(run)
     assert r"| CLIP (scenes) - AR |" in tables.markdown(run)
     assert "-0.0021 [-0.0030, -0.0012]" in render(run, [], [])
