@@ -112,8 +112,10 @@ def _elsewhere(name: str, mine: pd.DataFrame, base: str, theirs: pd.DataFrame) -
 
 def _step(base: str, roofline: pd.DataFrame | None) -> tuple[float, str]:
     """(time over floor of the baseline's step, what was measured in words)."""
-    line = None if roofline is None else roofline[roofline.decoder == base]
-    if line is None or line.empty:
+    if roofline is None:
+        return math.nan, "floors come at the end of a run, and there is no roofline.csv yet"
+    line = roofline[roofline.decoder == base]
+    if line.empty:
         return math.nan, f"no roofline of {base} was measured"
     first = line.iloc[0]
     factor = float(first["ar_over_floor"])

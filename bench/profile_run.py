@@ -69,6 +69,8 @@ class _Images:
         execution = getattr(decoder, "execution", None)
         count = 1 if execution is None else min(steps, total)
         first = 0 if execution is None else (total - count) // 2
+        with profile(activities=self._activities()):
+            pass  # a process's first recording takes milliseconds to begin
         profiler = profile(activities=self._activities())
         window = Window(profiler, first, count)
         with annotated(decoder, window):

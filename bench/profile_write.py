@@ -28,11 +28,12 @@ PARTS = ("phase", "part", "calls a step", "own ms a step", "share of the recorde
 OPERATORS = ("operator", "calls a step", "self ms a step", "share", "kernels, ms a step")
 LEGEND = (
     "ms a step: of an image that was not recorded, by the decoder's own stopwatch. Recorded: the "
-    "same under the profiler, which takes a few microseconds an operator; shares of parts and "
-    "operators are of the recorded step. Operators a step: called from Python (all, with those "
-    "that operators call). Outside matrix products: what of the recorded step is not self time of "
-    "matrix products; beside it, the same against the step that was not recorded, an upper bound "
-    "of the products and so a lower one of the rest."
+    "same under the profiler, which takes a few microseconds an operator and some tenths of a "
+    "millisecond to begin; shares of parts and operators are of the recorded step. Operators a "
+    "step: called from Python (all, with those that operators call). Outside matrix products: "
+    "what of the recorded step is not self time of matrix products; beside it, the same against "
+    "the step that was not recorded, an upper bound of the products and so a lower one of the "
+    "rest."
 )
 
 

@@ -258,6 +258,8 @@ class Run:
         todo = [[b for b in part if not self._recorded(b)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
         if not left:
+            if any(part and part[0].protocol == "latency" for part in parts):
+                self._look_late(total)
             return
         ahead = Counter(call_of(b) for part in todo for b in part)
         timed = [part for part in todo if part and part[0].protocol == "latency"]
@@ -280,6 +282,12 @@ class Run:
                     if not ahead[call_of(batch)]:
                         self._release(batch)
             if timed:
+                self._look(bar)
+
+    def _look_late(self, total: int) -> None:
+        """A run that was stopped after its last image lacks the moment that comes behind it."""
+        if not (self.folder.path / "records.parquet").exists():
+            with progress(total, self.config.name, total) as bar:
                 self._look(bar)
 
     def _look(self, bar: Any) -> None:

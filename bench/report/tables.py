@@ -38,8 +38,8 @@ def legend(run: Run) -> list[str]:
         "Quiet speed-up (details): the same from lower quartiles of a step's seconds. Neighbours "
         "on a machine only ever add time, so it moves less from run to run.",
         "MAL: codes committed per target forward, bonus code counted. NFE: target forwards. These "
-        "and TV are of the quality images (where there are none, of the timed ones), times and "
-        "speed-ups of the timed ones.",
+        "and moved mass are of the quality images (where there are none, of the timed ones), "
+        "output TV of quality images alone, times and speed-ups of the timed ones.",
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
         f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
         "more run, or, where one other seed was run, within twice its difference to AR.",
@@ -65,6 +65,8 @@ def legend(run: Run) -> list[str]:
             "anything: the codes follow no distribution."
         )
     for section in run.sections:
+        if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
+            lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
         lines += drift(section)
         fid, clip = section.reseeded("fid"), section.reseeded("clip")
         if section.floors and math.isnan(fid.value + clip.value):

@@ -23,7 +23,7 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     if not 1 <= k <= size - 1:
         raise DecoderError(
             f"acceptance.k must be in 1..{size - 1} (the codebook has {size} codes, a "
-            f"code is not its own neighbour), found {k}; lower k"
+            f"code is not its own neighbour), found {k}; {'raise' if k < 1 else 'lower'} it"
         )
     table = codebook.float()
     columns = min(k + 1, size - 1)

@@ -230,5 +230,5 @@ def implementation(name: str) -> Implementation:
     """
     known = {each.name: each for each in implementations()}
     if name not in known:
-        raise DecoderError(f"attention is one of {', '.join(known)}, found {name!r}")
+        raise DecoderError(f"attention is auto or one of {', '.join(known)}, found {name!r}")
     return known[name]

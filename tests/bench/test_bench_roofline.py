@@ -236,11 +236,14 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     assert rates is not None and rates.step_bytes_per_s == 9e9 and len(rates.moments) == 3
     run_study(config)
     assert len(seen) == 3, "nothing was timed again"
+    (folder / "records.parquet").unlink()
+    run_study(config)
+    assert len(seen) == 4, "as if stopped after its last image, before the moment behind it"
     next(folder.glob("rows/ar-*/latency-*")).unlink()
     result = run_study(config)
-    assert len(seen) == 5, "a session that times something measures too"
+    assert len(seen) == 6, "a session that times something measures too"
     finish(config, result)
-    assert len(seen) == 5 and read_rates(folder / "machine.json").step_bytes_per_s == 9e9
+    assert len(seen) == 6 and read_rates(folder / "machine.json").step_bytes_per_s == 9e9
     fair = pd.read_csv(folder / "roofline.csv")
     assert (fair.bytes_per_s == 9e9).all(), "the best of all sessions"
 

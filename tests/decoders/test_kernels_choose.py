@@ -113,7 +113,7 @@ def test_impossible_requests_are_refused():
         choose(SHAPE, mode="graph")
     with pytest.raises(DecoderError, match=r"5\.\.64, found 65"):
         choose(SHAPE, used=65)
-    with pytest.raises(DecoderError, match="attention is one of products, sdpa, flex, triton"):
+    with pytest.raises(DecoderError, match="attention is auto or one of products, sdpa, flex"):
         candidates.implementation("flash")
     assert candidates.implementation("triton_4").name == "triton_4"
     with pytest.raises(DecoderError, match=r"splits must be in 1\.\.16"):

@@ -65,6 +65,14 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
 
 
+@pytest.mark.parametrize("timed", [1, 2])
+def test_one_timed_prompt_says_why_there_is_no_speedup(run: Run, timed: int) -> None:
+    section = run.sections[0]
+    few = [replace(entry, row=entry.row | {"n_latency": timed}) for entry in section.entries]
+    lines = tables.legend(replace(run, sections=[replace(section, entries=few)]))
+    assert any("one prompt was timed, and a speed-up needs two" in x for x in lines) == (timed == 1)
+
+
 def test_figures_are_those_of_the_summary(run: Run) -> None:
     lantern = cells(run, 0, "lantern")
     assert lantern["speed-up"] == "2.35 [2.27, 2.44]"  # 2.4 s / 1.02 s
