@@ -59,6 +59,8 @@ class _Images:
     def __init__(self, model: ImageModel, texts: list[str], seed: int) -> None:
         self.model, self.texts, self.seed = codes_only(model), texts, seed
         self.clock, self.meter = Clock(model.device), MemoryMeter(model.device)
+        with profile(activities=self._activities()):
+            pass  # a process's first recording takes milliseconds to begin
 
     def profiled(self, name: str, decoder: Any, steps: int, folder: Path) -> Profiled:
         """Warm-up, an image by the stopwatch, an image under the profiler."""
@@ -69,8 +71,6 @@ class _Images:
         execution = getattr(decoder, "execution", None)
         count = 1 if execution is None else min(steps, total)
         first = 0 if execution is None else (total - count) // 2
-        with profile(activities=self._activities()):
-            pass  # a process's first recording takes milliseconds to begin
         profiler = profile(activities=self._activities())
         window = Window(profiler, first, count)
         with annotated(decoder, window):

@@ -257,12 +257,15 @@ class Run:
         total = sum(len(b.indices) for part in parts for b in part)
         todo = [[b for b in part if not self._recorded(b)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
-        if not left:
-            if any(part and part[0].protocol == "latency" for part in parts):
-                self._look_late(total)
-            return
         ahead = Counter(call_of(b) for part in todo for b in part)
         timed = [part for part in todo if part and part[0].protocol == "latency"]
+        # A session stopped behind the last timed image has left the moment after it to this one.
+        behind = bool(timed) or (
+            any(batch.protocol == "latency" for part in parts for batch in part)
+            and not (self.folder.path / "records.parquet").exists()
+        )
+        if not (left or behind):
+            return
         # Measuring takes memory: where the peak cannot be reset, it comes after all images.
         looks = moments_of(len(timed)) if self.meter.exact else set()
         rounds = itertools.count()
@@ -281,13 +284,7 @@ class Run:
                     ahead[call_of(batch)] -= 1
                     if not ahead[call_of(batch)]:
                         self._release(batch)
-            if timed:
-                self._look(bar)
-
-    def _look_late(self, total: int) -> None:
-        """A run that was stopped after its last image lacks the moment that comes behind it."""
-        if not (self.folder.path / "records.parquet").exists():
-            with progress(total, self.config.name, total) as bar:
+            if behind:
                 self._look(bar)
 
     def _look(self, bar: Any) -> None:
