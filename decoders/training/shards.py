@@ -260,7 +260,9 @@ class Ring:
                 "to another folder, or remove this one"
             )
         if self.rank == 0:
-            path.write_text(json.dumps(mine, indent=1) + "\n")
+            partial = path.with_name(f".{path.name}")  # another process may read it at any time
+            partial.write_text(json.dumps(mine, indent=1) + "\n")
+            partial.replace(path)
 
 
 def drawn(seed: int, step: int, batch: int, count: int) -> list[int]:
