@@ -156,7 +156,7 @@ def test_a_picture_is_kept_from_the_first_round_that_it_came_out_in(fake_study, 
         path.unlink()  # a run that was killed after its first round, in which the image failed
     result = run_study(config)
     assert kept(result) == [1], "the first good round, once"
-    picture = next(result.path.glob("images/bad-*/latency-0-00002-1.png"))
+    picture = next(result.path.glob("images/bad-*/latency/latency-0-00002-1.png"))
     again = rows_of(run_study(fake_study(*words, "retry_failed=true")))
     assert (again.status == "ok").all() and kept(result) == [1], "round 0 adds none later"
     assert (again.image != "").sum() == 2 * 4
@@ -257,7 +257,7 @@ def test_a_partly_recorded_batch_is_completed(fake_study):
     [
         ("rows/greedy-*/*.parquet", 0),
         ("rows/greedy-*/*.parquet", 100),
-        ("images/greedy-*/*.png", 0),
+        ("images/greedy-*/*/*.png", 0),
     ],
 )
 def test_a_damaged_row_or_image_is_made_again(fake_study, caplog, kind, left):
