@@ -211,7 +211,7 @@ MANUALS = {
             ("weights=DIR", "where weights go; the shipped ones need overwrite=true"),
             ("overwrite=true", "write over the shipped weights"),
             ("work=DIR", "checkpoints and curves (default: work)"),
-            ("minutes=X", "of each stage; steps=N instead, or both"),
+            ("minutes=X", "of each stage; or steps=N"),
             ("warm=true", "go on from the weights in the folder"),
             ("resume=false", "begin a stage anew that was interrupted"),
             ("rate=X", "factor of the target's learning rates"),
