@@ -27,5 +27,9 @@ CASES = [
     Bad("no command but --help", ["evaluat", "--help"], "'evaluate'"),
     Bad("evaluate without words", ["evaluate"], "images=DIR"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),
-    Bad("compare: no such table", ["compare", "summary={tmp}/s.csv", "published=x"], "there is no"),
+    Bad(
+        "compare: no such table",
+        ["compare", "summary={tmp}/s.csv", "published=x"],
+        "published=FILE",
+    ),
 ]
