@@ -1,8 +1,9 @@
 """`python -m bench <command> [overrides]`, and the console script lantern-bench.
 
 Why so thin: --help must answer in under a second, so nothing heavy (torch, Hydra, pandas) is
-imported before a command runs. Errors that a user can act on are shown as one message, exit status
-2; interrupted runs say how far they came and that they can be resumed, exit status 130.
+imported before a command runs; `bench.manual` is the help of each. Errors that a user can act on
+are shown as one message, exit status 2; interrupted runs say how far they came and that they can be
+resumed, exit status 130.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from bench.console import complain, say
 from bench.errors import BenchError, Interrupted, unknown
+from bench.manual import manual
 
 COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
@@ -57,7 +59,9 @@ settings are Hydra overrides, for example
   python -m bench run study=main sampling.temperature=0 acceptance.delta=0.1 run_dir=/tmp/greedy
   python -m bench run prompts=file prompts.path=mine.txt hydra.searchpath=[file:///my/conf]
   python -m bench list decoder
--v before the command shows what is going on."""
+`python -m bench COMMAND --help` shows a command's own settings.
+-v before the command shows what is going on; --version: which version and commit this is."""
+HELP = ("-h", "--help", "help")
 INTERRUPTED = 130
 # How long a thread of OpenMP waits awake for the next product: some milliseconds, since waking one
 # costs as much as a small product. It must be set before torch is imported.
@@ -65,17 +69,24 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000000")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request)."""
+    """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request).
+    Raises SystemExit(141) where the reader of a pipe has left."""
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
-    if not words or words[0] in ("-h", "--help", "help") or {"-h", "--help"} & set(words):
-        say(usage())
+    if words[:1] == ["--version"]:
+        from bench.version import version_line
+
+        say(version_line())
         return 0
-    name, rest = words[0], words[1:]
-    if name not in COMMANDS:
+    asked = not words or words[0] in HELP
+    name, rest = (*words[asked:], "")[0], words[1:]
+    if name and name not in COMMANDS:
         complain(f"error: {unknown('command', name, COMMANDS)}\n`python -m bench --help` explains.")
         return 2
+    if asked or {*HELP[:2]} & {*rest}:
+        say(manual(name) if name else usage())
+        return 0
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     try:

@@ -1,4 +1,5 @@
-"""Captions of a folder of images: read from a file, and matched to the images by name or by order.
+"""Captions of a folder of images: read from a file, and matched to the images by name or by order;
+written beside the pictures of a run, so that `evaluate` takes those too.
 
 Why strict: a score of 5,000 images with shifted captions looks like a bad model. Counts and names
 must agree; whoever wants fewer images says so (`limit=`).
@@ -8,14 +9,16 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.errors import PromptError, unknown
 from bench.prompts.file import COLUMNS, read_json, read_text
+from bench.records import write_atomically
 
 IMAGE_COLUMNS = ("image", "file", "file_name")
+OWN_FILE = "captions.json"  # beside the pictures of a run
 READERS = (".txt", ".csv", ".tsv", ".json", ".jsonl")
 
 
@@ -38,6 +41,19 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
         if not caption:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
     return found
+
+
+def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """captions.json, {picture's name: prompt}, in every folder of pictures. rows: `image`, a path
+    below `folder` or "", and `prompt`."""
+    found: dict[Path, dict[str, str]] = {}
+    for row in rows:
+        if row["image"]:
+            picture = folder / row["image"]
+            found.setdefault(picture.parent, {})[picture.name] = row["prompt"]
+    for place, captions in found.items():
+        text = json.dumps(captions, indent=0, ensure_ascii=False).encode()
+        write_atomically(place / OWN_FILE, lambda file, text=text: file.write(text))  # type: ignore[misc]
 
 
 def _items(path: Path) -> list[Any]:

@@ -6,27 +6,40 @@ Why: library code stays silent (house rule 9), so that a study can run in a note
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of a program that the signal ended
+
 
 def say(text: str = "") -> None:
-    """One line (or several) on the standard output, flushed."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """One line (or several) on the standard output, flushed. Ends the program quietly, status 141,
+    where nobody reads any more (`| head`)."""
+    _write(sys.stdout, text)
 
 
 def complain(text: str) -> None:
     """One line on the standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    _write(sys.stderr, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere; else Python would complain as it ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        raise SystemExit(READER_GONE) from None
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -263,7 +263,7 @@ class Speed:
 
 ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
 ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
-# Those of CPUs give what the committed runs took, within a factor of about two, as a test compares:
+# Those of CPUs give what committed runs took, within a factor of about two, as a test compares:
 # main, scaling, replay, speed_cpu_torch and scaling_cpu_torch of results/tables/avx512_bf16, and
 # without its instructions the same folders of results/tables itself (two threads).
 ASSUMED = {

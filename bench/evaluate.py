@@ -19,23 +19,12 @@ from typing import TYPE_CHECKING, Any
 from bench.captions import captions_of
 from bench.console import complain, progress, say, table
 from bench.errors import ConfigError, unknown
+from bench.manual import manual
 from bench.records import write_atomically
 
 if TYPE_CHECKING:
     from metrics.official.papers import Figure
 
-USAGE = """usage: python -m bench evaluate images=DIR [setting=value ...]
-  images=DIR          the images (.png .jpg .jpeg .webp .bmp), numbers in names in numeric order
-  captions=FILE       .txt (one a line, in that order), .csv .tsv .json .jsonl (image, caption)
-  reference=DIR       real images, for FID, KID, precision and recall
-  metrics=[...]       {metrics}
-  weights.NAME=FILE   {weights}
-  weights.folder=DIR  where files are looked for by their public names ({folder})
-  arch.NAME=...       another open_clip architecture for clip, clip_g or hps: name or .json file
-  limit=N             only the first N images
-  size=256            side of the centre crop; batch=64; seed=0; device=auto|cpu|cuda
-  cache_dir=DIR       features of the reference, kept between calls
-  out=FILE.csv        the figures with all that they were made with"""
 DEFAULT_METRICS = ("fid", "kid", "precision_recall", "clip")
 SCORES = ("clip", "clip_g", "hps")
 
@@ -64,7 +53,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     """FID, KID, precision/recall, CLIP score and HPSv2 of a folder of images: a table, and a CSV
     where `out=` names one. Without settings: what they are, status 2."""
     if not words:
-        complain(usage())
+        complain(manual("evaluate"))
         return 2
     config = parse(words)
     device = _device(config.device)
@@ -157,15 +146,6 @@ def _value(key: str, value: str) -> Any:
             raise ConfigError(f"{key} must be an integer of at least {least}, found {value!r}")
         return int(value)
     return value
-
-
-def usage() -> str:
-    """The settings, as the command without any shows them."""
-    from metrics.official.checkpoint import FILES, FOLDER
-    from metrics.official.papers import METRICS
-
-    names = {"metrics": ", ".join(METRICS), "weights": ", ".join(FILES), "folder": FOLDER}
-    return USAGE.format(**names)
 
 
 def _device(name: str) -> str:

@@ -3,7 +3,8 @@
     study.json                                       schema version, configuration and its hash,
                                                      how many rows there will be
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
-    images/<cell>/<the same stem>.png
+    images/<cell>/<protocol>/<the same stem>.png     floor pictures: one folder a seed;
+                                                     at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
 
@@ -26,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench import records
+from bench.captions import write_captions
 from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
 
@@ -50,8 +52,10 @@ class RunFolder:
         return self.path / "rows" / cell / f"{stem}.parquet"
 
     def image_name(self, cell: str, stem: str) -> str:
-        """The picture's path inside the folder, as rows hold it."""
-        return f"images/{cell}/{stem}.png"
+        """The picture's path inside the folder, as rows hold it. Pictures of one decoder, protocol
+        and seed lie in a folder of their own, so that each folder can be evaluated."""
+        protocol, seed = stem.split("-")[:2]
+        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'floor')}/{stem}.png"
 
     def has(self, cell: str, stem: str) -> bool:
         return (cell, stem) in self.tables
@@ -93,10 +97,12 @@ class RunFolder:
         self.tables[cell, stem] = table
 
     def merge(self) -> pa.Table:
-        """All rows in one table, ordered by cell as given and stem, also as records.parquet."""
+        """All rows in one table, ordered by cell as given and stem, also as records.parquet; and
+        the captions of every folder of pictures."""
         if not self.tables:
             raise FolderError(f"{self.path} holds no rows; run the study first")
         merged = pa.concat_tables(self.tables[key] for key in self.tables).combine_chunks()
+        write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
         records.write(self.path / "records.parquet", merged)
         return merged
 

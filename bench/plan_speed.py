@@ -58,9 +58,10 @@ def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:
     return not shape.qk_norm and shape.blocks * BYTES[config.backend.dtype] <= MOST
 
 
-def committed(config: StudyConfig, tables: Path = TABLES) -> dict[str, Committed]:
+def committed(config: StudyConfig, tables: Path | None = None) -> dict[str, Committed]:
     """By name the study's decoders with a tree that a committed run had too, whatever it called
-    them."""
+    them. tables: where committed runs are (None: `TABLES`)."""
+    tables = TABLES if tables is None else tables
     plain = dataclasses.asdict(config)
     wanted = {e["name"]: _identity(plain, e) for e in plain["decoders"] if e["spec"]["tree"]}
     found: dict[str, Committed] = {}
@@ -89,6 +90,11 @@ def _mals(summary: Path) -> dict[str, float]:
         return {row["decoder"]: float(row["mal"]) for row in csv.DictReader(file) if row["mal"]}
 
 
+def _shown(folder: Path) -> str:
+    """A folder as a reader of this project knows it."""
+    return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)
+
+
 def assumption_lines(
     speed: Speed, drawn: Mapping[str, Committed], trees: int, batched: bool
 ) -> list[str]:
@@ -96,7 +102,7 @@ def assumption_lines(
     lines = [f"  assumed: {speed}"]
     if not trees:
         return lines
-    folders = sorted({str(one.folder.relative_to(ROOT)) for one in drawn.values()})
+    folders = sorted({_shown(one.folder) for one in drawn.values()})
     words = [f"for {len(drawn)} of {trees} trees as in {', '.join(folders)}"] if drawn else []
     if len(drawn) < trees:
         words.append(f"{ASSUMED_MAL:g} for {'the others' if drawn else 'all trees'}")

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.tiny.recipes import Plan, enter, trained_on
+from decoders.tiny.recipes import Plan, enter, keep_shipped, trained_on
 from decoders.tiny.recipes.card import write_card
 from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import (
@@ -158,6 +158,7 @@ def _check(clip: ScenesClip) -> dict[str, float]:
 def make(plan: Plan) -> None:
     """The stage `clip` of `make tiny`: trains, copies the files beside the other weights, enters
     the figures in the model card."""
+    keep_shipped(plan)
     settings = plan.settings("clip") | {"device": plan.device}
     start = load(plan.weights, plan.device) if plan.warm else None
     folder = plan.folder("clip")

@@ -1,6 +1,6 @@
 """Measured beside published: `python -m bench compare`.
 
-    table.py      results/published/published.csv, validated
+    table.py      results/published/published.csv (in a wheel: data/published.csv), validated
     names.py      results/published/names.yaml: what the papers' models and methods are called here
     measured.py   a run's summary.csv, with its records where they are there
     match.py      which measured rows a published row speaks of, and what keeps them apart

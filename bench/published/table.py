@@ -17,7 +17,9 @@ from pathlib import Path
 
 from bench.errors import BenchError, unknown
 
-DEFAULT = Path(__file__).resolve().parents[2] / "results" / "published" / "published.csv"
+PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
+CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
+DEFAULT = (PACKAGED if PACKAGED.is_dir() else CHECKOUT) / "published.csv"
 SETTINGS = ("resolution", "temperature", "cfg", "top_k")
 # name -> (lowest, highest) that can be
 FIGURES: dict[str, tuple[float, float]] = {

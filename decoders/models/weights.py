@@ -74,7 +74,7 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
     extra = sorted(tensors.keys() - own.keys())
     shapes = [
         f"{n}: expected {tuple(own[n].shape)}, found {tuple(tensors[n].shape)}"
-        for n in own.keys() & tensors.keys()
+        for n in sorted(own.keys() & tensors.keys())
         if own[n].shape != tensors[n].shape
     ]
     if missing or extra or shapes:

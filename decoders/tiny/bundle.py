@@ -1,11 +1,15 @@
 """Loads the embedded model: target, text encoder, tokenizer and drafter, checksummed.
 
-``weights/models.json`` holds, for every part, its configuration, its SHA-256 and its model-card
-figures; it is written by the recipes and read here.
+``weights/models.json`` holds, for every part, its configuration, its SHA-256, those of the parts
+that it was trained with (`TRAINED_WITH`), and its model-card figures; it is written by the recipes
+and read here. A target that was trained on another tokenizer's codes draws noise without any error,
+so parts that do not belong together are refused.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,17 @@ from decoders.models.weights import dtype_of, load_into, read_json, read_tensors
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
+# The parts whose weights a part needs to be the very ones of its own training. A target's codes are
+# the tokenizer's, its captions the text encoder's, which was trained along with it.
+TRAINED_WITH: dict[str, tuple[str, ...]] = {
+    "vq": (),
+    "text": ("vq", "target"),
+    "target": ("vq", "text"),
+    "eagle": ("vq", "text", "target"),
+    "clip": (),
+}
+STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
+log = logging.getLogger(__name__)
 
 
 def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
@@ -46,6 +61,33 @@ def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) 
     return str(card[name]["sha256"])
 
 
+def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
+    """Raises DecoderError where one of `parts` was trained with other weights than the card's. A
+    card that does not say (an older program wrote it) is taken, with a warning."""
+    for part in parts:
+        if part not in card:
+            continue  # `load_part` says so
+        known = card[part].get("trained_with")
+        if known is None:
+            log.warning(
+                "%s does not say which weights %s was trained with; whether they belong together "
+                "is not known",
+                folder / CARD,
+                part,
+            )
+            continue
+        for other, wanted in sorted(known.items()):
+            found = card.get(other, {}).get("sha256", "none")
+            if found != wanted:
+                stage = STAGE_OF.get(part, part)
+                raise DecoderError(
+                    f"{folder / CARD}: the weights do not belong together. {part} was trained with "
+                    f"{other} {wanted[:12]}, found {other} {found[:12]}. Train the stage again "
+                    f"(`python -m bench tiny {stage} weights={folder}`), or restore all files of "
+                    "one training"
+                )
+
+
 def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
@@ -58,6 +100,7 @@ def load(
     folder = WEIGHTS if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     path = folder / CARD
+    check_together(folder, card, ("vq", "text", "target", *["eagle"] * drafters))
     hashes = {}
     vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], path))
     hashes["vq"] = load_part(folder, card, "vq", vq)
@@ -68,8 +111,7 @@ def load(
     hashes["target"] = load_part(folder, card, "target", target)
     built: dict[str, Any] = {}
     if drafters:
-        net = EagleNet(config_of(TransformerConfig, card["eagle"]["config"], path))
-        hashes["eagle"] = load_part(folder, card, "eagle", net)
+        net, hashes["eagle"] = load_drafter(folder, card)
         built["eagle"] = cast(net, place, kind)
     return ImageModel(
         name="tiny",
@@ -82,3 +124,14 @@ def load(
         weights_sha256=hashes,
         drafters=built,
     )
+
+
+def load_drafter(folder: Path, card: dict[str, Any]) -> tuple[EagleNet, str]:
+    """The drafter alone, frozen, whatever target it was trained with; and its SHA-256."""
+    if "eagle" not in card:
+        raise DecoderError(
+            f"{folder / CARD} does not describe a drafter; train one with `python -m bench tiny "
+            f"drafter weights={folder}`"
+        )
+    net = EagleNet(config_of(TransformerConfig, card["eagle"]["config"], folder / CARD))
+    return net, load_part(folder, card, "eagle", net)

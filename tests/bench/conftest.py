@@ -12,6 +12,13 @@ from bench.config import StudyConfig
 from tests.bench import fakes
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is an empty one: results/runs of the checkout, where a command looks when
+    it is not told where, is not there."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
 @pytest.fixture
 def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     """`fake_study("latency.prompts=2", ...)`: the study conf/study/fake.yaml in a fresh folder."""

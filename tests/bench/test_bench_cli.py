@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main
+from bench.__main__ import COMMANDS, main
+from bench.compose import compose_study
+from bench.manual import MANUALS, manual
+from bench.version import commit_line
 
+AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")
 
 
@@ -20,7 +27,8 @@ def test_help_is_quick_and_imports_nothing_heavy():
         f"status = main(); print(status, [m for m in {HEAVY} if m in sys.modules])"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    asked = [sys.executable, "-c", code]
+    done = subprocess.run(asked, env=AS_HERE, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Processor time: what the wall clock says on an idle machine.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
@@ -28,7 +36,7 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert "run a study" in done.stdout
 
 
-@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["run", "--help"]])
+@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["--help"], ["-v", "--help"]])
 def test_help_in_all_ways(words, capsys):
     assert main(words) == 0
     assert "commands:" in capsys.readouterr().out
@@ -64,3 +72,89 @@ def test_list_shows_options_with_what_they_are(capsys):
     assert main(["list", "acceptance=lantern_pp"]) == 0
     shown = capsys.readouterr().out
     assert "lam:" in shown and "delta" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_its_own_help(command, capsys):
+    shown = {}
+    for words in ([command, "--help"], ["help", command], [command, "study=smoke", "-h"]):
+        assert main(words) == 0
+        shown[words[-1]] = capsys.readouterr().out
+    (text,) = set(shown.values())
+    assert text.startswith(f"usage: python -m bench {command} ")
+    example = text.splitlines()[-1].strip()
+    assert example.startswith(f"python -m bench {command} ")
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
+    words = [sys.executable, "-X", "importtime", "-m", "bench", "evaluate", "--help"]
+    done = subprocess.run(words, env=AS_HERE, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "images=DIR" in done.stdout and not loaded & set(HEAVY)
+    assert main(["rum", "--help"]) == 2
+    assert "'run'" in capsys.readouterr().err
+
+
+def test_help_names_every_setting_of_a_command():
+    from bench.evaluate import EvaluateConfig
+    from bench.peers.lineup import MODES, VARIANTS, PeersSettings
+    from bench.profile import ProfileSettings
+    from bench.published.command import KEYS
+    from bench.scaling import ScalingSettings
+    from bench.speed.predict import PredictConfig
+    from bench.speed.settings import TuneConfig
+    from decoders.tiny.recipes import Plan
+    from metrics.official.checkpoint import FILES
+    from metrics.official.papers import METRICS
+
+    for command, settings in {
+        "peers": PeersSettings, "profile": ProfileSettings, "scaling": ScalingSettings,
+        "predict": PredictConfig, "tune": TuneConfig,
+    }.items():  # fmt: skip
+        for name in settings.__dataclass_fields__:
+            assert f"{command}.{name}" in manual(command)
+    for name in {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder"}:
+        assert f"  {name}" in manual("evaluate")
+    for name in (*METRICS, *FILES):
+        assert name in manual("evaluate")
+    assert all(name in manual("peers") for name in (*MODES, *VARIANTS))
+    assert all(f"  {name}=" in manual("compare") for name in KEYS)
+    assert all(f"  {name}=" in manual("tiny") for name in {*Plan.__dataclass_fields__} - {"steps"})
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if MANUALS[c].study])
+def test_the_examples_of_help_are_understood(command):
+    words = shlex.split(MANUALS[command].example)[1:]
+    own = ("scaling.", "profile.", "peers.", "predict.", "tune.", "out=", "prompts")
+    compose_study([word for word in words if not word.startswith(own)])
+
+
+def test_the_version_names_the_commit_of_the_checkout(capsys, tmp_path):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("lantern-bench ")
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        run = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert commit_line(tmp_path) == ""
+    git("init", "-q")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "file").write_text("a")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    assert commit_line(tmp_path) == f"commit {git('rev-parse', '--short=12', 'HEAD')}"
+    assert commit_line(tmp_path / "inside") == "", "a folder in another project's repository"
+    (tmp_path / "inside" / "file").write_text("b")
+    assert commit_line(tmp_path).endswith(", with uncommitted changes")
+
+
+@pytest.mark.parametrize("words", ["list", "evaluate --help", "--version"])
+def test_a_reader_that_leaves_ends_it_quietly(words):
+    """As `| head` does: here the reader leaves before the first line."""
+    late = f"(sleep 0.5; exec {shlex.quote(sys.executable)} -m bench {words})"
+    shell = ["bash", "-c", f"{late} 2> said | true; echo ${{PIPESTATUS[0]}}; cat said"]
+    done = subprocess.run(shell, env=AS_HERE, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["141"] and done.stderr == ""

@@ -24,7 +24,7 @@ DECODERS = f"decoders=[fake_ar,fake_spec,{ALONE},{FAST}]"
 
 def expected(image: Path) -> float:
     """A made-up score: its prompt's own, and what the decoder does to it. Greedy: 50 more."""
-    prompt, decoder = int(image.stem.split("-")[2]), image.parent.name
+    prompt, decoder = int(image.stem.split("-")[2]), image.parent.parent.name
     offset = {"fake_spec": -1.0 - prompt % 2, "greedy": 50.0, "fast_greedy": 50.5}
     return 10.0 * prompt + offset.get(decoder.rpartition("-")[0], 0.0)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench import evaluate
+from bench.__main__ import main
 from bench.captions import captions_of
 from bench.compose import compose_study
 from bench.errors import ConfigError, PromptError
@@ -18,6 +19,7 @@ from bench.evaluate import EvaluateConfig, cmd_evaluate, parse
 from bench.plugins import call
 from bench.prompts import Prompt
 from bench.quality import CocoScorer, ScenesScorer
+from bench.runner import run_study
 from decoders.tiny.scenes import scene_batch
 from metrics.errors import MetricError
 from metrics.images import image_files, to_pil
@@ -66,6 +68,16 @@ def test_a_folder_is_evaluated_with_the_embedded_network(scenes, tmp_path, capsy
         assert len(row["weights_sha256"]) == len(row["captions_sha256"]) == 64
         assert json.loads(row["versions"])["pillow"]
     assert [rows[key]["reference"] for key in ("fid", "score")] == ["20", "0"]
+
+
+def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
+    """As docs/official_models.md shows it."""
+    fast = "sampling.temperature=0", "latency.prompts=0", "decoders=[fake_ar,fake_spec]"
+    result = run_study(fake_study("prompts=scenes", *fast))
+    (ar,), (spec,) = (result.path.glob(f"images/{n}-*/quality") for n in ("fake_ar", "fake_spec"))
+    said = [f"images={spec}", f"captions={spec}/captions.json", f"reference={ar}"]
+    assert main(["evaluate", *said, "metrics=[scenes]", f"cache_dir={tmp_path / 'cache'}"]) == 0
+    assert "6 images on" in capsys.readouterr().out
 
 
 def test_the_figures_are_those_of_the_scorer_of_studies(scenes, tmp_path):

@@ -114,7 +114,7 @@ def test_space_is_asked_for_what_is_left_an_image_s_picture_once(
     monkeypatch.setattr(runner, "check_space", lambda _, *counts: asked.append(counts))
     config = fake_study(*words)
     run_study(config)
-    kept = len(list(Path(config.run_dir).glob("images/*/*.png")))
+    kept = len(list(Path(config.run_dir).glob("images/*/*/*.png")))
     assert asked == [(rows, pictures)] and kept == pictures
     next(Path(config.run_dir).glob("rows/*/quality-*.parquet")).unlink()
     run_study(config)
@@ -155,4 +155,6 @@ def test_a_row_must_fit_the_schema(tmp_path):
             folder.add("cell", "s", {k: v for k, v in row.items() if k != "mal"})
         with pytest.raises(FolderError, match=r"unknown \['mall'\]"):
             folder.add("cell", "s", {**row, "mall": 1})
-    assert Image.open(io.BytesIO((tmp_path / "run/images/cell/latency-0-00000.png").read_bytes()))
+    assert Image.open(
+        io.BytesIO((tmp_path / "run/images/cell/latency/latency-0-00000.png").read_bytes())
+    )

@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
+from bench.captions import captions_of
 from bench.errors import FolderError
 from bench.finish import finish
 from bench.runner import run_study
 from decoders.api import DecoderError
+from metrics.images import image_files
 from tests.bench import fakes
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +56,22 @@ def test_every_image_is_a_row_with_its_picture(fake_study):
     )
     assert set(floor.seed) == {1} and set(quality.seed) == {0}
     assert floor.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
+
+
+def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study):
+    config = fake_study("quality.floors=2")
+    result = run_study(config)
+    folders = {path.parent for path in result.path.glob("images/**/*.png")}
+    found = {f"{path.parent.name.rpartition('-')[0]}/{path.name}" for path in folders}
+    assert found == {
+        "fake_ar/latency", "fake_ar/quality", "fake_ar/floor-1", "fake_ar/floor-2",
+        "fake_spec/latency", "fake_spec/quality", "greedy/latency", "greedy/quality",
+    }  # fmt: skip
+    rows = result.rows.set_index(result.rows.image.map(lambda name: result.path / name))
+    for folder in folders:
+        files = image_files(folder)
+        wanted = [rows.prompt[file] for file in files]
+        assert captions_of(files, folder / "captions.json") == wanted
 
 
 def test_the_floor_may_have_several_seeds(fake_study):
@@ -138,7 +156,7 @@ def test_a_picture_is_kept_from_the_first_round_that_it_came_out_in(fake_study, 
         path.unlink()  # a run that was killed after its first round, in which the image failed
     result = run_study(config)
     assert kept(result) == [1], "the first good round, once"
-    picture = next(result.path.glob("images/bad-*/latency-0-00002-1.png"))
+    picture = next(result.path.glob("images/bad-*/latency/latency-0-00002-1.png"))
     again = rows_of(run_study(fake_study(*words, "retry_failed=true")))
     assert (again.status == "ok").all() and kept(result) == [1], "round 0 adds none later"
     assert (again.image != "").sum() == 2 * 4
@@ -239,7 +257,7 @@ def test_a_partly_recorded_batch_is_completed(fake_study):
     [
         ("rows/greedy-*/*.parquet", 0),
         ("rows/greedy-*/*.parquet", 100),
-        ("images/greedy-*/*.png", 0),
+        ("images/greedy-*/*/*.png", 0),
     ],
 )
 def test_a_damaged_row_or_image_is_made_again(fake_study, caplog, kind, left):

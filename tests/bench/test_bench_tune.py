@@ -32,6 +32,7 @@ from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
 from tests.bench.fakes import SEARCHPATH
 
+ROOT = Path(__file__).parents[2]
 SMALL = [
     SEARCHPATH, "model=random24", "prompts=fake", "backend.threads=1", "backend.dtype=float32",
     "latency.prompts=2", "latency.warmup_max=1", "tune.prompts=2", "tune.probes=1", "tune.pairs=8",
@@ -86,7 +87,7 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
         (["decoders=[ar,eagle2]"], "measured against AR alone"),
         (["tune.out=/proc/nowhere/decoder/x.yaml"], "cannot be written"),
         (["tune.out=somewhere/x.yaml"], "decoders are found as DIR/decoder/NAME.yaml"),
-        (["tune.out=conf/decoder/lantern.yaml"], "exists and no search wrote it"),
+        ([f"tune.out={ROOT}/conf/decoder/lantern.yaml"], "exists and no search wrote it"),
         (["tune.out=/tmp/decoder/lantern.yaml"], "there is a decoder lantern already"),
     ],
 )

@@ -179,3 +179,10 @@ def test_labels():
             LabelEncoder(1000).encode(["1", bad])
     with pytest.raises(DecoderError, match="no prompts"):
         LabelEncoder().encode([])
+
+
+def test_a_file_with_other_tensors_names_them_in_order(tmp_path):
+    path = tmp_path / "odd.safetensors"
+    save_file({name: torch.zeros(1) for name in "hgfedcba"}, path, {"text": '["one"]'})
+    with pytest.raises(DecoderError, match="'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'"):
+        FeatureCache(path)

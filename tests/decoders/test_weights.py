@@ -87,3 +87,14 @@ def test_a_broken_card_is_refused(tmp_path, text, says):
 def test_weights_of_another_module_are_refused(tensors, says):
     with pytest.raises(DecoderError, match=says):
         load_into(torch.nn.Linear(3, 2), tensors, "layer.safetensors")
+
+
+def test_what_an_error_lists_is_in_order():
+    """Of eight wrong tensors it names four, whichever run it is: the first ones by name."""
+    layers = torch.nn.ModuleDict({name: torch.nn.Linear(3, 2, bias=False) for name in "hgfedcba"})
+    wrong = {f"{name}.weight": torch.zeros(2, 4) for name in "hgfedcba"}
+    with pytest.raises(DecoderError) as refused:
+        load_into(layers, wrong, "layers.safetensors")
+    places = [str(refused.value).index(f"{name}.weight: expected") for name in "abcd"]
+    assert places == sorted(places)
+    assert "e.weight" not in str(refused.value)

@@ -16,6 +16,7 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.drafters.eagle import Eagle, check_match
 from decoders.models.small import random_model
+from decoders.models.weights import read_tensors, write_tensors
 from decoders.noise import Noise
 from decoders.speculative import Speculative
 from decoders.tiny import bundle
@@ -120,6 +121,60 @@ def test_weights_of_another_shape_are_refused(copied: Path) -> None:
     (copied / bundle.CARD).write_text(json.dumps(card))
     with pytest.raises(DecoderError, match=r"w13.weight: expected \(1024, 256\), found"):
         bundle.load(checkpoint=str(copied))
+
+
+def test_the_shipped_weights_belong_together(caplog: pytest.LogCaptureFixture) -> None:
+    card = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
+    for part, others in bundle.TRAINED_WITH.items():
+        assert card[part]["trained_with"] == {other: card[other]["sha256"] for other in others}
+    bundle.check_together(bundle.WEIGHTS, card, list(card))
+    assert not caplog.records
+
+
+def exchanged(folder: Path, part: str) -> None:
+    """As if that part alone had been trained again: other weights, its own checksum in the card."""
+    card = json.loads((folder / bundle.CARD).read_text())
+    path = folder / f"{part}.safetensors"
+    tensors = {name: value + 1 for name, value in read_tensors(path).items()}
+    card[part]["sha256"] = write_tensors(tensors, path, torch.float16)
+    (folder / bundle.CARD).write_text(json.dumps(card))
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("vq", r"text was trained with vq 7687\w+, found vq \w+.*bench tiny target weights="),
+        ("target", r"text was trained with target"),
+        ("text", r"target was trained with text"),
+    ],
+)
+def test_stages_that_no_longer_belong_together_are_refused(
+    copied: Path, part: str, says: str
+) -> None:
+    exchanged(copied, part)
+    with pytest.raises(DecoderError, match=says):
+        bundle.load(checkpoint=str(copied))
+
+
+def test_a_drafter_of_an_earlier_target_is_refused_and_may_be_trained_on(copied: Path) -> None:
+    card = json.loads((copied / bundle.CARD).read_text())
+    card["eagle"]["trained_with"]["target"] = "0" * 64
+    (copied / bundle.CARD).write_text(json.dumps(card))
+    with pytest.raises(DecoderError, match=r"eagle was trained with target 0+, .*tiny drafter"):
+        bundle.load(checkpoint=str(copied))
+    assert "target" in bundle.load(checkpoint=str(copied), drafters=False).weights_sha256
+    assert bundle.load_drafter(copied, card)[1] == card["eagle"]["sha256"]
+
+
+def test_a_card_that_does_not_say_what_belongs_together_is_taken_with_a_warning(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    card = json.loads((copied / bundle.CARD).read_text())
+    for entry in card.values():
+        del entry["trained_with"]
+    (copied / bundle.CARD).write_text(json.dumps(card))
+    bundle.load(checkpoint=str(copied))
+    assert "does not say which weights target was trained with" in caplog.text
 
 
 def test_a_drafter_of_another_model_is_refused(model: ImageModel) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from bench.commands import cmd_tiny
 from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
@@ -18,6 +20,7 @@ from decoders.tiny.recipes import MINUTES, drafter, make, plan_of, reading, targ
 from decoders.tiny.recipes.loop import Run, cosine, fit, made_ahead, restore
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
+from metrics import train_clip
 
 LEARN = reading.learn  # as the recipe has it: `small` shortens it
 
@@ -68,13 +71,19 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     make(["target"], steps="1", warm="true", **where)
     make(["drafter"], steps="3", **where)
     once = (tmp_path / "weights" / "eagle.safetensors").read_bytes()
+    make(["target"], steps="1", warm="true", **where)
+    with pytest.raises(DecoderError, match="eagle was trained with t"):
+        bundle.load(dtype="float32", checkpoint=where["weights"])
     make(["drafter"], steps="2", warm="true", **where)
     assert (tmp_path / "weights" / "eagle.safetensors").read_bytes() != once
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
     assert model.target.vocab_size == 64
     assert set(model.weights_sha256) == {"vq", "text", "target", "eagle"}
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
-    assert card["target"]["figures"]["images"] == (3 + 2 + 1) * 2  # trained, and twice trained on
+    shas = {part: card[part]["sha256"] for part in ("vq", "text", "target")}
+    assert card["eagle"]["trained_with"] == shas
+    assert card["target"]["trained_with"] == {part: shas[part] for part in ("vq", "text")}
+    assert card["target"]["figures"]["images"] == (3 + 2 + 1 + 1) * 2  # and trained on
     assert 0 <= card["target"]["figures"]["valid_naming"] <= 1
     assert card["vq"]["figures"]["valid_psnr_db"] > 0
     assert card["vq"]["figures"]["images"] == (4 + 2) * 2
@@ -198,9 +207,31 @@ def test_bad_settings_are_refused(settings: dict[str, str], says: str) -> None:
         plan_of(settings)
 
 
-def test_an_unknown_stage_is_refused() -> None:
+def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DecoderError, match="unknown stage 'vqq'"):
-        make(["vqq"])
+        make(["vqq"], weights=str(tmp_path))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("stage", ["vq", "clip"])
+def test_the_shipped_weights_are_written_over_on_request_alone(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    shipped = tmp_path / "shipped"
+    shutil.copytree(bundle.WEIGHTS, shipped)
+    monkeypatch.setattr(bundle, "WEIGHTS", shipped)
+    monkeypatch.setattr(train_clip, "train", lambda *_, **__: pytest.fail("trained"))
+    before = contents(shipped)
+    for words in ([], [f"weights={shipped}"], ["overwrite=false"]):
+        with pytest.raises(DecoderError, match=r"weights=DIR.*overwrite=true"):
+            cmd_tiny([stage, "steps=1", f"work={tmp_path / 'work'}", *words])
+        assert contents(shipped) == before
+    if stage == "vq":
+        cmd_tiny([stage, "steps=1", f"work={tmp_path / 'work'}", "overwrite=true"])
+        assert contents(shipped)["vq.safetensors"] != before["vq.safetensors"]
 
 
 def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None) -> None:

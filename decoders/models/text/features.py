@@ -204,7 +204,9 @@ def _tensors(file: Any, source: str) -> tuple[tuple[int, int, int], Tensor]:
     """The shape of the features and the mask [n, P] bool."""
     names = set(file.keys())
     if not {"features", "mask"} <= names:
-        raise DecoderError(f"{source}: expected tensors `features` and `mask`, found {names}")
+        raise DecoderError(
+            f"{source}: expected tensors `features` and `mask`, found {sorted(names)}"
+        )
     part = file.get_slice("features")
     shape = tuple(part.get_shape())
     mask = file.get_tensor("mask")

@@ -25,7 +25,6 @@ STAGES = ("vq", "target", "drafter")
 # Of each stage, unless told: less than three hours in all on two cores; on a faster machine a stage
 # ends with its recipe's steps.
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
-STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 # The written parts that a warm start of a stage rests on.
 RESTS_ON = {
     "vq": ("vq",),
@@ -48,6 +47,7 @@ class Plan:
     minutes: float | None = None  # a stage and its schedule end then; None: `MINUTES`, or `steps`
     warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
+    overwrite: bool = False  # the weights that the program ships may be written over
 
     def settings(self, stage: str) -> dict[str, Any]:
         """What the recipe of a stage is told."""
@@ -72,8 +72,9 @@ class Plan:
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
-    minutes=, warm=, rate=."""
+    minutes=, warm=, rate=, overwrite=."""
     plan = plan_of(settings)
+    keep_shipped(plan)
     from decoders.tiny.recipes.card import write_card
 
     runners: dict[str, Callable[[Plan], None]] = {"vq": _vq, "target": _target, "drafter": _drafter}
@@ -101,6 +102,7 @@ def plan_of(settings: dict[str, str]) -> Plan:
         "rate": float,
         "resume": lambda v: {"true": True, "false": False}[v.lower()],
         "warm": lambda v: {"true": True, "false": False}[v.lower()],
+        "overwrite": lambda v: {"true": True, "false": False}[v.lower()],
     }
     values: dict[str, Any] = {"work": Path("work"), "weights": WEIGHTS}
     for name, value in settings.items():
@@ -113,10 +115,23 @@ def plan_of(settings: dict[str, str]) -> Plan:
     return Plan(**values)
 
 
+def keep_shipped(plan: Plan) -> None:
+    """Raises DecoderError where a stage would write over the shipped weights unasked: they took
+    hours, and the stages that are not trained again would no longer belong to the new one."""
+    from decoders.tiny.bundle import WEIGHTS
+
+    if plan.weights.resolve() == WEIGHTS.resolve() and not plan.overwrite:
+        raise DecoderError(
+            f"this would write over the shipped weights in {WEIGHTS}. Name another "
+            "folder with weights=DIR (a study reads it with model.checkpoint=DIR), or say "
+            "overwrite=true. Stages that are not trained again would no longer belong to new ones"
+        )
+
+
 def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
     """Adds the entries of the parts that a stage made, and the settings of its training, to the
     card, all at once; the others stay."""
-    from decoders.tiny.bundle import CARD
+    from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
 
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
@@ -126,7 +141,9 @@ def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
             figures = _added(card[name]["figures"], figures)
         settings = plan.settings(STAGE_OF.get(name, name))
         settings = settings | {"warm": plan.warm, "rate": plan.rate}
-        card[name] = entry | {"figures": figures, "settings": settings}
+        made = {**card, **entries}
+        others = {part: made[part]["sha256"] for part in TRAINED_WITH[name]}
+        card[name] = entry | {"figures": figures, "settings": settings, "trained_with": others}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -234,11 +251,15 @@ def _target(plan: Plan) -> None:
 
 
 def _drafter(plan: Plan) -> None:
+    from decoders.models.transformer import cast
     from decoders.models.weights import write_weights
-    from decoders.tiny.bundle import load
+    from decoders.tiny.bundle import load, load_drafter
     from decoders.tiny.recipes import drafter
 
-    model = load(plan.device, "bfloat16", str(plan.weights), drafters=plan.warm)
+    model = load(plan.device, "bfloat16", str(plan.weights), drafters=False)
+    if plan.warm:  # it may go on from a drafter of an earlier target
+        net, _ = load_drafter(plan.weights, written_card(plan.weights))
+        model.drafters["eagle"] = cast(net, model.device, model.dtype)
     net, figures = drafter.train(
         model, plan.folder("drafter"), warm=plan.warm, **plan.settings("drafter")
     )

@@ -1,0 +1,246 @@
+"""`python -m bench COMMAND --help`: what a command does, its own settings, an example.
+
+Why apart from the commands: help must answer in under a second, and a command's own module imports
+torch or Hydra. That every setting named here exists, and none is left out, is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Manual:
+    """does: sentences; settings: (as it is written, what it means); example: a command line without
+    its beginning. study: all settings of a study can be given too."""
+
+    does: str
+    settings: Sequence[tuple[str, str]]
+    example: str
+    words: str = "[setting=value ...]"
+    study: bool = True
+
+
+SOME = (
+    ("study=NAME", "which study (`list study`; default: main, unless said above)"),
+    ("decoders=[a,b]", "decoders of the study, or any of conf/decoder"),
+    ("run_dir=DIR", "the run's folder (default: results/runs/<study> in the current folder)"),
+)
+MORE = "All settings of a study can be given: `python -m bench list settings`."
+
+MANUALS = {
+    "run": Manual(
+        "Decodes all images of a study, judges every decoder, and writes records, summary.csv and\n"
+        "the report. The same command resumes what was interrupted.",
+        (
+            *SOME,
+            ("latency.prompts=N", "images timed a decoder; 0 leaves the timing out"),
+            ("quality.images=N", "images a decoder for the quality figures; 0 leaves them out"),
+            ("retry_failed=true", "decode failed rows again"),
+        ),
+        "run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64",
+    ),
+    "report": Manual(
+        "Makes tables, plots and page again from the records that are there, also while a run\n"
+        "goes on. Takes the words of that run.",
+        SOME,
+        "report study=smoke",
+    ),
+    "check": Manual(
+        "Prints the exactness gate's verdict on every decoder of a study: exact, bounded or\n"
+        "violates. Nothing is timed and nothing is written.",
+        SOME[:2],
+        "check study=smoke",
+    ),
+    "steps": Manual(
+        "Times an AR step, verifications of trees and a drafter call of the study's model, beside\n"
+        "their matrix products and their floors here. Writes steps.csv to run_dir.",
+        (("model=NAME", "the model (`list model`)"), ("backend=NAME", "where it runs"), SOME[2]),
+        "steps backend=cpu_torch",
+    ),
+    "scaling": Manual(
+        "Times the decoders of a study (default study=scaling) at several batch sizes. Writes\n"
+        "scaling.csv, .md, .svg and .png to run_dir.",
+        (
+            *SOME,
+            ("scaling.batches=[1,4]", "batch sizes"),
+            ("scaling.repeats=N", "timed calls of each, at least 2"),
+            ("scaling.images=N", "images of a batch size at least: small batches repeat more"),
+            ("scaling.warmups=N", "untimed calls before"),
+        ),
+        "scaling study=main decoders=[ar,eagle2] scaling.batches=[1,4,16]",
+    ),
+    "profile": Manual(
+        "Records steps of every decoder of a study with torch.profiler. Writes tables and Chrome\n"
+        "traces to run_dir/profile.",
+        (
+            *SOME,
+            ("profile.steps=N", "recorded steps of an image"),
+            ("profile.top=N", "operators shown a decoder"),
+            ("profile.batch=N", "images decoded at once"),
+        ),
+        "profile decoders=[ar,lantern_pp] profile.steps=16",
+    ),
+    "peers": Manual(
+        "Times our decoders beside transformers' generate and assisted generation on equal\n"
+        "weights (default study=peers). Equality is shown first. Writes peers.csv and peers.md to\n"
+        "run_dir.",
+        (
+            *SOME,
+            ("peers.prompts=N", "images timed a contender, at least 2"),
+            ("peers.check=N", "images on which equality is shown"),
+            ("peers.tolerance=X", "largest difference of logits that counts as equal"),
+            ("peers.modes=[...]", "sampling, greedy, guided_sampling, guided_greedy"),
+            ("peers.variants=[...]", "dynamic, eager, static, compiled, assisted"),
+            ("peers.attention=NAME", "transformers' attention: sdpa or eager"),
+            ("peers.layers=N", "layers of the assistant, where no decoder names them"),
+            ("peers.drafts=N", "its codes a round"),
+        ),
+        "peers peers.prompts=4 peers.variants=[dynamic,static]",
+    ),
+    "predict": Manual(
+        "Predicts the speed-ups of a finished run from step costs and acceptance, beside the\n"
+        "measured ones. Takes the words of that run. Writes predicted.csv to run_dir/predict.",
+        (
+            *SOME,
+            ("predict.costs=NAME", "auto, steps (single steps) or images (whole images)"),
+            ("predict.images=N", "images timed a decoder for predict.costs=images"),
+            ("predict.shorter=false", "leave out what shorter chains would do"),
+        ),
+        "predict study=smoke",
+    ),
+    "tune": Manual(
+        "Searches trees and rules for a model on this machine (default study=tune), and measures\n"
+        "the best against AR. Writes the winner as a decoder's YAML. `list settings` explains all\n"
+        "settings.",
+        (
+            ("model=NAME", "the model (`list model`)"),
+            ("tune.exactness=NAME", "exact, bounded or any"),
+            ("tune.tv=X", "most output TV allowed, 0 to 1"),
+            ("tune.base=NAME", "the decoder whose loop and drafter are used"),
+            ("tune.trees=[...]", "trees, each {tree: NAME, setting: value or list}"),
+            ("tune.rules=[...]", "rules, each {acceptance: NAME, setting: value or list}"),
+            ("tune.k=[...]", "values of k in the rules; likewise tune.delta, tune.lam"),
+            ("tune.prompts=N", "images that acceptance is recorded on"),
+            ("tune.pairs=N", "pairs (p, q) of them for the output TV"),
+            ("tune.probes=N", "images that a tree's step is timed on"),
+            ("tune.measure=N", "candidates measured against AR"),
+            ("tune.out=FILE.yaml", "where the winner goes"),
+            SOME[2],
+        ),
+        "tune tune.exactness=exact 'tune.trees=[{tree: chain, depth: [1, 2, 3, 4]}]'",
+    ),
+    "compare": Manual(
+        "Holds a finished run against the papers' numbers: reproduced, not reproduced, or not\n"
+        "comparable and why. Writes compare.md, .csv, .svg and .png.",
+        (
+            ("study=NAME", "the run in results/runs/NAME (default: main)"),
+            ("run_dir=DIR", "or the run in this folder"),
+            ("summary=FILE", "or this summary.csv alone"),
+            ("published=FILE", "another table of published numbers"),
+            ("tolerance=X", "how far apart two figures may be, as a fraction (default: 0.1)"),
+            ("out=DIR", "where the files go (default: compare/ in the run's folder)"),
+        ),
+        "compare run_dir=results/runs/main tolerance=0.05",
+        study=False,
+    ),
+    "plan": Manual(
+        "Says what a study needs before it starts: downloads, memory, images, hours. Loads no\n"
+        "model and fetches nothing.",
+        SOME,
+        "plan study=lantern_table",
+    ),
+    "evaluate": Manual(
+        "Computes the papers' quality figures of a folder of images with captions. Every folder\n"
+        "of pictures of a run holds its captions as captions.json.",
+        (
+            ("images=DIR", "the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order"),
+            ("captions=FILE", ".txt (one a line), .csv .tsv .json .jsonl (image, caption)"),
+            ("reference=DIR", "real images, for FID, KID, precision and recall"),
+            ("metrics=[...]", "fid, fid_tf, kid, precision_recall, precision_recall_whole, clip,"),
+            ("", "clip_g, hps, scenes (the embedded CLIP)"),
+            ("weights.NAME=FILE", "weights of inception, vgg, clip, clip_g, hps"),
+            ("weights.folder=DIR", "where weights are looked for by their public names"),
+            ("", "(default: ~/.cache/lantern-bench/metrics)"),
+            ("arch.NAME=...", "another open_clip architecture of clip, clip_g or hps"),
+            ("limit=N", "only the first N images"),
+            ("size=N", "side of the centre crop (default: 256)"),
+            ("batch=N", "images at once (default: 64)"),
+            ("seed=N", "of the bootstrap intervals (default: 0)"),
+            ("device=NAME", "auto, cpu or cuda"),
+            ("cache_dir=DIR", "features of the reference, kept between calls"),
+            ("out=FILE.csv", "the figures with all that they were made with"),
+        ),
+        "evaluate images=DIR captions=DIR/captions.json reference=REAL metrics=[scenes]",
+        study=False,
+    ),
+    "features": Manual(
+        "Writes the text features of all prompts to a file. A study reads it with\n"
+        "prompts=features prompts.path=FILE.",
+        (
+            ("out=FILE", "the file, a .safetensors"),
+            ("prompts=NAME", "the prompts (`list prompts`), with their settings"),
+            ("model=NAME", "the model whose text encoder is used"),
+            ("text.checkpoint=DIR", "or a T5 encoder of its own: folder or hub id"),
+            ("text.dtype=NAME", "its dtype (default: backend.dtype)"),
+            ("text.length=N", "its tokens a prompt (default: 120)"),
+        ),
+        "features prompts=file prompts.path=mine.txt model=tiny out=mine.safetensors",
+    ),
+    "train": Manual(
+        "Trains a drafter for a model, and resumes an interrupted training. Writes checkpoint,\n"
+        "curves and acceptance to run_dir. `list settings` shows all settings of a training.",
+        (
+            ("drafter=NAME", "what is trained: eagle or medusa, or your own"),
+            ("model=NAME", "the model that it drafts for"),
+            ("data=NAME", "where the target's states come from (`list data`)"),
+            ("loss=NAME", "the loss (`list loss`)"),
+            ("train.steps=N", "steps of the optimiser"),
+            ("train.budget_seconds=X", "stop after so many seconds"),
+            ("start=NAME", "a drafter to go on from"),
+            ("run_dir=DIR", "default: results/train/<drafter>_<model> in the current folder"),
+        ),
+        "train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600",
+        study=False,
+    ),
+    "tiny": Manual(
+        "Trains the embedded models from nothing, stage by stage: vq, target, drafter, clip\n"
+        "(default: all of them). A stage rests on the ones before it.",
+        (
+            ("weights=DIR", "where weights go; the shipped ones need overwrite=true"),
+            ("overwrite=true", "write over the shipped weights"),
+            ("work=DIR", "checkpoints and curves (default: work)"),
+            ("minutes=X", "of each stage; or steps=N"),
+            ("warm=true", "go on from the weights in the folder"),
+            ("resume=false", "begin a stage anew that was interrupted"),
+            ("rate=X", "factor of the target's learning rates"),
+            ("seed=N", "default: 0"),
+            ("device=NAME", "default: cpu"),
+        ),
+        "tiny vq target weights=work/tiny minutes=5",
+        words="[STAGE ...] [setting=value ...]",
+        study=False,
+    ),
+    "list": Manual(
+        "Shows what can be chosen: groups and their options, all settings, or those of one option.",
+        (
+            ("GROUP", "the options of a group: decoder, model, study, tree, ..."),
+            ("GROUP=OPTION", "the settings of one option"),
+            ("settings", "all settings of a study, a training and a search"),
+        ),
+        "list acceptance=lantern",
+        words="[GROUP | GROUP=OPTION | settings ...]",
+        study=False,
+    ),
+}  # fmt: skip
+
+
+def manual(command: str) -> str:
+    """The help of a command."""
+    found = MANUALS[command]
+    width = max(len(name) for name, _ in found.settings)
+    lines = [f"usage: python -m bench {command} {found.words}", "", found.does, "", "settings:"]
+    lines += [f"  {name:<{width}}  {what}" for name, what in found.settings]
+    lines += ["", MORE] if found.study else []
+    return "\n".join([*lines, "", "example:", f"  python -m bench {found.example}"])

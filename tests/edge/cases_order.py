@@ -1,0 +1,35 @@
+"""Words about shipped weights, help, and tables that `compare` reads."""
+
+import json
+from pathlib import Path
+
+from tests.edge.table import Bad
+
+
+def parts_of_two_trainings(folder: Path) -> None:
+    """A card whose target was trained with another tokenizer than the one that it describes."""
+    card = {
+        "vq": {"sha256": "a" * 64, "trained_with": {}},
+        "text": {"sha256": "b" * 64, "trained_with": {"vq": "0" * 64, "target": "c" * 64}},
+        "target": {"sha256": "c" * 64, "trained_with": {"vq": "0" * 64, "text": "b" * 64}},
+    }
+    (folder / "weights").mkdir()
+    (folder / "weights" / "models.json").write_text(json.dumps(card))
+
+
+FROM_PARTS = ["check", "study=smoke", "decoders=[ar]", "model.checkpoint={tmp}/weights"]
+CASES = [
+    Bad("tiny over the shipped weights", ["tiny", "vq", "minutes=0.05"], "overwrite=true"),
+    Bad("tiny clip over the shipped weights", ["tiny", "clip", "steps=1"], "weights=DIR"),
+    Bad("tiny: overwrite is no word", ["tiny", "vq", "overwrite=yes"], "overwrite=yes"),
+    Bad("parts of two trainings", FROM_PARTS, "do not belong together", parts_of_two_trainings),
+    Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
+    Bad("no command but --help", ["evaluat", "--help"], "'evaluate'"),
+    Bad("evaluate without words", ["evaluate"], "images=DIR"),
+    Bad("compare without a run", ["compare"], "finished here: (none)"),
+    Bad(
+        "compare: no such table",
+        ["compare", "summary={tmp}/s.csv", "published=x"],
+        "published=FILE",
+    ),
+]
