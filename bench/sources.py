@@ -4,12 +4,12 @@ Why: a row must not outlive the code that it was decoded with. What counts are t
 configuration names (loop, drafter, tree, rule, model), and all that they import in turn:
 
 * a plug-in's own files, wherever they lie; what it imports from installed packages does not count;
-* of this project the files of `decoders/` that the part reaches. An edit of the LANTERN rule decodes
-  LANTERN's rows again and leaves AR's, and a finished study is not undone by news elsewhere;
+* of this project the files of `decoders/` that the part reaches. An edit of the LANTERN rule
+  decodes LANTERN's rows again and leaves AR's; news elsewhere do not undo a finished study;
 * not the harness (`bench/`, `metrics/`): what it writes is the business of the schema's version.
 
-Comments, docstrings and layout do not count. Imports are read, not run, so a module that is imported
-by a name made at run time is not seen, nor is data that a plug-in opens by itself.
+Comments, docstrings and layout do not count. Imports are read, not run, so a module that is
+imported by a name made at run time is not seen, nor is data that a plug-in opens by itself.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def sources_of(targets: Iterable[str]) -> dict[str, str]:
             found |= {f"{name.replace('.', '/')}.py": "missing"} if name in names else {}
         elif spec.origin and _counts(name, Path(spec.origin), own):
             file = Path(spec.origin)
-            found |= {_shown(name, spec): digest_of(file)} | _native(name, spec)
-            waiting += imports_of(file, name if spec.submodule_search_locations else parents)
+            package = name if spec.submodule_search_locations else parents
+            digest, imports = code_of(file, package)
+            found |= {_shown(name, spec): digest} | _native(name, spec)
+            waiting += imports
     return dict(sorted(found.items()))
 
 
@@ -94,38 +96,32 @@ def _native(name: str, spec: ModuleSpec) -> dict[str, str]:
     if spec.submodule_search_locations is None:
         return {}
     files = sorted(p for p in Path(str(spec.origin)).parent.iterdir() if p.suffix in NATIVE)
-    return {f"{name.replace('.', '/')}/{file.name}": digest_of(file) for file in files}
+    return {f"{name.replace('.', '/')}/{file.name}": code_of(file)[0] for file in files}
 
 
 @functools.cache  # a process goes on with the code that it has imported, whatever the file says now
-def digest_of(file: Path) -> str:
-    """12 hex digits of what a file's code says: of Python without comments and docstrings."""
+def code_of(file: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
+    """(12 hex digits of what a file's code says, the names that it imports anywhere, but for types
+    alone). Comments and docstrings of Python say nothing; `package`: what `.` means in it. What
+    cannot be read as Python counts byte by byte."""
     content = file.read_bytes()
-    tree = _parsed(file)
+    tree = _parsed(content) if file.suffix == ".py" else None
+    names: tuple[str, ...] = ()
     if tree is not None:
+        names = tuple(dict.fromkeys(_imported(tree, package)))
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 documented = ast.get_docstring(node, clean=False) is not None
                 node.body = node.body[1:] if documented else node.body
         content = ast.dump(tree).encode()
-    return hashlib.sha256(content).hexdigest()[:12]
+    return hashlib.sha256(content).hexdigest()[:12], names
 
 
-def _parsed(file: Path) -> ast.Module | None:
-    """None where it is no Python, or cannot be read as such: it then counts byte by byte."""
-    if file.suffix != ".py":
-        return None
+def _parsed(content: bytes) -> ast.Module | None:
     try:
-        return ast.parse(file.read_bytes())
+        return ast.parse(content)
     except (SyntaxError, ValueError):
         return None
-
-
-@functools.cache
-def imports_of(file: Path, package: str) -> tuple[str, ...]:
-    """Names that a file imports anywhere, but for types alone; `package`: what `.` means in it."""
-    tree = _parsed(file)
-    return () if tree is None else tuple(dict.fromkeys(_imported(tree, package)))
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:

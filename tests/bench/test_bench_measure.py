@@ -131,7 +131,9 @@ def test_an_installation_inside_another_repository_has_no_commit(tmp_path):
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
     installed = tmp_path / "lib" / "site-packages"
     for package in ("bench", "decoders", "metrics"):
-        shutil.copytree(ROOT / package, installed / package, ignore=shutil.ignore_patterns("weights"))
+        shutil.copytree(
+            ROOT / package, installed / package, ignore=shutil.ignore_patterns("weights")
+        )
     code = (
         "import torch; from bench.measure.device import provenance\n"
         "made = provenance(torch.device('cpu')); print(made.git_commit, made.git_dirty)"
