@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench import records
+from bench.config import StudyConfig
 from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
 from bench.row_identity import Changed, changed
@@ -260,6 +261,15 @@ def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
             f"{path} was measured on another machine, and times of two machines do not compare: "
             f"{shown}. {_advice(path)}"
         )
+
+
+def require_own(path: Path, config: StudyConfig) -> dict[str, Any]:
+    """study.json of a study's folder. Raises FolderError where there is none, or it is of another
+    schema version or configuration."""
+    found = read_identity(path)
+    require_schema(path, found)
+    require_configuration(path, found, config.hash, config.measured())
+    return found
 
 
 def require_schema(path: Path, found: Mapping[str, Any]) -> None:

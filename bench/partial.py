@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
-from bench.folder import RunFolder, read_identity, require_configuration, require_schema
+from bench.folder import RunFolder, read_identity, require_own
 from bench.row_identity import expected_of
 from bench.study import Cell
 from decoders.api import Sampling
@@ -94,10 +94,8 @@ def gather(config: StudyConfig) -> Partial | None:
     folder, found = Path(config.run_dir), progress_of(config)
     if not found.rows or (folder / "summary.csv").exists():
         return None
-    identity = read_identity(folder)
-    require_schema(folder, identity)
-    require_configuration(folder, identity, config.hash, config.measured())
-    rows = _merged(folder, found, identity)
+    rows = _merged(folder, found, require_own(folder, config))
+    found = replace(found, rows=found.rows[: len(rows)])
     cells = cells_of(config, rows)
     place = folder / FOLDER
     table = summarise(place, rows, cells, scorer=None, exactness={})

@@ -8,6 +8,7 @@ row of its place, decoded by the code, the weights and the machine that are ther
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,9 @@ def expected_of(
     cell: str, stem: str, config_hash: str, machine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is known of a row by the place of its file and study.json, where no model is loaded."""
-    protocol, seed, index, repeat = [*stem.split("-"), "0"][:4]
-    place = (cell.rpartition("-")[0], protocol, int(seed), int(index), int(repeat), config_hash)
+    found = re.fullmatch(r"([a-z]+)-(\d+)-(\d+)(?:-(\d+))?", stem)
+    protocol, *numbers = found.groups("0") if found else (stem, -1, -1, -1)
+    place = (cell.rpartition("-")[0], protocol, *map(int, numbers), config_hash)
     return dict(zip(PLACE, place, strict=True)) | {k: machine.get(k, "") for k in MACHINE}
 
 
@@ -63,7 +65,7 @@ def changed(row: Mapping[str, Any], expected: Mapping[str, Any]) -> Changed | No
     place = [key for key in other if key in PLACE]
     if place:
         says = ", ".join(f"{key} {found[key]}, expected {expected[key]}" for key in place)
-        return Changed(True, f"it is another row ({says})")
+        return Changed(True, f"is another row ({says})")
     return Changed(False, "; ".join(_reasons(found, expected, other)))
 
 
