@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from bench.records import SCHEMA_VERSION
 from tests.edge.table import Bad
 
 
@@ -10,7 +11,12 @@ def another(folder: Path) -> None:
     """A finished run of other settings."""
     run = folder / "run"
     run.mkdir()
-    study = {"schema_version": SCHEMA, "config_hash": "0", "config": {"seed": 0}, "machine": {}}
+    study = {
+        "schema_version": SCHEMA_VERSION,
+        "config_hash": "0",
+        "config": {"seed": 0},
+        "machine": {},
+    }
     (run / "study.json").write_text(json.dumps(study))
     (run / "summary.csv").write_text("")
     (run / "records.parquet").write_bytes(b"")
@@ -29,10 +35,9 @@ def no_run(folder: Path) -> None:
 
 def half(folder: Path) -> None:
     (folder / "run").mkdir()
-    (folder / "run" / "study.json").write_text('{"schema_version": 4, "con')
+    (folder / "run" / "study.json").write_text('{"schema_version": 1, "con')
 
 
-SCHEMA = 4
 REPORT = ["report", "study=smoke", "run_dir={tmp}/run"]
 CASES = [
     Bad("report of another seed", [*REPORT, "seed=5"], "another configuration", another),
