@@ -129,7 +129,7 @@ class Weights:
         """Of each cell, once all decoders are built: digests of the model's own weights, of those
         that its parts have loaded and of those in files and folders that its settings name.
         Weights loaded from what no setting names count for every decoder."""
-        claimed = set().union(*self.sources.values())
+        claimed = set[str]().union(*self.sources.values())
         out = {}
         for key, own in self.sources.items():
             found = dict(self.before)
