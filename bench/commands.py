@@ -45,14 +45,16 @@ def cmd_run(words: Sequence[str]) -> int:
 
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there; of an unfinished run too, which the
-    title then says."""
+    title then says. Words of another study than the folder's are refused."""
     from bench.compose import compose_study
     from bench.fairness import judge_folder
+    from bench.folder import require_own
     from bench.partial import gather
     from bench.report.load import load_run
 
     config = compose_study(words)
     folder = Path(config.run_dir)
+    require_own(folder, config)
     part = gather(config)
     # Refuses what cannot be reported before anything is written there.
     run = load_run(folder if part is None else part.folder)

@@ -13,6 +13,7 @@ import pandas as pd
 from bench.config import StudyConfig
 from bench.console import progress, warnings_once
 from bench.fairness import judge, write_fairness
+from bench.kept import Kept, code_digest
 from bench.outcome import Failure, attempt
 from bench.plugins import call
 from bench.quality import Scorer
@@ -72,16 +73,36 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     floors = roofline(result.path, result.model, result.cells, result.rows)
     fair = judge(result.rows, config.baselines, floors, config.fairness.factor)
     write_fairness(result.path, fair)
-    found = verdicts(result.model, result.cells) if config.gate else []
-    if found:
-        table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
-        text = table.to_csv(index=False).encode()
-        write_atomically(result.path / "exactness.csv", lambda file: file.write(text))
+    kept = Kept(result.path)
     exactness = {c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
-    exactness |= {v.decoder: v.text for v in found}
+    exactness |= _judged(config, result, kept)
     used = scorer if result.model.draws else None
     with warnings_once():
-        return summarise(result.path, result.rows, result.cells, scorer=used, exactness=exactness)
+        table = summarise(
+            result.path, result.rows, result.cells, scorer=used, exactness=exactness, kept=kept
+        )
+    kept.save()
+    return table
+
+
+def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str]:
+    """The gate's verdicts as a table's cells, also as exactness.csv. Without a gate: those of an
+    earlier time, on the very same code."""
+    code = {str(name): code_digest(own) for name, own in result.rows.groupby("decoder")}
+    for verdict in verdicts(result.model, result.cells) if config.gate else []:
+        words = (verdict.text, *verdict.cells())
+        kept.note_verdict(verdict.decoder, code[verdict.decoder], words)
+    names = (cell.entry.name for cell in result.cells)
+    found = {name: kept.verdict(name, code[name]) for name in names}
+    known = {name: words for name, words in found.items() if words is not None}
+    lines = [words[1:] for words in known.values()]
+    path = result.path / "exactness.csv"
+    if lines:
+        text = pd.DataFrame(lines, columns=list(VERDICT_COLUMNS)).to_csv(index=False).encode()
+        write_atomically(path, lambda file: file.write(text))
+    else:
+        path.unlink(missing_ok=True)
+    return {name: words[0] for name, words in known.items()}
 
 
 def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:

@@ -9,15 +9,20 @@
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
 
 Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
-averaged as if they were one experiment. Such a folder is refused and left untouched.
+averaged as if they were one experiment. Such a folder is refused and left untouched. Rows that
+came into a folder by hand, or whose code, weights or prompts have changed since, are decoded again.
+Until then their files end in .stale: should all be as it was once more, they count again.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import io
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,12 +33,16 @@ import pyarrow as pa
 
 from bench import records
 from bench.captions import write_captions
+from bench.config import StudyConfig
 from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
+from bench.row_identity import Changed, changed
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
 BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
+Key = tuple[str, str]  # (cell, stem) of a row
+STALE = ".stale"  # in place of .parquet, on rows that do not count
 
 
 @dataclass
@@ -41,7 +50,7 @@ class RunFolder:
     """An opened folder. `tables` holds every row so far, keyed by (cell, stem)."""
 
     path: Path
-    tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
+    tables: dict[Key, pa.Table] = field(default_factory=dict)
 
     def expect(self, rows: int) -> None:
         """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
@@ -65,35 +74,90 @@ class RunFolder:
         found = self.tables.get((cell, stem))
         return found is not None and bool(found.column("image")[0].as_py())
 
-    def load(self, keys: Mapping[tuple[str, str], object], retry_failed: bool) -> None:
-        """Reads the rows of `keys` that exist. Damaged rows are made again, with a warning; failed
-        ones too where `retry_failed` is set."""
-        for cell, stem in keys:
-            path = self.row_path(cell, stem)
+    def resume(self, keys: Mapping[Key, Mapping[str, Any]], retry_failed: bool) -> None:
+        """Takes the rows that count, for a run that makes the others again. Files of rows that do
+        not count are put out of sight until then, and so is what was made of other rows than there
+        will be. keys: (cell, stem) -> what is expected of the row."""
+        for path in self.path.glob(f"rows/*/*{STALE}"):
+            path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
+        for key in self.load(keys):
+            self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
+        self._failed(retry_failed)
+        if len(self.tables) < len(keys):
+            for name in ("records.parquet", "summary.csv"):
+                (self.path / name).unlink(missing_ok=True)
+
+    def load(self, keys: Mapping[Key, Mapping[str, Any]]) -> list[Key]:
+        """Reads the rows of `keys` that are there; returns the keys of those that do not count:
+        damaged ones, rows of another place and stale ones (`bench.row_identity`). Warnings say so.
+        """
+        refused, stale = [], Counter[tuple[str, str]]()
+        for key, expected in keys.items():
+            path = self.row_path(*key)
             if not path.exists():
                 continue
             table = records.read(path)
-            if table is None or not self._has_image(table):
-                log.warning("%s or its image is damaged; it is decoded again", path)
-            elif not (retry_failed and table.column("status")[0].as_py() == "failed"):
-                self.tables[cell, stem] = table
+            wrong = self._wrong(table, key, expected)
+            if wrong is None:
+                self.tables[key] = table
+                continue
+            refused.append(key)
+            if wrong.foreign:
+                log.warning("%s %s: it does not count, and a run decodes it again", path, wrong.why)
+            else:
+                stale[str(expected["decoder"]), wrong.why] += 1
+        for (decoder, why), count in stale.items():
+            log.warning("%s: %d recorded rows do not count, %s; a run decodes them again",
+                        decoder, count, why)  # fmt: skip
+        return refused
 
-    def _has_image(self, table: pa.Table) -> bool:
-        """Whether the picture that a row names is there and not empty."""
-        name = table.column("image")[0].as_py()
-        picture = self.path / name
-        return not name or (picture.is_file() and picture.stat().st_size > 0)
+    def _wrong(
+        self, table: pa.Table | None, key: Key, expected: Mapping[str, Any]
+    ) -> Changed | None:
+        """Why a row does not count, None where it does: whole, the row of its place, made by what
+        is there now, with its own picture if it names one."""
+        if table is None or table.num_rows != 1:
+            return Changed(True, "is damaged, or no row of this version")
+        row = table.drop_columns([*records.LISTS]).to_pylist()[0]
+        if (found := changed(row, expected)) is not None or not row["image"]:
+            return found
+        picture = self.path / self.image_name(*key)
+        whole = picture.is_file() and _digest(picture.read_bytes()) == row["image_hash"]
+        if row["image"] == self.image_name(*key) and whole:
+            return None
+        return Changed(True, f"has lost its picture ({picture} is damaged, another one or gone)")
+
+    def _failed(self, retry: bool) -> None:
+        """Failed rows of an earlier run: taken out to be made again, or kept with a warning."""
+        errors: dict[str, list[str]] = {}
+        for key, table in [*self.tables.items()]:
+            row = table.select(["decoder", "status", "error"]).to_pylist()[0]
+            if row["status"] == "failed":
+                errors.setdefault(row["decoder"], []).append(row["error"])
+                if retry:
+                    del self.tables[key]
+        for decoder, found in ({} if retry else errors).items():
+            log.warning(
+                "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
+                "since, so they stay failed; retry_failed=true decodes them again",
+                decoder, len(found), found[0],
+            )  # fmt: skip
 
     def add(self, cell: str, stem: str, row: Mapping[str, Any], image: Any = None) -> None:
         """Writes the image (a PIL image, if any), then the row: a row's image always exists."""
+        hashed = ""
         if image is not None:
+            content = io.BytesIO()
+            image.save(content, format="PNG")
+            hashed = _digest(content.getvalue())
             records.write_atomically(
                 self.path / self.image_name(cell, stem),
-                lambda file: image.save(file, format="PNG"),
+                lambda file: file.write(content.getvalue()),
                 sync=False,
             )
-        table = records.to_table(row)
-        records.write(self.row_path(cell, stem), table)
+        table, path = records.to_table({**row, "image_hash": hashed}), self.row_path(cell, stem)
+        records.write(path, table)
+        path.with_suffix(STALE).unlink(missing_ok=True)
         self.tables[cell, stem] = table
 
     def merge(self) -> pa.Table:
@@ -105,6 +169,11 @@ class RunFolder:
         write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
         records.write(self.path / "records.parquet", merged)
         return merged
+
+
+def _digest(content: bytes) -> str:
+    """Of a picture, as its row holds it."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @contextmanager
@@ -198,6 +267,15 @@ def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
             f"{path} was measured on another machine, and times of two machines do not compare: "
             f"{shown}. {_advice(path)}"
         )
+
+
+def require_own(path: Path, config: StudyConfig) -> dict[str, Any]:
+    """study.json of a study's folder. Raises FolderError where there is none, or it is of another
+    schema version or configuration."""
+    found = read_identity(path)
+    require_schema(path, found)
+    require_configuration(path, found, config.hash, config.measured())
+    return found
 
 
 def require_schema(path: Path, found: Mapping[str, Any]) -> None:

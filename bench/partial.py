@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from bench.config import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
-from bench.folder import RunFolder, read_identity, require_configuration, require_schema
+from bench.folder import RunFolder, read_identity, require_own
+from bench.row_identity import expected_of
 from bench.study import Cell
 from decoders.api import Sampling
 
@@ -92,10 +94,8 @@ def gather(config: StudyConfig) -> Partial | None:
     folder, found = Path(config.run_dir), progress_of(config)
     if not found.rows or (folder / "summary.csv").exists():
         return None
-    identity = read_identity(folder)
-    require_schema(folder, identity)
-    require_configuration(folder, identity, config.hash, config.measured())
-    rows = _merged(folder, found)
+    rows = _merged(folder, found, require_own(folder, config))
+    found = replace(found, rows=found.rows[: len(rows)])
     cells = cells_of(config, rows)
     place = folder / FOLDER
     table = summarise(place, rows, cells, scorer=None, exactness={})
@@ -111,10 +111,12 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def _merged(folder: Path, found: Progress) -> pd.DataFrame:
-    """records.parquet of the rows so far. A damaged row is left out, with a warning."""
+def _merged(folder: Path, found: Progress, identity: Mapping[str, Any]) -> pd.DataFrame:
+    """records.parquet of the rows so far. A damaged row, one of another place and one of another
+    machine are left out, with a warning."""
     whole = RunFolder(folder)
-    whole.load(dict.fromkeys(found.rows), retry_failed=False)
+    known = identity["config_hash"], identity["machine"]
+    whole.load({key: expected_of(*key, *known) for key in found.rows})
     merged: pd.DataFrame = RunFolder(folder / FOLDER, whole.tables).merge().to_pandas()
     return merged
 

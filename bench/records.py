@@ -2,13 +2,15 @@
 
 One row an image, or for each time it was timed. A row is written to a temporary file, synced and
 renamed, so a killed run leaves no half row; all rows of a run are merged into records.parquet at
-the end. A change of a column's name, type or meaning raises SCHEMA_VERSION: folders of another
-version are refused.
+the end. Every file holds a SHA-256 of itself, so no byte of it can change unnoticed. A change of a
+column's name, type or meaning raises SCHEMA_VERSION: folders of another version are refused.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import math
 import os
 import tempfile
@@ -21,10 +23,13 @@ import pyarrow.parquet as pq
 
 from bench.errors import DiskFullError, FolderError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+# In the file's metadata, followed by 64 hex digits: the SHA-256 of the file with zeros in their
+# place.
+SEAL, DIGITS = b"lantern_bench.sha256=", 64
 
 _TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
-_LISTS = {
+LISTS = {
     "accepted": pa.int16(),  # per step: drafts accepted
     "kind": pa.uint8(),  # per code: decoders.api.CodeKind
     "depth": pa.uint8(),  # per code: depth in the draft tree
@@ -51,11 +56,11 @@ SCHEMA = pa.schema(
         ("status", _TEXT), ("error", _TEXT),
         *((name, _REAL) for name in MEASURED),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
-        *((name, pa.list_(kind)) for name, kind in _LISTS.items()),
-        ("image", _TEXT), ("peak_memory_mb", _REAL), ("git_commit", _TEXT),
+        *((name, pa.list_(kind)) for name, kind in LISTS.items()),
+        ("image", _TEXT), ("image_hash", _TEXT), ("peak_memory_mb", _REAL), ("git_commit", _TEXT),
         ("git_dirty", pa.bool_()), ("versions", _TEXT), ("cpu", _TEXT), ("gpu", _TEXT),
         ("threads", _WHOLE), ("config_hash", _TEXT), ("weights_hash", _TEXT),
-        ("prompt_hash", _TEXT), ("started_at", _TEXT),
+        ("sources", _TEXT), ("prompt_hash", _TEXT), ("started_at", _TEXT),
     ]
 )  # fmt: skip
 
@@ -64,8 +69,8 @@ def empty_measures() -> dict[str, Any]:
     """The measured columns of a row that measured nothing: NaN, 0, empty lists."""
     row: dict[str, Any] = dict.fromkeys(MEASURED, math.nan)
     row |= dict.fromkeys(("nfe", "drafter_calls", "tree_depth", "tree_nodes"), 0)
-    row |= {column: [] for column in _LISTS}
-    row |= {"image": "", "peak_memory_mb": math.nan}
+    row |= {column: [] for column in LISTS}
+    row |= {"image": "", "image_hash": "", "peak_memory_mb": math.nan}
     return row
 
 
@@ -81,12 +86,31 @@ def to_table(row: Mapping[str, Any]) -> pa.Table:
 
 
 def read(path: Path) -> pa.Table | None:
-    """The rows of a file, or None where it is not a whole Parquet file of this schema."""
-    try:
-        table = pq.read_table(path, partitioning=None)
-    except (pa.ArrowInvalid, EOFError):
+    """The rows of a file, or None where it is not a whole file of this schema that `write` made."""
+    content = path.read_bytes()
+    if not _seal_holds(content):
         return None
-    return table if table.schema.equals(SCHEMA) else None
+    table = pq.read_table(io.BytesIO(content))
+    return table.replace_schema_metadata() if table.schema.equals(SCHEMA) else None
+
+
+def damaged(path: Path) -> bool:
+    """Whether a file that `write` made is not as it was written; False for files of others."""
+    content = path.read_bytes()
+    return SEAL in content and not _seal_holds(content)
+
+
+def _seal_holds(content: bytes) -> bool:
+    at = content.rfind(SEAL) + len(SEAL)
+    return at >= len(SEAL) and _sealed(content) == content
+
+
+def _sealed(content: bytes) -> bytes:
+    """A file's content with its own SHA-256 in the place that `SEAL` marks."""
+    at = content.rfind(SEAL) + len(SEAL)
+    before, after = content[:at], content[at + DIGITS :]
+    digest = hashlib.sha256(before + b"0" * DIGITS + after).hexdigest()
+    return before + digest.encode() + after
 
 
 def other_version(path: Path) -> str:
@@ -108,7 +132,14 @@ def other_version(path: Path) -> str:
 
 def write(path: Path, table: pa.Table) -> None:
     """Writes a table so that `path` is whole or absent at any moment. Raises DiskFullError."""
-    write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    marked = table.replace_schema_metadata({"seal": SEAL + b"0" * DIGITS})
+
+    def fill(file: IO[bytes]) -> None:
+        content = io.BytesIO()
+        pq.write_table(marked, content, compression="zstd")
+        file.write(_sealed(content.getvalue()))
+
+    write_atomically(path, fill)
 
 
 def _umask() -> int:

@@ -17,8 +17,9 @@ from bench.measure.device import Provenance
 from bench.outcome import Outcome
 from bench.prompts import Prompt
 from bench.records import SCHEMA_VERSION, empty_measures
+from bench.row_identity import identity_of
 from bench.study import Batch
-from decoders.api import AcceptRule, ImageModel, VerifiedPairs
+from decoders.api import AcceptRule, VerifiedPairs
 from metrics.acceptance import from_trace
 from metrics.tv import output_tv
 
@@ -28,10 +29,11 @@ class Context:
     """What all rows of a run share."""
 
     config: StudyConfig
-    model: ImageModel
     provenance: Provenance
     prompts: Sequence[Prompt]
     labels: Mapping[str, Mapping[str, str]]  # of each cell: loop, drafter, tree, acceptance
+    sources: Mapping[str, Mapping[str, str]]  # of each cell: file -> digest of its code
+    weights: Mapping[str, Mapping[str, str]]  # of each cell: file -> SHA-256
 
     def identity(self, batch: Batch, index: int) -> dict[str, Any]:
         """The columns that are known before anything runs."""
@@ -66,8 +68,17 @@ class Context:
             "gpu": made.gpu,
             "threads": made.threads,
             "config_hash": self.config.hash,
-            "weights_hash": json.dumps(self.model.weights_sha256, sort_keys=True),
+            "weights_hash": json.dumps(self.weights[batch.cell.key], sort_keys=True),
+            "sources": json.dumps(self.sources[batch.cell.key], sort_keys=True),
             "prompt_hash": digest(prompt.text),
+        }
+
+    def expected(self, batches: Sequence[Batch]) -> dict[tuple[str, str], dict[str, Any]]:
+        """(cell, stem) of every row -> what is expected of it (`bench.row_identity`)."""
+        return {
+            (batch.cell.key, batch.stem(i)): identity_of(self.identity(batch, i))
+            for batch in batches
+            for i in batch.indices
         }
 
     def failed(self, batch: Batch, index: int, error: str, started: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from bench.measure.moments import moments_of, watch_of
 from bench.outcome import Failure, Outcome, attempt, build_cell, decode
 from bench.plugins import call
 from bench.prompts import Prompt, PromptSet
+from bench.row_identity import Weights, code_of
 from bench.rows import Context, measured
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
@@ -77,12 +78,13 @@ def run_study(config: StudyConfig) -> RunResult:
         check_prompts(model, prompts)
         model = with_text_hashes(model)
         every = study.cells(config, model.sampling)
-        run = Run(config, folder, model, every, made, prompts)
+        codes = code_of(config, every)  # before any of it is imported: what is read is what runs
+        run = Run(config, folder, model, every, made, prompts, codes)
         latency = study.latency_batches(config, every)
         quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
-        keys = {key: None for batch in (*latency, *quality) for key in batch.keys}
+        keys = run.context.expected((*latency, *quality))
         folder.expect(len(keys))
-        folder.load(keys, config.retry_failed)
+        folder.resume(keys, config.retry_failed)
         left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
         pictures = sum(run.draws(b) for b in left if not b.repeat)  # an image has one
         check_space(path, len(left), pictures)
@@ -211,13 +213,16 @@ class Run:
         every: Sequence[Cell],
         made: Provenance,
         prompts: Sequence[Prompt],
+        codes: Mapping[str, Mapping[str, str]],
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
+        weights = Weights(model, every)
         self.decoders = {cell.key: self._build(cell) for cell in every}
         self.warm: set[str] = set()  # cells that were warmed up until stable
-        self.context = Context(config, model, made, prompts, self._labels(every))
+        own = self._labels(every), codes, weights.by_cell()
+        self.context = Context(config, made, prompts, *own)
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
 

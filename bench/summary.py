@@ -21,6 +21,7 @@ import pandas as pd
 from bench.clip_pairs import TABLE as CLIP_PAIRS
 from bench.clip_pairs import Scored, clip_differences
 from bench.floor import floor_name
+from bench.kept import Figures, Kept, images_digest
 from bench.paired import counted, every_latency_row, latency_rows, paired_speedup
 from bench.prompts import Prompt
 from bench.quality import PreferenceRow, Scorer, Scores
@@ -65,13 +66,16 @@ def summarise(
     *,
     scorer: Scorer | None,
     exactness: Mapping[str, str],
+    kept: Kept | None = None,
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
     name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
     the summary.
 
-    rows: records.parquet; exactness: the gate's verdict by decoder name.
+    rows: records.parquet; exactness: the gate's verdict by decoder name; kept: figures of an
+    earlier time, which stand where there is no scorer and the images are the same.
     """
+    judge = _Judge(folder, scorer, kept)
     out: list[dict[str, Any]] = []
     preferences: list[PreferenceRow] = []
     baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
@@ -80,35 +84,31 @@ def summarise(
         name = cell.entry.name
         own = rows[rows.decoder == name]
         floor = own[own.protocol == "floor"]
-        line, judged = _line(folder, own.drop(floor.index), "quality", scorer)
+        line, judged = _line(judge, own.drop(floor.index), "quality")
         line |= _speedup(own, rows[rows.decoder == baselines[name]])
         found = [(line, judged)]
         for number, seed in enumerate(sorted(floor.seed.unique()), 1):
-            found.append(_line(folder, floor[floor.seed == seed], "floor", scorer, number))
+            found.append(_line(judge, floor[floor.seed == seed], "floor", number))
         clip[name] = [judged.clip for _, judged in found]
         verdict = exactness.get(name, "")
         unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
         for line, judged in found:
             out.append(line | {"exactness": verdict} | unknown)
             preferences += [judged.preference] if judged.preference else []
-    preferences += _real(rows, scorer) if preferences else []
+    preferences += judge.real(rows) if preferences else []
     every = pd.DataFrame(out)
     table = every[COLUMNS]
     _write_csv(folder / "summary.csv", table)
-    if (every[NAMED].fillna("") != "").any(axis=None):
-        _write_csv(folder / "quality.csv", every[["decoder", "hps", "fid_features", *NAMED]])
-    if preferences:
-        _write_csv(folder / "preference.csv", _preference_table(preferences))
-    differences = clip_differences(baselines, clip)
-    if differences.empty:
-        (folder / CLIP_PAIRS).unlink(missing_ok=True)
-    else:
-        _write_csv(folder / CLIP_PAIRS, differences)
+    named = every[["decoder", "hps", "fid_features", *NAMED]]
+    named = named if (named[NAMED].fillna("") != "").any(axis=None) else named[:0]
+    _write_csv(folder / "quality.csv", named)
+    _write_csv(folder / "preference.csv", _preference_table(preferences))
+    _write_csv(folder / CLIP_PAIRS, clip_differences(baselines, clip))
     return table
 
 
 def _line(
-    folder: Path, mine: pd.DataFrame, protocol: str, scorer: Scorer | None, floor: int = 0
+    judge: _Judge, mine: pd.DataFrame, protocol: str, floor: int = 0
 ) -> tuple[dict[str, Any], _Judged]:
     """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
     ok = mine[mine.status == "ok"]
@@ -120,7 +120,7 @@ def _line(
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
     line["n_quality"] = len(drawn)
     line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
-    judged = _quality(folder, drawn, scorer, str(line["decoder"]))
+    judged = judge.images(drawn, str(line["decoder"]))
     line |= vars(judged.scores)
     # Later blocks are timed beside what quality batches have left in memory.
     alone = every_latency_row(mine)
@@ -191,37 +191,61 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _quality(folder: Path, drawn: pd.DataFrame, scorer: Scorer | None, label: str) -> _Judged:
-    """The quality figures of the images of `drawn`; empty where they cannot be had, with a log."""
-    kept = drawn[drawn.image != ""]
-    if scorer is None or kept.empty:
-        return _Judged()
-    images, prompts = [folder / path for path in kept.image], _prompts(kept)
-    try:
-        scores = scorer.score(images, prompts)
-        preference = scorer.preference(label, images, prompts)
-    except MetricError as error:
-        log.warning("no quality figures for %s: %s", label, error)
-        return _Judged()
-    each = zip(kept.prompt_index.astype(int), scores.clip_each, strict=True)
-    clip = dict(each) if scores.clip_each else {}
-    return _Judged(scores, preference, clip)
+@dataclass(frozen=True)
+class _Judge:
+    """The quality figures of images: the scorer's, or without one those that are kept."""
+
+    folder: Path
+    scorer: Scorer | None
+    kept: Kept | None
+
+    def images(self, drawn: pd.DataFrame, label: str) -> _Judged:
+        """Of the images of `drawn`; empty where they cannot be had, with a log."""
+        drawn = drawn[drawn.image != ""]
+        if drawn.empty:
+            return _Judged()
+        try:
+            found = self._figures(drawn, label)
+        except MetricError as error:
+            log.warning("no quality figures for %s: %s", label, error)
+            found = None
+        if found is None:
+            return _Judged()
+        scores, preference = found
+        each = zip(drawn.prompt_index.astype(int), scores.clip_each, strict=True)
+        return _Judged(scores, preference, dict(each) if scores.clip_each else {})
+
+    def _figures(self, drawn: pd.DataFrame, label: str) -> Figures | None:
+        of = images_digest(drawn)
+        if self.scorer is None:
+            return self.kept.figures(label, of) if self.kept else None
+        images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
+        scores = self.scorer.score(images, prompts)
+        found = scores, self.scorer.preference(label, images, prompts)
+        if self.kept:
+            self.kept.note_figures(label, of, found)
+        return found
+
+    def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
+        """The preference on the real scenes of the same prompts: what a perfect model would
+        reach."""
+        drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
+        drawn = drawn.sort_values("prompt_index").assign(image_hash="")
+        of, label = images_digest(drawn), "real scenes"
+        if self.scorer is None:
+            known = self.kept.figures(label, of) if self.kept else None
+            return [known[1]] if known and known[1] else []
+        prompts = _prompts(drawn)
+        real = self.scorer.real(prompts)
+        found = None if real is None else self.scorer.preference(label, real, prompts)
+        if found and self.kept:
+            self.kept.note_figures(label, of, (Scores(), found))
+        return [found] if found else []
 
 
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:
     columns = (kept.prompt_id, kept.prompt, kept.category)
     return [Prompt(*row) for row in zip(*columns, strict=True)]
-
-
-def _real(rows: pd.DataFrame, scorer: Scorer | None) -> list[PreferenceRow]:
-    """The preference on the real scenes of the same prompts: what a perfect model would reach."""
-    drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
-    if scorer is None:
-        return []
-    prompts = _prompts(drawn.sort_values("prompt_index"))
-    real = scorer.real(prompts)
-    found = None if real is None else scorer.preference("real scenes", real, prompts)
-    return [] if found is None else [found]
 
 
 def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
@@ -234,5 +258,9 @@ def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
 
 
 def _write_csv(path: Path, table: pd.DataFrame) -> None:
+    """A table without rows is no file, nor may one of an earlier time stay."""
+    if table.empty:
+        path.unlink(missing_ok=True)
+        return
     text = table.to_csv(index=False).encode()
     write_atomically(path, lambda file: file.write(text))

@@ -34,6 +34,12 @@ class DecoderSpec:
     tree: PartSpec | None = None
     acceptance: PartSpec | None = None
 
+    @property
+    def parts(self) -> list[PartSpec]:
+        """Those that it has."""
+        every = (self.loop, self.drafter, self.tree, self.acceptance)
+        return [part for part in every if part is not None]
+
 
 def resolve(path: str) -> Any:
     """Imports what a dotted path names; DecoderError with the nearest names if it is not there."""

@@ -16,12 +16,14 @@ from bench.config import BackendConfig
 from bench.errors import ConfigError
 from decoders.kernels.cpu.processor import cpuinfo, vectors
 
+NO_CHECKOUT = "not a checkout"  # in place of a commit
 PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the rows of this process share. versions: package name -> version."""
+    """What the rows of this process share. git_commit: of the project's own repository, or
+    NO_CHECKOUT; versions: package name -> version."""
 
     git_commit: str
     git_dirty: bool
@@ -153,19 +155,23 @@ def _cpu() -> str:
 
 
 def _git() -> tuple[str, bool]:
-    """(commit, whether the tree differs from it); ("", False) outside a repository."""
+    """(commit, whether the tree differs from it); (NO_CHECKOUT, False) where the project's folder
+    is not itself the top of a repository: an installation, maybe inside another project's."""
     root = Path(__file__).resolve().parents[2]
+    # Git's own variables (inside a hook, say) would name another repository.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
 
     def git(*words: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
-            )
+                ["git", "-C", str(root), *words],
+                capture_output=True, text=True, check=False, env=environment,
+            )  # fmt: skip
         except FileNotFoundError:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
-        return "", False
+    top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
+    if top is None or commit is None or Path(top).resolve() != root:
+        return NO_CHECKOUT, False
     return commit, bool(git("status", "--porcelain"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
 from bench.floor import floor_of
-from bench.records import other_version
+from bench.records import damaged, other_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,9 +163,11 @@ def _records(path: Path) -> pd.DataFrame | None:
         return None
     if wrong := other_version(path):
         raise BenchError(wrong)
+    if damaged(path):
+        raise BenchError(f"{path} is damaged; run the study again, it resumes and mends it")
     try:
         rows = pd.read_parquet(path, columns=list(RECORDS))
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise BenchError(
             f"{path} is not a readable records file ({error}); run the study again, it resumes"
         ) from error

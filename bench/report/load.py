@@ -16,7 +16,7 @@ from bench.fairness import ROOFLINE, Fairness
 from bench.fairness import TABLE as FAIRNESS
 from bench.floor import floor_of
 from bench.measure.rates import MACHINE, read_rates
-from bench.records import SCHEMA_VERSION, other_version
+from bench.records import SCHEMA_VERSION, damaged, other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
@@ -129,6 +129,8 @@ def _read_records(path: Path) -> pd.DataFrame:
     import pyarrow.parquet
 
     _require(path)
+    if damaged(path):
+        raise ReportError(f"{path} is damaged: it is not as it was written; {_REMEDY}")
     try:
         names = pyarrow.parquet.read_schema(path).names
         if not {*RECORD_COLUMNS} <= {*names} and (wrong := other_version(path)):

@@ -85,7 +85,8 @@ def legend(run: Run) -> list[str]:
 def made_by(run: Run) -> list[str]:
     """Which code ran on which processor: all that the rows name."""
     rows = run.records
-    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
+    code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
     named = {"Code": code.unique(), "on": where.dropna().unique()}

@@ -13,7 +13,7 @@ from PIL import Image
 from bench import records, runner
 from bench.errors import DiskFullError, FolderError
 from bench.folder import check_space, open_folder
-from bench.records import SCHEMA, empty_measures, write_atomically
+from bench.records import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
 from bench.runner import run_study
 from decoders.api import DecoderError
 
@@ -38,7 +38,7 @@ def test_another_configuration_is_refused_with_what_differs(fake_study):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"schema_version": 0}, "schema version 0, this code writes 3"),
+        ({"schema_version": 0}, f"schema version 0, this code writes {SCHEMA_VERSION}"),
         ({"machine": {"cpu": "another", "gpu": "", "torch": "0"}}, "cpu: another there, "),
     ],
 )

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +20,8 @@ from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.warmup import warm_up
 from decoders.kernels.cpu import processor
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.alone
@@ -115,3 +122,30 @@ def test_provenance_names_code_and_machine():
     assert made.cpu and {"python", "torch", "lantern-bench"} <= set(made.versions)
     assert made.threads == torch.get_num_threads()
     assert set(made.machine()) == {"cpu", "gpu", "torch"}
+
+
+def test_an_installation_inside_another_repository_has_no_commit(tmp_path):
+    """Issue: records of an installation carried the commit of the repository around it."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    installed = tmp_path / "lib" / "site-packages"
+    for package in ("bench", "decoders", "metrics"):
+        shutil.copytree(
+            ROOT / package, installed / package, ignore=shutil.ignore_patterns("weights")
+        )
+    code = (
+        "import torch; from bench.measure.device import provenance\n"
+        "made = provenance(torch.device('cpu')); print(made.git_commit, made.git_dirty)"
+    )
+
+    def said(**more: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(installed), **more}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert said() == "not a checkout False"
+    assert said(GIT_DIR=str(tmp_path / ".git")) == "not a checkout False"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from bench.finish import finish
+from bench.finish import Verdict, finish
 from bench.quality import PreferenceRow, Scores
 from bench.runner import run_study
 from bench.summary import COLUMNS, summarise
@@ -197,3 +199,24 @@ def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
     table = summary_of(result, few, CountingScorer())
     assert np.isnan(table.loc["greedy", "fid"]) and table.loc["greedy", "n_quality"] == 4
     assert "no quality figures for greedy" in caplog.text
+
+
+def test_a_finished_study_without_gate_and_metric_keeps_what_still_holds(fake_study, monkeypatch):
+    """Issue 18, point 8: a second run with metric=none gate=false blanked figures and verdicts."""
+    names = ("fake_ar", "fake_spec", "greedy")
+    said = [Verdict(name, "exact", 0.0, "all", None, "exact") for name in names]
+    monkeypatch.setattr("bench.finish.verdicts", lambda model, cells: said)
+    gated, plain = fake_study("gate=true"), fake_study()
+    finish(gated, run_study(gated), CountingScorer())
+    files = ("summary.csv", "preference.csv", "exactness.csv")
+    before = {name: (Path(plain.run_dir) / name).read_text() for name in files}
+    finish(plain, run_study(plain))
+    assert {name: (Path(plain.run_dir) / name).read_text() for name in files} == before
+    result = run_study(plain)
+    rows = result.rows.copy()
+    mine = rows.decoder == "fake_spec"
+    rows.loc[mine, "image_hash"], rows.loc[mine, "sources"] = "other", "other"
+    table = finish(plain, dataclasses.replace(result, rows=rows)).set_index("decoder")
+    assert table.fid.notna().tolist() == [True, True, False, True], "other images, no figure"
+    assert table.exactness.fillna("").tolist() == ["exact", "exact", "", "exact"], "other code"
+    assert "fake_spec" not in (Path(plain.run_dir) / "exactness.csv").read_text()

@@ -136,7 +136,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
         "status": "ok", "error": "",
         "git_commit": "0123456789abcdef", "git_dirty": False, "versions": '{"torch": "2.9.0"}',
         "cpu": "Example CPU, 2 cores", "gpu": "", "threads": 2, "config_hash": "c0ffee",
-        "weights_hash": '{"target.safetensors": "aa11"}', "prompt_hash": "bb22",
+        "weights_hash": '{"target.safetensors": "aa11"}', "sources": "{}", "prompt_hash": "bb22",
         "started_at": f"2025-01-01T00:{index:02d}:00Z", **records.empty_measures(),
     }  # fmt: skip
     if made.error:

@@ -1,0 +1,146 @@
+"""Which source code makes a decoder: a hash of every file behind its parts.
+
+Why: a row must not outlive the code that it was decoded with. What counts are the modules that the
+configuration names (loop, drafter, tree, rule, model), and all that they import in turn:
+
+* a plug-in's own files, wherever they lie; what it imports from installed packages does not count;
+* of this project the files of `decoders/` that the part reaches. An edit of the LANTERN rule
+  decodes LANTERN's rows again and leaves AR's; news elsewhere do not undo a finished study;
+* not the harness (`bench/`, `metrics/`): what it writes is the business of the schema's version.
+
+Comments, docstrings and layout do not count. Imports are read, not run, so a module that is
+imported by a name made at run time is not seen, nor is data that a plug-in opens by itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+HARNESS = ("bench", "metrics")
+OWN = "decoders"
+SHARED = ("decoders.noise", "decoders.backends.execution", "decoders.models.native")
+NATIVE = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh")  # compiled by the module beside them
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def sources_of(targets: Iterable[str]) -> dict[str, str]:
+    """Files behind dotted paths (`package.module.Class` or `module:Class`) -> their digests, and of
+    what every decoder shares. A file is named as it is imported: my_drafter.py, rules/mine.py.
+
+    A module that is not there is named too, as missing: once it is there, it has changed.
+    """
+    names = [t.partition(":")[0] if ":" in t else t.rpartition(".")[0] for t in targets]
+    own = {name.partition(".")[0] for name in (*names, OWN)}
+    waiting, seen, found = [*names, *SHARED], set[str](), dict[str, str]()
+    while waiting:
+        name = waiting.pop()
+        parents = name.rpartition(".")[0]
+        waiting += [parents] if parents and parents not in seen else []
+        if name in seen or name.partition(".")[0] in HARNESS:
+            continue
+        seen.add(name)
+        spec = _spec(name)
+        if spec is None:
+            found |= {f"{name.replace('.', '/')}.py": "missing"} if name in names else {}
+        elif spec.origin and _counts(name, Path(spec.origin), own):
+            file = Path(spec.origin)
+            package = name if spec.submodule_search_locations else parents
+            digest, imports = code_of(file, package)
+            found |= {_shown(name, spec): digest} | _native(name, spec)
+            waiting += imports
+    return dict(sorted(found.items()))
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module lies, without running anything of it; None where it does not exist."""
+    top, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a module without one: __main__
+        return None
+    for end in range(len(rest)):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        within = ".".join((top, *rest[: end + 1]))
+        spec = PathFinder.find_spec(within, list(spec.submodule_search_locations))
+    return spec
+
+
+def _counts(name: str, file: Path, own: set[str]) -> bool:
+    """Whether a file is part of what made a row: not one of Python's, nor of another package that
+    is installed."""
+    if not file.is_file():  # built in, frozen
+        return False
+    if name.partition(".")[0] in own:
+        return True
+    library = (sysconfig.get_path(key) for key in ("stdlib", "platstdlib"))
+    outside = not any(file.is_relative_to(folder) for folder in library)
+    return outside and not set(INSTALLED) & set(file.parts)
+
+
+def _shown(name: str, spec: ModuleSpec) -> str:
+    file = Path(str(spec.origin))
+    package = spec.submodule_search_locations is not None
+    return f"{name.replace('.', '/')}{'/' + file.name if package else file.suffix}"
+
+
+def _native(name: str, spec: ModuleSpec) -> dict[str, str]:
+    """Sources in C++ or CUDA in a package's folder."""
+    if spec.submodule_search_locations is None:
+        return {}
+    files = sorted(p for p in Path(str(spec.origin)).parent.iterdir() if p.suffix in NATIVE)
+    return {f"{name.replace('.', '/')}/{file.name}": code_of(file)[0] for file in files}
+
+
+@functools.cache  # a process goes on with the code that it has imported, whatever the file says now
+def code_of(file: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
+    """(12 hex digits of what a file's code says, the names that it imports anywhere, but for types
+    alone). Comments and docstrings of Python say nothing; `package`: what `.` means in it. What
+    cannot be read as Python counts byte by byte."""
+    content = file.read_bytes()
+    tree = _parsed(content) if file.suffix == ".py" else None
+    names: tuple[str, ...] = ()
+    if tree is not None:
+        names = tuple(dict.fromkeys(_imported(tree, package)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                documented = ast.get_docstring(node, clean=False) is not None
+                node.body = node.body[1:] if documented else node.body
+        content = ast.dump(tree).encode()
+    return hashlib.sha256(content).hexdigest()[:12], names
+
+
+def _parsed(content: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _imported(node: ast.AST, package: str) -> Iterator[str]:
+    for child in _running(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                parts = package.split(".")[: 1 - child.level or None]
+                base = ".".join([*parts, *([base] if base else [])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in child.names))
+        else:
+            yield from _imported(child, package)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """What is below a node, without the body of `if TYPE_CHECKING:`."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        yield from node.orelse
+        return
+    yield from ast.iter_child_nodes(node)
