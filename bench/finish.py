@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,7 +72,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     floors = roofline(result.path, result.model, result.cells, result.rows)
     fair = judge(result.rows, config.baselines, floors, config.fairness.factor)
     write_fairness(result.path, fair)
-    found = verdicts(result.model, result.cells) if config.gate else []
+    captions = list(dict.fromkeys(result.rows.sort_values("prompt_index").prompt))
+    found = verdicts(result.model, result.cells, lambda: captions) if config.gate else []
     if found:
         table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
         text = table.to_csv(index=False).encode()
@@ -84,8 +85,11 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         return summarise(result.path, result.rows, result.cells, scorer=used, exactness=exactness)
 
 
-def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
-    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error."""
+def verdicts(
+    model: ImageModel, cells: Sequence[Cell], captions: Callable[[], Sequence[str]]
+) -> list[Verdict]:
+    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error.
+    captions: prompts of the model, for drafters that are judged on images of it."""
     from bench.gate import check_decoder
 
     out = []
@@ -95,7 +99,8 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
             if _replayed(cell):
                 out.append(_replay(cell))
             else:
-                found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
+                spec = cell.entry.spec
+                found = attempt(partial(check_decoder, spec, cell.sampling, model, captions))
                 out.append(_verdict(cell, found))
             bar.update()
     return out

@@ -80,6 +80,8 @@ def test_figures_are_those_of_the_summary(run: Run) -> None:
     assert lantern["FID (scenes-clip)"] == "21.93 [21.48, 22.43]"
     assert lantern["CLIP (scenes)"] == "0.3098 [0.3086, 0.3111]"
     assert lantern["output TV"] == "0.090"
+    assert lantern["its bound"] == "0.140"
+    assert lantern["declared"] == "0.200"
     assert cells(run, 0, "lantern_released")["verdict"] == "violates (0.41 > 0.20)"
     assert cells(run, 0, "ar")["speed-up"] == "1.00"
     details = detail_tables(run)[0]
