@@ -4,9 +4,9 @@ Sampling: (1) the law of the committed code at every node, enumerated over all d
 children; (2) p_A against its definition; (3) whole images of the real decoder against the
 enumerated AR law; (4) calibration on longer images. A rule that declares a bound does not follow
 the AR law, so (3) and (4) then run its loop, drafter and tree with the exact rule in its place: the
-loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.gate.greedy`. A drafter with
-a checkpoint of its own has random weights there, and whole images of the real model are judged too
-(`bench.gate.real`). Nothing that is not finite passes: every comparison fails on NaN.
+loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.gate.greedy`. A drafter
+with a checkpoint of its own has random weights there, and whole images of the real model are judged
+too (`bench.gate.real`). Nothing that is not finite passes: every comparison fails on NaN.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def check_decoder(
     small, says, seen = spec, "", []
     if checkpoints(spec.drafter):
         with _one_thread():
-            small, says = _drafting(spec, sampling, real, model is not None and captions is not None)
+            small, says = _drafting(
+                spec, sampling, real, model is not None and captions is not None
+            )
         if model is not None and captions is not None:
             seen = [real_check(_as_exact(spec), sampling, model, captions())]
             says += f"; {seen[0].evidence['images']} images of the real model follow its AR law"
@@ -143,9 +145,7 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
     return _report(verdict, found.figure, fault or says[verdict], findings, spec, real)
 
 
-def _sampling(
-    spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]
-) -> GateReport:
+def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
     law, relaxed = None, False
     if spec.acceptance is not None:
         law, relaxed = law_check(spec, real, record_nodes(spec, sampling, real))

@@ -58,7 +58,9 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
         if not bool(torch.isfinite(torch.stack([made.trace.bound, made.trace.moved])).all()):
             faults.append("the rule's moved mass or its bound is not finite")
     moved = min(known(moved), 1.0)
-    evidence["bound"] = min(known(bound), 1.0)  # lambda p(x) may be more than a total variation can be
+    evidence["bound"] = min(
+        known(bound), 1.0
+    )  # lambda p(x) may be more than a total variation can be
     return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
 
 

@@ -144,7 +144,9 @@ def _nodes(recorded: Recorded) -> Iterator[Node]:
 
 def _vocabulary(count: int) -> int:
     """The largest vocabulary on which `count` drawn children are enumerable in time."""
-    fitting = [v for v in (LARGEST, 24, 12, 8) if v > count and draw_count(v, count) <= MAX_DRAWS // 3]
+    fitting = [
+        v for v in (LARGEST, 24, 12, 8) if v > count and draw_count(v, count) <= MAX_DRAWS // 3
+    ]
     return fitting[0] if fitting else SMALLEST
 
 

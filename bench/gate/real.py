@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from scipy.stats import chi2
@@ -21,12 +22,12 @@ from torch import Tensor
 from bench.gate.reference import processed
 from bench.gate.report import Finding
 from bench.gate.sampled import ALARM, tested
-from decoders.api import Decoder, ImageModel, Sampling
+from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.autoregressive import Autoregressive
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import code_logits
 from decoders.noise import Noise
-from decoders.training.states import Images, target_states, transformer_of
+from decoders.training.states import Images, target_states, text_rows, transformer_of
 
 CODES = 8192  # of all images together; FEWEST to MOST images are decoded
 FEWEST, MOST = 4, 256
@@ -35,6 +36,18 @@ BINS, GROUPS = 20, 64
 LEAST_EXPECTED = 20.0
 TIE = 1e-4  # logits nearer than this may swap
 ROUGH = 4.0  # times AR's own largest distance from the argmax that a decoder may show
+
+
+@dataclass(frozen=True)
+class Captions:
+    """What is drawn: one caption an image, encoded once."""
+
+    texts: list[str]
+    features: TextFeatures
+
+    def rows(self, first: int, count: int) -> TextFeatures:
+        index = torch.arange(first, first + count, device=self.features.mask.device)
+        return text_rows(self.features, index)
 
 
 def real_check(
@@ -46,24 +59,25 @@ def real_check(
     count = max(FEWEST, min(CODES // model.target.length, MOST))
     texts = [prompts[i % len(prompts)] for i in range(count)]
     check = _greedy if sampling.greedy else _sampled
-    return check(build_decoder(model, spec, sampling), sampling, model, texts)
+    with torch.inference_mode():
+        shown = Captions(texts, model.text.encode(texts))
+        return check(build_decoder(model, spec, sampling), sampling, model, shown)
 
 
-def _sampled(
-    decoder: Decoder, sampling: Sampling, model: ImageModel, texts: list[str]
-) -> Finding:
+def _sampled(decoder: Decoder, sampling: Sampling, model: ImageModel, shown: Captions) -> Finding:
     generator = torch.Generator().manual_seed(0)
 
     def sample(first: bool) -> Tensor:
-        return _decoded(decoder, model, texts, 0 if first else len(texts))
+        return _decoded(decoder, model, shown, 0 if first else len(shown.texts))
 
     def pvalues(codes: Tensor) -> list[float]:
-        ranks, excess = [], []
-        for text, own in zip(texts, codes, strict=True):
-            p = processed(_logits(model, text, own, sampling).cpu(), sampling)  # [L, V]
+        ranks, groups = [], []
+        for row, own in enumerate(codes):
+            p = processed(_logits(model, shown.rows(row, 1), own, sampling).cpu(), sampling)
             ranks.append(rank_places(p, own, generator))
-            excess.append(grouped(p, own))
-        return [uniform_pvalue(torch.cat(ranks)), group_pvalue(*map(torch.stack, zip(*excess)))]  # type: ignore[arg-type]
+            groups.append(grouped(p, own))
+        stacked = [torch.stack(parts) for parts in zip(*groups, strict=True)]
+        return [uniform_pvalue(torch.cat(ranks)), group_pvalue(*stacked)]
 
     codes, adjusted = tested(sample, pvalues)
     fault = ""
@@ -73,11 +87,11 @@ def _sampled(
     return Finding("real model", fault, 0.0, evidence)
 
 
-def _greedy(decoder: Decoder, sampling: Sampling, model: ImageModel, texts: list[str]) -> Finding:
-    made = _decoded(decoder, model, texts, 0)
-    wanted = _decoded(Autoregressive(model, sampling), model, texts, 0)
+def _greedy(decoder: Decoder, sampling: Sampling, model: ImageModel, shown: Captions) -> Finding:
+    made = _decoded(decoder, model, shown, 0)
+    wanted = _decoded(Autoregressive(model, sampling), model, shown, 0)
     short, reference = (
-        max(_shortfall(model, t, c, sampling) for t, c in zip(texts, codes, strict=True))
+        max(_shortfall(model, shown.rows(i, 1), own, sampling) for i, own in enumerate(codes))
         for codes in (made, wanted)
     )
     same = int((made == wanted).all(-1).sum())
@@ -87,28 +101,26 @@ def _greedy(decoder: Decoder, sampling: Sampling, model: ImageModel, texts: list
             f"images of the real model have codes {short:.2g} below the argmax, where AR's own are "
             f"at most {reference:.2g} below"
         )
-    evidence = {"images": len(texts), "images_equal_to_ar": same, "below_argmax": short}
+    evidence = {"images": len(made), "images_equal_to_ar": same, "below_argmax": short}
     return Finding("real model", fault, 0.0, evidence)
 
 
-@torch.inference_mode()
-def _decoded(decoder: Decoder, model: ImageModel, texts: list[str], seed: int) -> Tensor:
+def _decoded(decoder: Decoder, model: ImageModel, shown: Captions, seed: int) -> Tensor:
     """One image a caption, each under a seed of its own, [n, L] on the CPU."""
     size, parts = model.target.length, []
     batch = max(1, BATCH_CODES // size)
-    for start in range(0, len(texts), batch):
-        some = texts[start : start + batch]
+    for start in range(0, len(shown.texts), batch):
+        some = shown.texts[start : start + batch]
         rows = [Noise.for_prompts(seed + start + i, [t], size).uniform for i, t in enumerate(some)]
         noise = Noise(torch.cat(rows)).to(model.device)
-        parts.append(decoder.generate(model.text.encode(some), noise).codes)
+        parts.append(decoder.generate(shown.rows(start, len(some)), noise).codes)
     return torch.cat(parts)
 
 
-@torch.inference_mode()
-def _logits(model: ImageModel, text: str, codes: Tensor, sampling: Sampling) -> Tensor:
+def _logits(model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling) -> Tensor:
     """Guided logits [L, V] that predict every code of one image from those before it."""
     target = transformer_of(model)
-    images = Images(model.text.encode([text]), codes[None].to(model.device))
+    images = Images(text, codes[None].to(model.device))
     drop = None
     if sampling.guidance_rows == 1:
         drop = torch.zeros(1, dtype=torch.bool, device=model.device)
@@ -117,7 +129,7 @@ def _logits(model: ImageModel, text: str, codes: Tensor, sampling: Sampling) -> 
     return code_logits(target, hidden, sampling.cfg, places)[0].float()
 
 
-def _shortfall(model: ImageModel, text: str, codes: Tensor, sampling: Sampling) -> float:
+def _shortfall(model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling) -> float:
     """How far the logit of the worst code lies below the largest; infinity for NaN."""
     logits = _logits(model, text, codes, sampling).cpu()
     worst = float((logits.amax(-1) - logits.gather(-1, codes[:, None])[:, 0]).max())

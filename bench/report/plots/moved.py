@@ -127,7 +127,9 @@ def _key(figure: Figure) -> None:
             Line2D([], [], color=INK, lw=5, marker="o", mec="white", ms=6, label="moved mass"),
             Line2D([], [], color=INK, lw=1.4, marker="D", mec="white", ms=6, label="output TV"),
             Line2D([], [], color="black", ls="", marker="|", ms=11, mew=2, label="declared bound"),
-            Line2D([], [], color="black", ls="", marker="s", mfc="none", ms=7, label="output bound"),
+            Line2D(
+                [], [], color="black", ls="", marker="s", mfc="none", ms=7, label="output bound"
+            ),
         ],
         loc="outside upper right",
         ncols=4,
