@@ -81,7 +81,7 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
     evidence["holds"] = holding(beyond.holds, output.holds) if seen and declared > 0 else ""
     fault = "" if beyond.holds or not seen else _fault(most, beyond, recorded.drawn)
     if fault and declared > 0:
-        fault += f"; {_output_words(output)}"
+        fault += f"; {_output_words(beyond, output)}"
     return Finding("node law", fault, evidence["max_tv"], evidence), declared > 0
 
 
@@ -104,13 +104,13 @@ def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
     return fault
 
 
-def _output_words(output: Worst) -> str:
-    """Whether the output bound of lemma R holds."""
+def _output_words(beyond: Worst, output: Worst) -> str:
+    """Whether the output bound of lemma R holds; `beyond`: the node that the fault is about."""
     at = output.here
     if output.holds:
         return (
             "the declared bound is on TV(p, p_A); the output bound, sum (q a - p)+, holds at every "
-            "node"
+            f"node ({beyond.here['output_bound']:.4f} at this one)"
         )
     return (
         f"the output bound, sum (q a - p)+, is exceeded too ({at['tv']:.4f} where it is "

@@ -38,7 +38,7 @@ def test_another_configuration_is_refused_with_what_differs(fake_study):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"schema_version": 0}, "schema version 0, this code writes 3"),
+        ({"schema_version": 0}, "schema version 0, this code writes 4"),
         ({"machine": {"cpu": "another", "gpu": "", "torch": "0"}}, "cpu: another there, "),
     ],
 )
