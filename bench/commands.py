@@ -80,6 +80,7 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.finish import VERDICT_COLUMNS, verdicts
     from bench.measure.device import prepare
     from bench.outcome import build_cell
+    from bench.plugins import call
     from bench.runner import load_model
     from bench.study import cells
 
@@ -88,7 +89,7 @@ def cmd_check(words: Sequence[str]) -> int:
     every = cells(config, model.sampling)
     for cell in every:  # what `run` refuses is refused before the first verdict
         build_cell(model, cell)
-    found = verdicts(model, every)
+    found = verdicts(model, every, lambda: [p.text for p in call(config.prompts, count=None)])
     say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -89,7 +89,9 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     """The gate's verdicts as a table's cells, also as exactness.csv. Without a gate: those of an
     earlier time, on the very same code."""
     code = {str(name): code_digest(own) for name, own in result.rows.groupby("decoder")}
-    for verdict in verdicts(result.model, result.cells) if config.gate else []:
+    captions = list(dict.fromkeys(result.rows.sort_values("prompt_index").prompt))
+    fresh = verdicts(result.model, result.cells, lambda: captions) if config.gate else []
+    for verdict in fresh:
         words = (verdict.text, *verdict.cells())
         kept.note_verdict(verdict.decoder, code[verdict.decoder], words)
     names = (cell.entry.name for cell in result.cells)
@@ -105,8 +107,11 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     return {name: words[0] for name, words in known.items()}
 
 
-def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
-    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error."""
+def verdicts(
+    model: ImageModel, cells: Sequence[Cell], captions: Callable[[], Sequence[str]]
+) -> list[Verdict]:
+    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error.
+    captions: prompts of the model, for drafters that are judged on images of it."""
     from bench.gate import check_decoder
 
     out = []
@@ -116,7 +121,8 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
             if _replayed(cell):
                 out.append(_replay(cell))
             else:
-                found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
+                spec = cell.entry.spec
+                found = attempt(partial(check_decoder, spec, cell.sampling, model, captions))
                 out.append(_verdict(cell, found))
             bar.update()
     return out

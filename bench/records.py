@@ -38,7 +38,8 @@ LISTS = {
     "bound": pa.float32(),  # per code: bound declared on it
     "codes": pa.int32(),
     "tv_output": pa.float32(),  # per recorded pair: true output TV of the rule
-    "tv_output_bound": pa.float32(),
+    "tv_declared_bound": pa.float32(),  # what the rule declares there, over all children
+    "tv_output_bound": pa.float32(),  # what its acceptance allows there (METHODS2, lemma R)
 }
 # Seconds, codes a target forward; NaN where not measured.
 MEASURED = (

@@ -129,8 +129,8 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
 
 
 def output(rule: AcceptRule | None, pairs: VerifiedPairs | None) -> dict[str, list[float]]:
-    """True output TV and its bound at recorded pairs; empty where there are none."""
+    """True output TV and its two bounds at recorded pairs; empty where there are none."""
     if rule is None or pairs is None:
-        return {"tv_output": [], "tv_output_bound": []}
-    tv, bound = output_tv(rule, pairs)
-    return {"tv_output": tv.tolist(), "tv_output_bound": bound.tolist()}
+        return {"tv_output": [], "tv_declared_bound": [], "tv_output_bound": []}
+    tv, declared, limit = (values.tolist() for values in output_tv(rule, pairs))
+    return {"tv_output": tv, "tv_declared_bound": declared, "tv_output_bound": limit}

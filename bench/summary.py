@@ -39,7 +39,11 @@ IDENTITY = (
     "cfg",
 )  # fmt: skip
 ACCEPTANCE = ("mal", "mal_no_bonus", "nfe")
-MASS = ("tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output")
+MASS = (
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
+    "tv_declared_bound",
+)  # fmt: skip
+AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
 COLUMNS = [
     *IDENTITY, "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
     "speedup", "speedup_lo", "speedup_hi", *ACCEPTANCE,
@@ -179,7 +183,7 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         return dict.fromkeys((*ACCEPTANCE, *MASS), NAN)
     nfe = used["nfe"].to_numpy(float)
     moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
-    output = np.concatenate(used["tv_output"].to_list())
+    nodes = {name: np.concatenate(used[name].to_list()) for name in AT_NODES}
     return {
         "mal": float((used["mal"] * nfe).sum() / nfe.sum()),
         "mal_no_bonus": float((used["mal_no_bonus"] * nfe).sum() / nfe.sum()),
@@ -187,8 +191,7 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_bound": moved.bound_max,
         "tv_moved_mean": moved.mean,
         "tv_moved_max": moved.max,
-        "tv_output": float(output.mean()) if output.size else NAN,
-    }
+    } | {name: float(found.mean()) if found.size else NAN for name, found in nodes.items()}
 
 
 @dataclass(frozen=True)

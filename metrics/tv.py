@@ -1,20 +1,15 @@
-"""Total variation: the exact output law of an acceptance rule at recorded pairs, and moved mass.
+"""Total variation: how far the committed code's law is from p at recorded nodes, and moved mass.
 
-Why: a relaxed rule declares a bound on what it moves, but what a reader wants to know is how far
-the committed code's distribution is from the target's p. At recorded (p, q) pairs that law is a
-finite sum, so it is computed, not sampled (METHODS sections 4 and 5).
-
-Deterministic children x_1..x_K (q = 1 at each), p_1 = p, p_{j+1} the residual after rejecting x_j:
-    out = sum_j prod_{i<j} (1 - a_i) a_j delta(x_j) + prod_j (1 - a_j) p_{K+1}
-Stochastic drafts x ~ q (one draft):
-    out = sum_x q(x) [a(x) delta(x) + (1 - a(x)) residual_x]
-TV = 1/2 sum |out - p|.
+Why: a relaxed rule declares a bound on what it moves, TV(p, p_A), but what a reader wants to know
+is how far the committed code's distribution is from the target's p. At recorded nodes that law is a
+finite sum, so it is computed, not sampled (`metrics.node_law`, METHODS sections 4 and 5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +18,9 @@ from torch import Tensor
 
 from decoders.api import AcceptRule, CodeKind, VerifiedPairs
 from metrics.errors import MetricError
+from metrics.node_law import MAX_DRAWS, along, draw_count, node_law
 
 _SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
-_CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
 
 
 @dataclass(frozen=True)
@@ -43,28 +38,46 @@ class MovedMass:
     exceeded: int
 
 
-def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor]:
-    """True output TV and its bound at M pairs: (tv [M], bound [M]), float32 on the CPU.
+class OutputTV(NamedTuple):
+    """At M nodes, [M] float32 on the CPU each. tv: distance from p; declared: what the rule
+    declares, composed over the node's children; limit: the output bound (METHODS2, lemma R)."""
 
-    bound: deterministic children 1 - prod_j (1 - bound_j) over the tested children, stochastic
-    drafts sum_x q(x) bound(x). With stochastic drafts this is the law of a single draft; siblings
-    drawn without replacement compose it. M = 0 gives empty tensors. Raises MetricError when p or q
-    is not a distribution or a shape does not fit.
+    tv: Tensor
+    declared: Tensor
+    limit: Tensor
+
+
+def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
+    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.node_law`.
+
+    Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
+    children drawn from a large codebook: `metrics.node_law.along` the recorded ones, which on
+    average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
+    distribution, a shape does not fit, or the rule answers NaN.
     """
     _check(pairs)
-    out, bound = output_law(rule, pairs)
-    tv = 0.5 * (out - pairs.p.double()).abs().sum(-1)  # [M]
-    return tv.float().cpu(), bound.float().cpu()
+    figures = [_at(rule, pairs, row) for row in range(len(pairs.p))]
+    found = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
+    if not bool(torch.isfinite(found).all()):
+        row = int((~torch.isfinite(found)).any(-1).nonzero()[0])
+        raise MetricError(
+            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
+            f"{found[row].tolist()}); its accept, residual and bound must be finite"
+        )
+    return OutputTV(*found.float().unbind(-1))
 
 
-def output_law(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor]:
-    """The law of the committed code at every pair, [M, V] float64, and the bound on its TV, [M]."""
-    if pairs.q is None:
-        return _deterministic(rule, pairs)
-    laws = [_stochastic(rule, p, q) for p, q in zip(pairs.p, pairs.q, strict=True)]
-    if not laws:
-        return pairs.p.double(), pairs.p.new_zeros(0, dtype=torch.float64)
-    return torch.stack([law for law, _ in laws]), torch.stack([bound for _, bound in laws])
+def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float, float]:
+    """(tv, declared, limit) at one recorded node."""
+    p, children = pairs.p[row], pairs.children[row][pairs.valid[row]]
+    q = None if pairs.q is None else pairs.q[row]
+    if not len(children):
+        return 0.0, 0.0, 0.0
+    support = 0 if q is None else int((q > 0).sum())
+    if q is None or len(children) == 1 or draw_count(support, len(children)) <= MAX_DRAWS:
+        law = node_law(rule, p, q, children)
+        return law.tv, law.declared, law.limit
+    return along(rule, p, q, children)
 
 
 def moved_mass(
@@ -94,43 +107,6 @@ def moved_mass(
     return MovedMass(
         mass.size, float(mass.mean()), float(mass.max()), quantiles, float(limit.max()), exceeded
     )
-
-
-def _deterministic(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor]:
-    """Children tested in order, all M pairs at once."""
-    current = pairs.p.float()  # [M, V]
-    out = torch.zeros_like(current, dtype=torch.float64)  # [M, V]
-    alive = out.new_ones(len(current))  # [M], probability that every child so far was rejected
-    kept = out.new_ones(len(current))  # [M], product of 1 - bound
-    for j in range(pairs.children.shape[1]):
-        valid = pairs.valid[:, j]  # [M]
-        x = torch.where(valid, pairs.children[:, j], 0)  # [M]
-        test = rule.test(current, None, x)
-        accept = torch.where(valid, test.accept.double(), 0.0)  # [M]
-        out.scatter_add_(1, x[:, None], (alive * accept)[:, None])
-        kept = kept * torch.where(valid, 1 - test.bound.double(), 1.0)
-        alive = alive * (1 - accept)
-        # A child accepted for certain may leave no residual; its weight `alive` is zero.
-        usable = (valid & (accept < 1))[:, None]  # [M, 1]
-        current = torch.where(usable, test.residual, current)
-    return out + alive[:, None] * current.double(), 1 - kept
-
-
-def _stochastic(rule: AcceptRule, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Law [V] and bound [] of one draft from q; only codes with q(x) > 0 are tested, in chunks."""
-    drafts = q.nonzero().flatten()  # [n]
-    out = torch.zeros_like(p, dtype=torch.float64)  # [V]
-    bound = out.new_zeros(())
-    for x in drafts.split(max(1, _CHUNK_ENTRIES // len(p))):
-        rows = p.float().expand(len(x), -1), q.float().expand(len(x), -1)  # [n, V] views
-        test = rule.test(*rows, x)
-        weight, accept = q[x].double(), test.accept.double()  # [n]
-        out.index_add_(0, x, weight * accept)
-        rejected = weight * (1 - accept)  # [n]
-        some = rejected > 0  # a certain acceptance may leave a residual that means nothing
-        out += rejected[some] @ test.residual[some].double()  # [V]
-        bound = bound + (weight * test.bound.double()).sum()
-    return out, bound
 
 
 def _check(pairs: VerifiedPairs) -> None:

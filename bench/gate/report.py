@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,19 +12,22 @@ Verdict = Literal["exact", "bounded", "violates"]
 @dataclass(frozen=True)
 class GateReport:
     """verdict: `exact` (the target's own law, or its tokens), `bounded` (away from it by no more
-    than the rule declares) or `violates`. figure: the largest output TV measured, in [0, 1]
-    (greedy: the largest mass moved by an accepted draft). evidence: the numbers behind it, by
-    check."""
+    than the rule declares) or `violates` (more than it declares, or an error). figure: the largest
+    output TV measured, in [0, 1] (greedy: the largest mass moved by an accepted draft). evidence:
+    the numbers behind it, by check. holds: of a relaxed rule at temperature > 0, which of its two
+    bounds is kept at every node, the declared one or the output bound (METHODS2, lemma R)."""
 
     verdict: Verdict
     figure: float
     detail: str
     evidence: dict[str, Any] = field(default_factory=dict)
+    holds: str = ""
 
     @property
     def text(self) -> str:
-        """For a table's cell: `violates (TV 0.4021)`."""
-        return f"{self.verdict} (TV {self.figure:.4f})"
+        """For a table's cell: `violates (TV 0.4021; output bound holds)`."""
+        kept = f"; {self.holds}" if self.holds else ""
+        return f"{self.verdict} (TV {self.figure:.4f}{kept})"
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,15 @@ class Finding:
     fault: str
     figure: float = 0.0
     evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def known(figure: float) -> float:
+    """A figure that can be compared: infinity where it is NaN, so that no comparison passes it."""
+    return figure if math.isfinite(figure) else math.inf
+
+
+def holding(declared: bool, output: bool) -> str:
+    """Which of a relaxed rule's two bounds hold, in the words of a table's cell."""
+    if declared == output:
+        return "both bounds hold" if declared else "neither bound holds"
+    return "declared bound holds" if declared else "output bound holds"

@@ -7,23 +7,22 @@ often: random weights alone hardly ever accept, and errors deep in a tree would 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
 from decoders.drafters.eagle import EagleNet
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import OVERRUN, SLOTS, Noise
 
-WIDTH = 16  # of target and drafter
+WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
 HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
 DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
@@ -63,7 +62,7 @@ def small_model(
     """V = vocab codes, L = grid**2, float32, on the CPU. knows: does the drafter embed codes as the
     target does, so that it half knows what it will say? native: in the CPU kernel."""
     heads = NATIVE_HEADS if native else HEADS
-    model = random_model(vocab=vocab, grid=grid, width=WIDTH, seed=seed, heads=heads)
+    model = random_model(vocab=vocab, grid=grid, width=WIDTH, layers=LAYERS, seed=seed, heads=heads)
     target, net = model.target, model.drafters["eagle"]
     if not isinstance(target, Transformer) or not isinstance(net, EagleNet):
         raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
@@ -122,6 +121,7 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
         spec,
         acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
         tree=_fitting_tree(spec.tree, model),
+        drafter=small_drafter(spec.drafter, LAYERS),
     )
 
 
@@ -134,9 +134,13 @@ def small_sampling(sampling: Sampling, vocab: int, real: Real) -> Sampling:
 
 def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, real: Real) -> Decoder:
     vocab = model.target.vocab_size
-    return build_decoder(
+    made = build_decoder(
         model, small_spec(spec, model, real), small_sampling(sampling, vocab, real)
     )
+    drafter = getattr(made, "drafter", None)
+    if drafter is not None and checkpoints(spec.drafter):
+        shake(drafter, model)
+    return made
 
 
 def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
@@ -145,19 +149,12 @@ def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
     return None if part is None else build_part(part, model)
 
 
-def _options(part: PartSpec) -> Mapping[str, Any]:
-    """Keywords of the part's class with their values, defaults included."""
-    parameters = inspect.signature(resolve(part.target)).parameters.values()
-    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return known | part.kwargs
-
-
 def _with(part: PartSpec, **changes: Any) -> PartSpec:
     return PartSpec(part.target, {**part.kwargs, **changes})
 
 
 def _scaled_rule(part: PartSpec | None, vocab: int, codebook: int) -> PartSpec | None:
-    if part is None or not isinstance(k := _options(part).get("k"), int):
+    if part is None or not isinstance(k := options_of(part).get("k"), int):
         return part
     return _with(part, k=min(max(1, round(k * vocab / codebook)), vocab - 1))
 
@@ -168,7 +165,7 @@ def _fitting_tree(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
     if part is None:
         return None
     widest, deepest = max(2, model.target.vocab_size - 2), model.target.length - 1
-    options = _options(part)
+    options = options_of(part)
     if isinstance(options.get("depth"), int):
         part = _with(part, depth=min(options["depth"], deepest))
     if {"top_k", "nodes", "depth"} <= options.keys():

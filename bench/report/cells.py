@@ -121,6 +121,8 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
             lambda e: with_interval(e, "clip", clip, section.quality_is_noise(e, "clip")),
         ),
         ("output TV", lambda e: number(e.number("tv_output"), 3)),
+        ("its bound", lambda e: number(e.number("tv_output_bound"), 3)),
+        ("declared", lambda e: number(e.number("tv_declared_bound"), 3)),
         ("verdict", lambda e: e.text("exactness") or ABSENT),
     ]
 

@@ -30,7 +30,8 @@ SUMMARY_NUMBERS = (
     "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
     "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "nfe", "n_quality",
     "fid", "fid_lo", "fid_hi", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
-    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "peak_memory_mb",
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
+    "tv_declared_bound", "peak_memory_mb",
 )  # fmt: skip
 PHASES = ("text", "prefill", "draft", "verify", "accept", "vq")
 PROVENANCE = (
@@ -42,7 +43,8 @@ RECORD_COLUMNS = (
     "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "block",
     "repeat", "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
-    "accepted", "kind", "moved", "bound", "tv_output", "tv_output_bound", "image", *PROVENANCE,
+    "accepted", "kind", "moved", "bound", "tv_output", "tv_declared_bound", "tv_output_bound",
+    "image", *PROVENANCE,
 )  # fmt: skip
 
 

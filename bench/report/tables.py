@@ -43,11 +43,18 @@ def legend(run: Run) -> list[str]:
         f"{NOISE} noise: a speed-up whose interval includes 1, or a quality figure that AR itself "
         f"might have under another seed ({FLOOR_LABEL}): within Student's 95 % interval of one "
         "more run, or, where one other seed was run, within twice its difference to AR.",
-        "Moved mass: TV(p, p_A) of the relaxed target, beside the bound that the rule declares; "
-        "output TV: distance from p of what the decoder really samples, exact at "
-        "recorded positions.",
-        "Verdict: exact (the target's own distribution), bounded (output TV within the declared "
-        f"bound) or violates. {ABSENT}: not measured.",
+        "Moved mass: TV(p, p_A) of the relaxed target, beside the bound that the rule declares.",
+        "Output TV: distance from p of the law of the committed code, mean over recorded nodes of "
+        "the tree. It is exact for one drawn child and for fixed children. For several drawn "
+        "children it is the sum of what each adds, exact given the recorded ones before it and "
+        "weighted with the probability that those were rejected: on average no less than the "
+        "node's own.",
+        "Its bound: what the acceptance allows the output, sum (q a - p)+ over the children of "
+        "the same nodes (the output bound). Declared: what the rule declares there, composed over "
+        "the children; the papers' delta and lambda bound TV(p, p_A), not the output.",
+        "Verdict, on small models: exact (the target's own distribution), bounded (output TV "
+        "within what the rule declares) or violates. Of a relaxed rule it says which of the two "
+        f"bounds holds. {ABSENT}: not measured.",
     ]
     if any(section.compares_clip for section in run.sections):
         lines.append(

@@ -35,8 +35,8 @@ DRAWS = 8  # times that children are drawn at every recorded pair
 class Recorded:
     """A rule on a tree. reached: P(accepted >= d); survival: P(the first j children are rejected),
     j = 1, 2, ... (empty where no q was recorded); moved: mean mass moved; bound: the most that the
-    rule declared; tv: mean output TV at the pairs, of a single draft where drafts are drawn (NaN at
-    temperature 0, where there is no output law)."""
+    rule declared; tv: mean output TV at the pairs (`metrics.tv.output_tv`; NaN at temperature 0,
+    where there is no output law)."""
 
     reached: tuple[float, ...]
     survival: tuple[float, ...]
@@ -77,7 +77,7 @@ def record(
     survival: tuple[float, ...] = ()
     if found is not None and found.q is not None:
         survival = sibling_survival(rule, found, width, seed)
-    tv = math.nan if found is None else float(output_tv(rule, found)[0].mean())
+    tv = math.nan if found is None else float(output_tv(rule, found).tv.mean())
     return Recorded(_reached(trace), survival, mass.mean, mass.bound_max, tv)
 
 

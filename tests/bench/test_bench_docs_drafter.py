@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from bench.compose import compose_study
+from bench.finish import verdicts
+from bench.gate import sampled
+from bench.study import cells
 from bench.train import compose_train
+from decoders.drafters.medusa import MedusaLearner
+from decoders.models.small import random_model
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "new_drafter.md").read_text()
@@ -42,3 +47,19 @@ def test_the_commands_of_the_page_are_understood(words: list[str]) -> None:
         assert entry.name == "medusa"
         assert entry.spec.drafter is not None
         assert entry.spec.drafter.target == "decoders.drafters.medusa.Medusa"
+
+
+def test_the_trained_drafter_of_the_page_gets_the_verdict_that_it_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry of section 5, its checkpoint made for this model: no "not checked"."""
+    monkeypatch.setattr(sampled, "DRAWN", 2048)
+    model, folder = random_model(vocab=40, grid=4), tmp_path / "drafter"
+    MedusaLearner(model, heads=4).save(folder)
+    shown = "results/train/medusa_tiny/drafter"
+    (words,) = [words[4:] for words in COMMANDS if words[3] == "run"]
+    config = compose_study([word.replace(shown, str(folder)) for word in words])
+    (mine,) = [cell for cell in cells(config, model.sampling) if cell.entry.name == "medusa"]
+    (found,) = verdicts(model, [mine], lambda: ["a red ball", "two"])
+    assert found.verdict == "exact", found.detail
+    assert "images of the real model follow its AR law" in found.detail

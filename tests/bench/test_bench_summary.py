@@ -24,7 +24,7 @@ HEADER = (
     "study,model,decoder,acceptance,tree,backend,device,dtype,temperature,cfg,n_latency,"
     "latency_mean_s,latency_p50_s,latency_p95_s,speedup,speedup_lo,speedup_hi,mal,mal_no_bonus,nfe,"
     "n_quality,fid,fid_lo,fid_hi,fid_features,kid,precision,recall,clip,clip_lo,clip_hi,tv_bound,"
-    "tv_moved_mean,tv_moved_max,tv_output,exactness,peak_memory_mb,status"
+    "tv_moved_mean,tv_moved_max,tv_output,tv_output_bound,tv_declared_bound,exactness,peak_memory_mb,status"
 )
 
 
@@ -156,6 +156,8 @@ def test_acceptance_and_mass_moved(done):
     assert table.loc["fake_spec", "tv_moved_max"] == pytest.approx(0.05)
     assert table.loc["fake_spec", "tv_bound"] == pytest.approx(0.1)
     assert 0 <= table.loc["fake_spec", "tv_output"] < 1e-6, "the toy rule is exact"
+    assert table.loc["fake_spec", "tv_output_bound"] == pytest.approx(0, abs=1e-6)
+    assert table.loc["fake_spec", "tv_declared_bound"] > 0, "the toy rule declares more than it is"
     assert math.isnan(table.loc["fake_ar", "tv_output"])
 
 

@@ -18,6 +18,7 @@ from decoders.acceptance.exact import Exact
 from decoders.acceptance.lantern import Lantern
 from decoders.api import Test
 from decoders.distribution import pick, probabilities
+from decoders.drafters.eagle import Eagle
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
@@ -204,3 +205,33 @@ class SecondBest(Exact):
         hit = (p.topk(2).indices == x[..., None]).any(-1).float()
         zero = torch.zeros_like(hit)
         return Test(hit, hit, p, zero, zero)
+
+
+class NoBound(Lantern):
+    """(14) Accepts everything and declares a bound that is no number."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        entropy = (p * p.log2() / 0.0).sum(-1)  # NaN: the bound of a careless rule
+        return replace(found, accept=torch.ones_like(found.accept), bound=0 * entropy)
+
+    def greedy(self, p, x):
+        found = super().greedy(p, x)
+        nan = torch.full_like(found.bound, torch.nan)
+        return replace(found, accept=torch.ones_like(found.accept), bound=nan, moved=nan)
+
+
+class NoLogit(Eagle):
+    """(15) One of the drafter's logits is NaN."""
+
+    def begin(self, *args):
+        session = super().begin(*args)
+        advance = session.advance
+
+        def broken(*told):
+            logits = advance(*told).clone()
+            logits[:, 0] = torch.nan
+            return logits
+
+        session.advance = broken
+        return session

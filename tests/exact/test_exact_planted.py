@@ -101,6 +101,25 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     assert "do not follow the AR law" in found.detail
 
 
+@pytest.mark.parametrize("tree", ["chain", "small", "dynamic"])
+@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
+def test_a_bound_that_is_no_number_is_not_kept(tree, sampling):
+    found = check_decoder(composed(tree, planted("NoBound", k=100, delta=0.2)), sampling)
+    assert found.verdict == "violates"
+    assert "finite" in found.detail
+    assert found.figure == found.figure  # a number
+
+
+@pytest.mark.parametrize("tree", ["chain", "small", "dynamic"])
+@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
+def test_a_drafter_with_a_nan_logit_is_not_exact(tree, sampling, monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 1024)
+    drafter = planted("NoLogit", checkpoint="eagle")
+    found = check_decoder(DecoderSpec("nan", SPECULATIVE, drafter, TREES[tree], EXACT), sampling)
+    assert found.verdict == "violates"
+    assert "drafter's logits hold NaN" in found.detail or "no finite law" in found.detail
+
+
 @needs_kernel
 @pytest.mark.parametrize(
     ("part", "field", "wrong", "sampling", "says"),

@@ -30,7 +30,8 @@ def draw(run: Run) -> Plot:
         "Upper strip: mass moved at tested positions (thick: middle half, thin: 5 to 95 %, dot: "
         "mean). Lower strip: true output TV at recorded positions (diamond: mean, thin: 5 to "
         "95 %); red where its mean exceeds the mean declared bound. Black bars: declared bound "
-        "(mean; grey: 5 to 95 % where it varies by position). Exact rules move nothing."
+        "(mean; grey: 5 to 95 % where it varies by position). Square: output bound (mean), which "
+        "the acceptance allows. Exact rules move nothing."
     )
     with matplotlib.rc_context(RC):
         styles = looks(run)
@@ -71,7 +72,7 @@ def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
         return True
     rows = entry.images
     moved, bound = tested_positions(rows)
-    output, limit = _flat(rows["tv_output"]), _flat(rows["tv_output_bound"])
+    output, limit = _flat(rows["tv_output"]), _flat(rows["tv_declared_bound"])
     if not len(moved) and not len(output):
         text = "failed" if entry.failed else "not measured"
         ax.text(0.004, at, text, va="center", color=MUTED, fontsize=8.5)
@@ -91,6 +92,9 @@ def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
         ax.plot([low, high], [y, y], color=color, lw=1.4, alpha=0.7)
         ax.plot(output.mean(), y, "D", color=color, ms=5.5, mec="white", mew=0.8, zorder=4)
         _bound(ax, limit, y)
+        least = _flat(rows["tv_output_bound"])
+        if len(least):
+            ax.plot(least.mean(), y, "s", mfc="none", mec="black", ms=7.5, mew=1, zorder=5)
     return True
 
 
@@ -123,8 +127,11 @@ def _key(figure: Figure) -> None:
             Line2D([], [], color=INK, lw=5, marker="o", mec="white", ms=6, label="moved mass"),
             Line2D([], [], color=INK, lw=1.4, marker="D", mec="white", ms=6, label="output TV"),
             Line2D([], [], color="black", ls="", marker="|", ms=11, mew=2, label="declared bound"),
+            Line2D(
+                [], [], color="black", ls="", marker="s", mfc="none", ms=7, label="output bound"
+            ),
         ],
         loc="outside upper right",
-        ncols=3,
+        ncols=4,
         handlelength=1.8,
     )

@@ -1,0 +1,185 @@
+"""The law of the committed code at a node, by enumerating every draw of its children: the one place
+where it is computed, for the exactness gate and for the metrics.
+
+The rule judges the children of every possible draw; nothing is sampled. Drawn children: all ordered
+tuples without replacement, with their probabilities. Deterministic ones: a single tuple. After the
+last rejection the loop samples in proportion to the residual, normalised or not.
+    out      = sum over draws w [sum_j prod_{i<j} (1 - a_i) a_j delta(x_j) + prod_j (1 - a_j) res]
+    declared = sum over draws w [1 - prod_j (1 - bound_j)]
+    limit    = sum_j sum over (x_1..x_{j-1}) w prod_{i<j} (1 - a_i) sum_x (q_j(x) a_j(x) - p_j(x))+
+`limit` is the output bound of METHODS2, lemma R: p_j is what the rule goes on with after the j - 1
+rejections, q_j the drafter's law without them (q_j = 1 at x_j for deterministic children). For one
+draft with the correction norm((p - q a)+) it is the output's TV itself, and no correction does
+better; over siblings it bounds the TV of every rule that corrects so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+from decoders.api import AcceptRule
+from decoders.verification import Verdicts, drop_sibling, test_children
+
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
+MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
+CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
+REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
+
+
+@dataclass(frozen=True)
+class NodeLaw:
+    """out [V] float64: the law of the committed code; tv: its distance to p; declared: what the
+    rule declares for it; limit: the output bound of lemma R; draws: tuples enumerated. NaN where
+    the rule or the drafter answered NaN: whoever compares must refuse it."""
+
+    out: Tensor
+    tv: float
+    declared: float
+    limit: float
+    draws: int
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What the rule makes of all draws of j children, [T_j, ...] float64."""
+
+    weight: Tensor  # [T] probability of the draw
+    accept: Tensor  # [T, j]; 0 past a child that is accepted for certain
+    bound: Tensor  # [T, j]
+    residual: Tensor  # [T, V], what the rule goes on with
+
+    @property
+    def alive(self) -> Tensor:
+        """[T]: probability that all j are rejected, given the draw."""
+        return (1 - self.accept).prod(-1)
+
+
+def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """All ordered draws without replacement of `count` codes from q [V] (fewer if its support is
+    smaller) -> codes [T, count], probabilities [T] float64. Draws that begin alike lie together."""
+    support = q.nonzero().flatten().tolist()
+    size = min(count, len(support))
+    codes = torch.tensor(list(permutations(support, size)), device=q.device).view(-1, size)
+    mass = q.double()[codes]  # [T, size]
+    taken = mass.cumsum(-1) - mass  # mass of the earlier siblings
+    return codes, (mass / (q.double().sum() - taken).clamp_min(1e-300)).prod(-1)
+
+
+def draw_count(support: int, count: int) -> int:
+    """Ordered draws of `count` codes out of `support`."""
+    return math.prod(support - i for i in range(min(count, support)))
+
+
+def node_law(
+    rule: AcceptRule,
+    p: Tensor,
+    q: Tensor | None,
+    children: Tensor | int,
+    judge: Judge | None = None,
+) -> NodeLaw:
+    """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
+    judge: what judges in place of the rule's tensor code (a kernel)."""
+    judge = judge or partial(test_children, rule)
+    if q is None:
+        if isinstance(children, int):
+            raise ValueError("deterministic children must be given as codes")
+        size = len(children)
+    else:
+        count = children if isinstance(children, int) else len(children)
+        size = min(count, int((q != 0).sum()))  # NaN counts as possible
+    one = torch.ones(1, dtype=torch.float64, device=p.device)
+    before = _Level(one, one[:, None][:, :0], one[:, None][:, :0], p.double()[None])  # no child yet
+    limit = torch.zeros((), dtype=torch.float64, device=p.device)
+    codes = torch.zeros(1, 0, dtype=torch.long, device=p.device)
+    for j in range(1, size + 1):
+        if q is None:
+            codes, weight = torch.as_tensor(children)[None, :j], before.weight[:1]
+        else:
+            codes, weight = ordered_draws(q, j)
+        level = _judged(judge, p, q, codes, weight)
+        limit = limit + _gained(before, level, codes)
+        before = level
+    out = torch.zeros_like(p, dtype=torch.float64)
+    first = torch.cat([torch.ones_like(before.weight)[:, None], (1 - before.accept).cumprod(-1)], 1)
+    hit = before.weight[:, None] * first[:, :-1] * before.accept  # [T, K]
+    out.index_add_(0, codes.flatten(), hit.flatten())
+    out += _last(before.weight * before.alive, before.residual)
+    declared = before.weight @ (1 - (1 - before.bound).prod(-1))
+    tv = 0.5 * (out - p.double()).abs().sum()
+    return NodeLaw(out, float(tv), float(declared), float(limit), len(codes))
+
+
+def _last(left: Tensor, residual: Tensor) -> Tensor:
+    """[V]: what the residuals [T, V] add, each reached with probability left [T]."""
+    total = residual.sum(-1, keepdim=True)
+    nothing = torch.zeros_like(residual)
+    nothing[:, -1] = 1.0  # what `decoders.noise.sample` returns where nothing is left
+    law = torch.where(total == 0, nothing, residual / total)
+    return torch.where(left[:, None] == 0, 0.0, left[:, None] * law).sum(0)
+
+
+def _judged(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Tensor) -> _Level:
+    """The draws [T, j] of a node, in chunks."""
+    parts = []
+    for some in codes.split(max(1, CHUNK_ENTRIES // len(p))):
+        rows = None if q is None else q.float().expand(1, len(some), -1)
+        valid = torch.ones_like(some, dtype=torch.bool)[None]
+        parts.append(judge(p.float().expand(1, len(some), -1), rows, some[None], valid))
+    accept, bound, residual = (
+        torch.cat([getattr(part, name)[0] for part in parts]).double()
+        for name in ("accept", "bound", "residual")
+    )
+    alive = torch.ones_like(weight)
+    for j in range(codes.shape[1]):  # past a certain acceptance a residual means nothing
+        accept[:, j] = torch.where(alive == 0, 0.0, accept[:, j])
+        nothing = (alive == 0) & ~torch.isfinite(bound[:, j])
+        bound[:, j] = torch.where(nothing, 0.0, bound[:, j])
+        alive = alive * (1 - accept[:, j])
+    return _Level(weight, accept, bound, residual)
+
+
+def _gained(before: _Level, level: _Level, codes: Tensor) -> Tensor:
+    """sum over the draws of j - 1 of w prod (1 - a) sum_x (q_j(x) a_j(x) - p_j(x))+."""
+    reached = before.weight * before.alive  # [T_{j-1}]
+    own = (reached > 0).nonzero().flatten()
+    each = len(codes) // len(reached)  # draws of j that begin like one of j - 1
+    given = level.weight.view(-1, each) / before.weight[:, None]  # [T_{j-1}, each], q_j(x)
+    hit = given * level.accept[:, -1].view(-1, each)
+    x = codes[:, -1].view(-1, each)
+    total = before.residual.sum(-1, keepdim=True)
+    p = torch.where(total == 0, 0.0, before.residual / total).gather(-1, x)  # [T_{j-1}, each]
+    gained = (hit - p).clamp_min(0.0).sum(-1)
+    if not bool(torch.isfinite(reached).all()):
+        return reached.sum()  # NaN stays NaN
+    return (reached[own] * gained[own]).sum()
+
+
+def along(rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor) -> tuple[float, float, float]:
+    """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn.
+
+    All draws of several siblings out of a large codebook are too many. So every sibling's own law
+    is enumerated, exactly, after the recorded ones before it, and what it adds is weighted with the
+    probability that those were rejected: tv = sum_j prod_{i<j} (1 - a_i) TV_j, `limit` likewise.
+    On average over draws this tv is no less than that of the node's law (the triangle inequality),
+    and the same for a single draft; `limit` is on average the node's.
+    """
+    tv, limit, kept, reached = 0.0, 0.0, 1.0, 1.0
+    for x in children:
+        own = node_law(rule, p, q, 1)
+        tv, limit = tv + reached * own.tv, limit + reached * own.limit
+        kept *= 1 - own.declared
+        test = rule.test(p[None], q[None], x[None])
+        reached *= 1 - float(test.accept)
+        if reached <= REACHED:
+            break
+        p, q = test.residual[0], drop_sibling(q[None], x[None])[0]
+        if not bool(q.any()):  # its support ends here
+            break
+    return tv, 1 - kept, limit

@@ -1,0 +1,141 @@
+"""A trained drafter of one's own gets a verdict: its class small with random weights, its real
+weights by whole images of the real model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.gate import check_decoder, sampled
+from bench.gate.real import group_pvalue, grouped, rank_places, real_check, uniform_pvalue
+from bench.gate.small import LAYERS, Real, build_small, small_model, small_spec
+from decoders.api import DecoderError, Sampling
+from decoders.compose import DecoderSpec, PartSpec
+from decoders.drafters.medusa import Medusa, MedusaLearner
+from decoders.models.small import random_model
+from tests.exact.specs import EXACT, SPECULATIVE, TREES, composed
+
+MODEL = random_model(vocab=40, grid=5, width=32)
+TAU_1 = Sampling(temperature=1.0, cfg=2.0)
+TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+
+
+def captions():
+    return ["one", "caption", "and another"]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A folder as training leaves it: five heads, which a small tree has no use for."""
+    learner = MedusaLearner(MODEL, heads=5)
+    for value in learner.net.parameters():
+        torch.nn.init.normal_(value, std=0.2)
+    learner.save(tmp_path / "drafter")
+    return str(tmp_path / "drafter")
+
+
+def medusa(folder, tree=TREES["chain"], loop=SPECULATIVE):
+    part = PartSpec("decoders.drafters.medusa.Medusa", {"checkpoint": folder})
+    return DecoderSpec("mine", loop, part, tree, EXACT)
+
+
+@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
+def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 2048)
+    found = check_decoder(medusa(trained), sampling, MODEL, captions)
+    assert found.verdict == "exact", found
+    assert "random weights in the enumerated models" in found.detail
+    assert "256 images of the real model follow its AR law" in found.detail
+    assert found.evidence["real model"]["images"] == 256
+
+
+def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trained):
+    deep = PartSpec("decoders.trees.chain.Chain", {"depth": 5})
+    model = small_model(12, 3, 0)
+    part = small_spec(medusa(trained, deep), model, Real()).drafter
+    assert part.kwargs == {"heads": 5}
+    made = build_small(medusa(trained, deep), TAU_1, model, Real())
+    untrained = Medusa(model, heads=5)
+    pairs = zip(made.drafter.net.parameters(), untrained.net.parameters(), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():
+    early = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 12})
+    spec = DecoderSpec("early", SPECULATIVE, early, TREES["chain"], EXACT)
+    assert small_spec(spec, MODEL, Real()).drafter.kwargs == {"layers": LAYERS - 1}
+    build_small(spec, TAU_1, small_model(12, 3, 0), Real())
+
+
+class Rigid:
+    """A drafter that reads its logits from a file, for one codebook and no other."""
+
+    def __init__(self, model, weights: str):
+        self.logits = torch.load(weights, weights_only=True)
+        if len(self.logits) != model.target.vocab_size:
+            raise RuntimeError("made for another codebook")
+
+    def begin(self, text, prefix_hidden, sampling, max_new, nodes):
+        return RigidSession(self.logits, text.batch)
+
+
+class RigidSession:
+    def __init__(self, logits, batch):
+        self.logits, self.calls = logits, 0
+        self.root_code = torch.zeros(batch, dtype=torch.long)
+
+    def advance(self, hidden, codes, count, start):
+        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
+        return self.logits.expand(len(codes), -1)
+
+    def expand(self, codes, nodes, parents, depth):
+        return self.logits.expand(*codes.shape, -1)
+
+
+def test_a_drafter_that_cannot_be_small_is_judged_on_the_real_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 2048)
+    weights = tmp_path / "weights.pt"
+    torch.save(torch.randn(40), weights)
+    part = PartSpec(f"{__name__}.Rigid", {"weights": str(weights)})
+    spec = DecoderSpec("rigid", SPECULATIVE, part, TREES["chain"], EXACT)
+    found = check_decoder(spec, TAU_1, MODEL, captions)
+    assert found.verdict == "exact", found
+    assert "another drafter" in found.detail and "images of the real model" in found.detail
+    with pytest.raises(DecoderError, match="default of None"):
+        check_decoder(spec, TAU_1, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "loop", "says"),
+    [
+        (TAU_1, "BonusAtParent", "do not follow its AR law"),
+        (TAU_1, "StaleCache", "do not follow its AR law"),
+        (TAU_0, "BonusAtParent", "below the argmax"),
+    ],
+)
+def test_images_of_the_real_model_show_an_error(sampling, loop, says):
+    model = small_model(24, 5, 3)  # its drafts are often accepted
+    spec = composed("small", loop=PartSpec(f"tests.exact.planted.{loop}"))
+    assert says in real_check(spec, sampling, model, captions()).fault
+    plain = replace(spec, loop=SPECULATIVE)
+    assert real_check(plain, sampling, model, captions()).fault == ""
+
+
+def test_the_two_tests_keep_still_on_the_truth_and_speak_up_on_an_error():
+    g = torch.Generator().manual_seed(0)
+    values, loud = [], []
+    for _ in range(40):
+        p = torch.randn(2000, 100, generator=g, dtype=torch.float64).softmax(-1)
+        sharper = (p**1.15) / (p**1.15).sum(-1, keepdim=True)
+        favoured = p.clone()
+        favoured[:, 7] *= 3
+        draws = [torch.multinomial(law, 1, generator=g)[:, 0] for law in (p, sharper, favoured)]
+        each = [(rank_places(p, c, g), [t[None] for t in grouped(p, c)]) for c in draws]
+        values.append([uniform_pvalue(each[0][0]), group_pvalue(*each[0][1])])
+        loud.append([uniform_pvalue(each[1][0]), group_pvalue(*each[2][1])])
+    assert torch.tensor(values).mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.17)
+    assert min(map(min, values)) > 1e-4
+    assert torch.tensor(loud).median(0).values.max() < 1e-3
+    assert uniform_pvalue(torch.tensor([0.5, torch.nan])) == 0
