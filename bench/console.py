@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 def say(text: str = "") -> None:
     """One line (or several) on the standard output, flushed."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    _put(sys.stdout, text)
 
 
 def complain(text: str) -> None:
     """One line on the standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    _put(sys.stderr, text)
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """What the stream's encoding has no character for is escaped."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

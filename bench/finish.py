@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ import pandas as pd
 
 from bench.config import StudyConfig
 from bench.console import progress, warnings_once
+from bench.errors import TimeLimitError
 from bench.fairness import judge, write_fairness
 from bench.outcome import Failure, attempt
-from bench.plugins import call
+from bench.plugins import call, require_returned
 from bench.quality import Scorer
 from bench.records import write_atomically
 from bench.roofline import roofline
@@ -64,6 +65,8 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
     if config.metric is None or not config.quality.images or not config.keep_images:
         return None
     made: Scorer = call(config.metric, device=config.backend.device)
+    fits = callable(getattr(made, "score", None))
+    require_returned(config.metric, made, fits, "a scorer (bench.quality.Scorer)")
     return made
 
 
@@ -72,7 +75,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     floors = roofline(result.path, result.model, result.cells, result.rows)
     fair = judge(result.rows, config.baselines, floors, config.fairness.factor)
     write_fairness(result.path, fair)
-    found = verdicts(result.model, result.cells) if config.gate else []
+    found = verdicts(result.model, result.cells, late(result.rows)) if config.gate else []
     if found:
         table = pd.DataFrame([v.cells() for v in found], columns=list(VERDICT_COLUMNS))
         text = table.to_csv(index=False).encode()
@@ -84,8 +87,16 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         return summarise(result.path, result.rows, result.cells, scorer=used, exactness=exactness)
 
 
-def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
-    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error."""
+def late(rows: pd.DataFrame) -> set[str]:
+    """Decoders with an image that ran into the time limit: the gate could wait for them for ever."""
+    return set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
+
+
+def verdicts(
+    model: ImageModel, cells: Sequence[Cell], skipped: Collection[str] = ()
+) -> list[Verdict]:
+    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error, and
+    so is one of `skipped`, which ran into the time limit."""
     from bench.gate import check_decoder
 
     out = []
@@ -94,6 +105,8 @@ def verdicts(model: ImageModel, cells: Sequence[Cell]) -> list[Verdict]:
             bar.set_postfix_str(cell.entry.name)
             if _replayed(cell):
                 out.append(_replay(cell))
+            elif cell.entry.name in skipped:
+                out.append(_verdict(cell, Failure("an image of it ran into time_limit")))
             else:
                 found = attempt(partial(check_decoder, cell.entry.spec, cell.sampling, model))
                 out.append(_verdict(cell, found))
