@@ -88,7 +88,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
 
 def late(rows: pd.DataFrame) -> set[str]:
-    """Decoders with an image that ran into the time limit: the gate could wait for them for ever."""
+    """Decoders with an image that ran into the time limit: the gate could wait for ever."""
     return set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
 
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 from bench import records
 from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
+from bench.links import refuse_links
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
@@ -120,6 +121,7 @@ def open_folder(
     study = path / "study.json"
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file; choose another run_dir=")
+    refuse_links(path)
     begun = any(path.glob("rows/*/*.parquet"))
     if study.exists() and begun:
         _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)

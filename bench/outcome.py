@@ -83,7 +83,7 @@ def blamed(error: str, spec: DecoderSpec) -> str:
     raised inside a loop may be a drafter's doing."""
     parts = (spec.loop, spec.drafter, spec.tree, spec.acceptance)
     own = [p.target for p in parts if p is not None and not p.target.startswith("decoders.")]
-    named = any(re.split("[.:]", target)[-1] in error for target in own)
+    named = any(name in error for target in own for name in re.split("[.:]", target)[-2:])
     return error if named or not own else f"{error} (with {', '.join(own)})"
 
 
@@ -105,14 +105,15 @@ def decode(
     limit: seconds that an image may take; the images of a batch share theirs. Raises DecoderError
     where the decoder's answer is not what the contract says, TimeLimitError.
     """
-    most = None if limit is None else limit * len(prompts)
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     meter.reset()
     with no_collection():
         with clock.time("text"):
             text = model.text.encode(prompts)
         with clock.time("total"):
-            generation = within(most, lambda: decoder.generate(text, noise, pairs=pairs))
+            generation = within(
+                limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs)
+            )
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):

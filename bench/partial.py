@@ -20,6 +20,7 @@ from bench.config import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
 from bench.folder import RunFolder, read_identity, require_configuration, require_schema
+from bench.records import write_atomically
 from bench.study import Cell
 from decoders.api import Sampling
 
@@ -81,9 +82,9 @@ def told(config: StudyConfig, words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def gather(config: StudyConfig) -> Partial | None:
-    """Merges and summarises the rows of an unfinished run; None, and nothing written, for a
-    finished one and where there are no rows.
+def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None:
+    """Merges and summarises the rows of an unfinished run, in its folder or `elsewhere`; None, and
+    nothing written, for a finished one and where there are no rows.
 
     Raises FolderError where the rows are of another schema version or configuration.
     """
@@ -95,12 +96,13 @@ def gather(config: StudyConfig) -> Partial | None:
     identity = read_identity(folder)
     require_schema(folder, identity)
     require_configuration(folder, identity, config.hash, config.measured())
-    rows = _merged(folder, found)
+    place = (elsewhere or folder) / FOLDER
+    rows = _merged(folder, found, place)
     cells = cells_of(config, rows)
-    place = folder / FOLDER
     table = summarise(place, rows, cells, scorer=None, exactness={})
     table["status"] = table["status"].replace("ok", FOLDER)
-    table.to_csv(place / "summary.csv", index=False)
+    text = table.to_csv(index=False).encode()
+    write_atomically(place / "summary.csv", lambda file: file.write(text))
     waiting = [e.name for e in config.decoders if e.name not in {c.entry.name for c in cells}]
     title = f"{FOLDER}: {found}" + (f"; none yet of {', '.join(waiting)}" if waiting else "")
     return Partial(place, title)
@@ -111,11 +113,11 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def _merged(folder: Path, found: Progress) -> pd.DataFrame:
-    """records.parquet of the rows so far. A damaged row is left out, with a warning."""
+def _merged(folder: Path, found: Progress, place: Path) -> pd.DataFrame:
+    """records.parquet of the rows so far, in `place`. A damaged row is left out, with a warning."""
     whole = RunFolder(folder)
     whole.load(dict.fromkeys(found.rows), retry_failed=False)
-    merged: pd.DataFrame = RunFolder(folder / FOLDER, whole.tables).merge().to_pandas()
+    merged: pd.DataFrame = RunFolder(place, whole.tables).merge().to_pandas()
     return merged
 
 

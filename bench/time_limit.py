@@ -27,7 +27,7 @@ class _Late(BaseException):
 
 @dataclass
 class _Timer:
-    """Rings after so many seconds, and again until it is stopped. A timer that ran before it goes on
+    """Rings after so many seconds, and again until it is stopped. A timer that ran before goes on
     afterwards."""
 
     began: float = 0.0
@@ -64,10 +64,12 @@ def require_main_thread(limit: float | None) -> None:
         )
 
 
-def within(seconds: float | None, work: Callable[[], T]) -> T:
-    """`work()`, or TimeLimitError when it has taken `seconds`; None: no limit."""
-    if seconds is None:
+def within(limit: float | None, images: int, work: Callable[[], T]) -> T:
+    """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds an image;
+    None: no limit."""
+    if limit is None:
         return work()
+    seconds = limit * images
     timer = _Timer()
     try:
         try:
@@ -77,7 +79,8 @@ def within(seconds: float | None, work: Callable[[], T]) -> T:
             timer.stop()
     except _Late as late:
         timer.stop()  # the signal may have come before the first stop
-        where = place(late)
+        where, many = place(late), f", {images} images" if images > 1 else ""
         raise TimeLimitError(
-            f"no image after {seconds:g} s" + (f", stopped at {where}" if where else "")
+            f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
+            + (f" at {where}" if where else "")
         ) from late

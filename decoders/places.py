@@ -1,7 +1,7 @@
 """Where in a plug-in's own file an error was raised.
 
 Why: `TypeError: unsupported operand` from deep inside a loop tells the author of a drafter nothing.
-The last line of a file that is neither Python's, nor an installed package's, nor the project's does.
+The last line of a file that is neither Python's, nor installed, nor the project's does.
 """
 
 from __future__ import annotations
