@@ -45,31 +45,37 @@ def cmd_run(words: Sequence[str]) -> int:
 
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there; of an unfinished run too, which the
-    title then says. Words of another study than the folder's are refused."""
+    title then says. Words of another study than the folder's are refused. out=DIR: there, and
+    nothing is written into the run's folder."""
     from bench.compose import compose_study
     from bench.fairness import judge_folder
     from bench.folder import require_own
-    from bench.partial import gather
+    from bench.partial import clear, gather
     from bench.report.load import load_run
+    from bench.report.place import check_place, split_out
 
+    words, out = split_out(words)
     config = compose_study(words)
-    folder = Path(config.run_dir)
+    folder, factor = Path(config.run_dir), config.fairness.factor
     require_own(folder, config)
-    part = gather(config)
+    check_place(folder, out)
+    part = gather(config, out)
     # Refuses what cannot be reported before anything is written there.
     run = load_run(folder if part is None else part.folder)
-    found = judge_folder(run.folder, run.records, config.baselines, config.fairness.factor)
+    found = judge_folder(run.folder, run.records, config.baselines, factor, keep=out is None)
+    if out is not None:
+        clear(out)
     run = replace(run, folder=folder, fairness={f.decoder: f for f in found})
     if part is not None:
         run = replace(run, study=f"{run.study} ({part.title})")
-    _report(run)
+    _report(run, out)
     return 0
 
 
-def _report(run: Run) -> None:
+def _report(run: Run, folder: Path | None = None) -> None:
     from bench.report.build import write_report
 
-    paths = write_report(run)
+    paths = write_report(run, folder)
     say(paths.terminal)
     say(f"report: {paths.page}")
 

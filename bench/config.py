@@ -209,8 +209,14 @@ class StudyConfig:
     report: bool = True
     keep_images: bool = True
     retry_failed: bool = False
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
+        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
+            raise ConfigError(
+                "time_limit must be a number of seconds above 0, or null for none, found "
+                f"{self.time_limit}"
+            )
         if not self.decoders:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         names = [entry.name for entry in self.decoders]
@@ -244,7 +250,15 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in ("run_dir", "retry_failed", "report", "gate", "metric", "fairness"):
+        for key in (
+            "run_dir",
+            "retry_failed",
+            "time_limit",
+            "report",
+            "gate",
+            "metric",
+            "fairness",
+        ):
             del plain[key]
         for entry in plain["decoders"]:
             del entry["expect"]

@@ -32,8 +32,10 @@ def complain(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
+    """What the stream's encoding has no character for is escaped."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        stream.write(text + "\n")
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
         # What is left in the buffer goes nowhere; else Python would complain as it ends.

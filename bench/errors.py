@@ -30,6 +30,10 @@ class DiskFullError(BenchError):
     """No space left. Everything recorded so far is intact; a rerun resumes."""
 
 
+class TimeLimitError(BenchError):
+    """An image that took longer than `time_limit` allows."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was interrupted: says how far it came and how to go on. No BenchError, as nothing that
     handles errors may take it for one."""
@@ -46,3 +50,23 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     close = nearest(name, names)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+
+
+def printable(text: str) -> str:
+    """The text with lone surrogates escaped (`\\udcff`): no file, page or terminal can hold one."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def described(error: BaseException) -> str:
+    """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
+    of the project's own types) needs no place."""
+    from decoders.api import DecoderError
+    from decoders.places import place
+
+    try:
+        message = str(error)
+    except Exception as failed:  # a plug-in's error may not even be printable
+        message = f"(its message cannot be shown: {type(failed).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    where = "" if isinstance(error, BenchError | DecoderError) else place(error)
+    return printable(f"{text}, at {where}" if where else text)

@@ -55,13 +55,15 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
 
 
 def judge_folder(
-    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float
+    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float, *, keep: bool = True
 ) -> list[Fairness]:
-    """Judges a finished run of these rows again, under another limit say; writes fairness.csv."""
+    """Judges a finished run of these rows again, under another limit say; writes fairness.csv where
+    `keep` is set."""
     path = folder / ROOFLINE
     floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
     found = judge(rows, baselines, floors, limit)
-    write_fairness(folder, found)
+    if keep:
+        write_fairness(folder, found)
     return found
 
 

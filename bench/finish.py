@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,10 +12,11 @@ import pandas as pd
 
 from bench.config import StudyConfig
 from bench.console import progress, warnings_once
+from bench.errors import TimeLimitError
 from bench.fairness import judge, write_fairness
 from bench.kept import Kept, code_digest
 from bench.outcome import Failure, attempt
-from bench.plugins import call
+from bench.plugins import call, require_returned
 from bench.quality import Scorer
 from bench.records import write_atomically
 from bench.roofline import roofline
@@ -65,6 +66,8 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
     if config.metric is None or not config.quality.images or not config.keep_images:
         return None
     made: Scorer = call(config.metric, device=config.backend.device)
+    fits = callable(getattr(made, "score", None))
+    require_returned(config.metric, made, fits, "a scorer (bench.quality.Scorer)")
     return made
 
 
@@ -90,7 +93,9 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     earlier time, on the very same code."""
     code = {str(name): code_digest(own) for name, own in result.rows.groupby("decoder")}
     captions = list(dict.fromkeys(result.rows.sort_values("prompt_index").prompt))
-    fresh = verdicts(result.model, result.cells, lambda: captions) if config.gate else []
+    fresh: list[Verdict] = []
+    if config.gate:
+        fresh = verdicts(result.model, result.cells, lambda: captions, late(result.rows))
     for verdict in fresh:
         words = (verdict.text, *verdict.cells())
         kept.note_verdict(verdict.decoder, code[verdict.decoder], words)
@@ -107,11 +112,20 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     return {name: words[0] for name, words in known.items()}
 
 
+def late(rows: pd.DataFrame) -> set[str]:
+    """Decoders with an image that ran into the time limit: the gate could wait for ever."""
+    return set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
+
+
 def verdicts(
-    model: ImageModel, cells: Sequence[Cell], captions: Callable[[], Sequence[str]]
+    model: ImageModel,
+    cells: Sequence[Cell],
+    captions: Callable[[], Sequence[str]],
+    skipped: Collection[str] = (),
 ) -> list[Verdict]:
-    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error.
-    captions: prompts of the model, for drafters that are judged on images of it."""
+    """The gate's verdict on every cell; one it cannot judge is "not checked", with the error, and
+    so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
+    drafters that are judged on images of it."""
     from bench.gate import check_decoder
 
     out = []
@@ -120,6 +134,8 @@ def verdicts(
             bar.set_postfix_str(cell.entry.name)
             if _replayed(cell):
                 out.append(_replay(cell))
+            elif cell.entry.name in skipped:
+                out.append(_verdict(cell, Failure("an image of it ran into time_limit")))
             else:
                 spec = cell.entry.spec
                 found = attempt(partial(check_decoder, spec, cell.sampling, model, captions))

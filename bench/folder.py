@@ -36,6 +36,7 @@ from bench.captions import write_captions
 from bench.config import StudyConfig
 from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
+from bench.links import refuse_links
 from bench.row_identity import Changed, changed
 
 log = logging.getLogger(__name__)
@@ -195,6 +196,7 @@ def open_folder(
     study = path / "study.json"
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file; choose another run_dir=")
+    refuse_links(path)
     begun = any(path.glob("rows/*/*.parquet"))
     if study.exists() and begun:
         _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)

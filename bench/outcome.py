@@ -6,6 +6,7 @@ NaN image must become a failed row that says so, not a figure in a table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,11 +14,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from bench.errors import TimeLimitError, described
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
 from bench.study import Cell
-from decoders.api import Decoder, DecoderError, Generation, ImageModel, NumericalError
-from decoders.compose import build_decoder
+from bench.time_limit import within
+from decoders.api import CodeKind, Decoder, DecoderError, Generation, ImageModel, NumericalError
+from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
 
 T = TypeVar("T")
@@ -41,35 +44,47 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a decoder raised, as `Type: message`."""
+    """What a decoder raised, as `Type: message`. late: it ran into the time limit."""
 
     error: str
+    late: bool = False
 
 
 def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
     """`work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise anything, and house rule 10 wants a record of it while the other decoders go on.
-    Interrupts pass.
+    raise anything (`sys.exit` too), and house rule 10 wants a record of it while the other decoders
+    go on. Interrupts pass.
     """
     try:
         return work()
     except passing:
         raise
-    except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:
+        return Failure(described(error), isinstance(error, TimeLimitError))
 
 
 def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
-    """A cell's decoder, or what building it raised. DecoderError (a setting that cannot be) passes,
-    with the decoder's name."""
+    """A cell's decoder, or what building it raised: a plug-in's file that cannot be imported too.
+    Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
     try:
         return attempt(
             lambda: build_decoder(model, cell.entry.spec, cell.sampling), (DecoderError,)
         )
+    except BrokenModule as error:
+        return Failure(described(error))
     except DecoderError as error:
         raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
+
+
+def blamed(error: str, spec: DecoderSpec) -> str:
+    """An error with the parts that are not the project's own, where it names none of them: what is
+    raised inside a loop may be a drafter's doing."""
+    parts = (spec.loop, spec.drafter, spec.tree, spec.acceptance)
+    own = [p.target for p in parts if p is not None and not p.target.startswith("decoders.")]
+    named = any(name in error for target in own for name in re.split("[.:]", target)[-2:])
+    return error if named or not own else f"{error} (with {', '.join(own)})"
 
 
 @torch.inference_mode()
@@ -82,11 +97,13 @@ def decode(
     clock: Clock,
     meter: MemoryMeter,
     pairs: int = 0,
+    limit: float | None = None,
 ) -> Outcome:
     """Decodes one image a prompt. The noise tables are made before the clock starts: they stand for
     the random numbers of a (seed, prompt) and are the same for every decoder.
 
-    Raises DecoderError where the decoder's answer is not what the contract says.
+    limit: seconds that an image may take; the images of a batch share theirs. Raises DecoderError
+    where the decoder's answer is not what the contract says, TimeLimitError.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     meter.reset()
@@ -94,7 +111,9 @@ def decode(
         with clock.time("text"):
             text = model.text.encode(prompts)
         with clock.time("total"):
-            generation = decoder.generate(text, noise, pairs=pairs)
+            generation = within(
+                limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs)
+            )
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
@@ -114,23 +133,37 @@ def _quantised(pixels: Tensor) -> Tensor:
 
 
 def check(generation: Generation, batch: int, model: ImageModel) -> None:
-    """Raises DecoderError unless codes and trace have the contract's shapes and ranges."""
+    """Raises DecoderError unless codes and trace have the contract's shapes, kinds and ranges."""
+    if not isinstance(generation, Generation):
+        raise DecoderError(
+            f"`generate` must return a Generation, found {type(generation).__name__}"
+        )
     length, vocab = model.target.length, model.target.vocab_size
     codes, trace = generation.codes, generation.trace
-    if tuple(codes.shape) != (batch, length):
-        raise DecoderError(f"codes must be [{batch}, {length}], found {list(codes.shape)}")
-    low, high = int(codes.min()), int(codes.max())
-    if low < 0 or high >= vocab:
-        raise DecoderError(f"codes must lie in 0..{vocab - 1}, found {low}..{high}")
+    _require("codes", codes, (batch, length), vocab - 1)
+    most = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
     for name in ("kind", "step", "depth", "moved", "bound"):
-        shape = tuple(getattr(trace, name).shape)
-        if shape != (batch, length):
-            raise DecoderError(f"trace.{name} must be [{batch}, {length}], found {list(shape)}")
+        _require(f"trace.{name}", getattr(trace, name), (batch, length), most.get(name))
     for name in ("target_calls", "drafter_calls"):
-        shape = tuple(getattr(trace, name).shape)
-        if shape != (batch,):
-            raise DecoderError(f"trace.{name} must be [{batch}], found {list(shape)}")
+        _require(f"trace.{name}", getattr(trace, name), (batch,), 2**31 - 1)
     if trace.accepted.dim() != 2 or trace.accepted.shape[0] != batch:
         raise DecoderError(
             f"trace.accepted must be [{batch}, S], found {list(trace.accepted.shape)}"
         )
+
+
+def _require(name: str, found: Tensor, shape: tuple[int, ...], most: int | None) -> None:
+    """Raises DecoderError unless `found` has the shape and holds whole numbers in 0..most; where
+    `most` is None, floating numbers without NaN."""
+    if tuple(found.shape) != shape:
+        raise DecoderError(f"{name} must be {list(shape)}, found {list(found.shape)}")
+    if found.is_floating_point() != (most is None):
+        kind = "floating numbers" if most is None else "whole numbers"
+        raise DecoderError(f"{name} must hold {kind}, found {found.dtype}")
+    if most is None:
+        if bool(found.isnan().any()):
+            raise NumericalError(f"{name} holds NaN")
+        return
+    low, high = int(found.min()), int(found.max())
+    if low < 0 or high > most:
+        raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")

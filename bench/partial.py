@@ -21,6 +21,7 @@ from bench.config import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
 from bench.folder import RunFolder, read_identity, require_own
+from bench.records import write_atomically
 from bench.row_identity import expected_of
 from bench.study import Cell
 from decoders.api import Sampling
@@ -83,9 +84,9 @@ def told(config: StudyConfig, words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def gather(config: StudyConfig) -> Partial | None:
-    """Merges and summarises the rows of an unfinished run; None, and nothing written, for a
-    finished one and where there are no rows.
+def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None:
+    """Merges and summarises the rows of an unfinished run, in its folder or `elsewhere`; None, and
+    nothing written, for a finished one and where there are no rows.
 
     Raises FolderError where the rows are of another schema version or configuration.
     """
@@ -94,13 +95,15 @@ def gather(config: StudyConfig) -> Partial | None:
     folder, found = Path(config.run_dir), progress_of(config)
     if not found.rows or (folder / "summary.csv").exists():
         return None
-    rows = _merged(folder, found, require_own(folder, config))
+    identity = require_own(folder, config)
+    place = (elsewhere or folder) / FOLDER
+    rows = _merged(folder, found, identity, place)
     found = replace(found, rows=found.rows[: len(rows)])
     cells = cells_of(config, rows)
-    place = folder / FOLDER
     table = summarise(place, rows, cells, scorer=None, exactness={})
     table["status"] = table["status"].replace("ok", FOLDER)
-    table.to_csv(place / "summary.csv", index=False)
+    text = table.to_csv(index=False).encode()
+    write_atomically(place / "summary.csv", lambda file: file.write(text))
     waiting = [e.name for e in config.decoders if e.name not in {c.entry.name for c in cells}]
     title = f"{FOLDER}: {found}" + (f"; none yet of {', '.join(waiting)}" if waiting else "")
     return Partial(place, title)
@@ -111,13 +114,15 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def _merged(folder: Path, found: Progress, identity: Mapping[str, Any]) -> pd.DataFrame:
-    """records.parquet of the rows so far. A damaged row, one of another place and one of another
-    machine are left out, with a warning."""
+def _merged(
+    folder: Path, found: Progress, identity: Mapping[str, Any], place: Path
+) -> pd.DataFrame:
+    """records.parquet of the rows so far, in `place`. A damaged row, one of another place and one
+    of another machine are left out, with a warning."""
     whole = RunFolder(folder)
     known = identity["config_hash"], identity["machine"]
     whole.load({key: expected_of(*key, *known) for key in found.rows})
-    merged: pd.DataFrame = RunFolder(folder / FOLDER, whole.tables).merge().to_pandas()
+    merged: pd.DataFrame = RunFolder(place, whole.tables).merge().to_pandas()
     return merged
 
 

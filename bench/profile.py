@@ -67,7 +67,8 @@ def record(
     from bench.measure.device import prepare, provenance
     from bench.plugins import call
     from bench.profile_run import profile_cell
-    from bench.runner import check_prompts, frozen_heap, load_model
+    from bench.prompts.readable import check_prompts
+    from bench.runner import frozen_heap, load_model
     from bench.study import cells
 
     device = prepare(config.backend)

@@ -15,7 +15,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +28,21 @@ from PIL import Image
 from bench import study
 from bench.config import BackendConfig, StudyConfig
 from bench.console import progress
-from bench.errors import ConfigError
+from bench.errors import ConfigError, TimeLimitError, printable
 from bench.folder import RunFolder, check_space, open_folder
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.memory import meter_of
 from bench.measure.moments import moments_of, watch_of
-from bench.outcome import Failure, Outcome, attempt, build_cell, decode
-from bench.plugins import call
+from bench.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
+from bench.plugins import call, call_prompts, require_returned
 from bench.prompts import Prompt, PromptSet
+from bench.prompts.readable import check_prompts
+from bench.records import write_atomically
 from bench.row_identity import Weights, code_of
 from bench.rows import Context, measured
 from bench.study import Batch, Cell
+from bench.time_limit import require_main_thread
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.backends.execution import execution
@@ -48,7 +51,7 @@ from decoders.kernels.selected import Kernels
 from decoders.models import native
 
 log = logging.getLogger(__name__)
-ENCODE = 64  # prompts read at once when they are checked
+LATE = 2  # images that ran into the time limit until a decoder is not tried any more
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,8 @@ def run_study(config: StudyConfig) -> RunResult:
     """
     device = prepare(config.backend)
     made = provenance(device)
-    prompts: list[Prompt] = call(
-        config.prompts, count=max(config.latency.prompts, config.quality.images)
-    )
+    require_main_thread(config.time_limit)
+    prompts = call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
     path = Path(config.run_dir)
     with open_folder(path, config.measured(), config.hash, made.machine()) as folder:
         model = load_model(config, device, prompts)
@@ -93,7 +95,8 @@ def run_study(config: StudyConfig) -> RunResult:
         folder.tables = {key: folder.tables[key] for key in keys}
         kernels = getattr(model.target, "kernels", None)
         if kernels is not None:
-            (path / "attention.json").write_text(json.dumps(kernels.record(), indent=1) + "\n")
+            text = (json.dumps(kernels.record(), indent=1) + "\n").encode()
+            write_atomically(path / "attention.json", lambda file: file.write(text))
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
@@ -103,6 +106,7 @@ def load_model(
     """The image model of a study on its device. Features that the prompts bring along (a feature
     cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
+    require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     how = execution(config.backend.execution)
     model = dataclasses.replace(loaded, name=config.model.name, execution=how)
     set_attention(model, config.backend)
@@ -159,32 +163,6 @@ def with_text_hashes(model: ImageModel) -> ImageModel:
     return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
 
 
-def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
-    """Reads every prompt once, so that one the model cannot read stops the run before it starts.
-    The DecoderError names the prompt."""
-    for start in range(0, len(prompts), ENCODE):
-        part = prompts[start : start + ENCODE]
-        try:
-            _reader(model)([p.text for p in part])
-        except DecoderError as error:
-            bad = next((p for p in part if _unreadable(model, p)), part[0])
-            raise DecoderError(f"the model cannot read prompt {bad.id}: {error}") from error
-
-
-def _reader(model: ImageModel) -> Callable[[list[str]], object]:
-    """What raises on prompts that cannot be read: the encoder's own check, where encoding is dear
-    enough for it to have one."""
-    return getattr(model.text, "check", model.text.encode)
-
-
-def _unreadable(model: ImageModel, prompt: Prompt) -> bool:
-    try:
-        _reader(model)([prompt.text])
-    except DecoderError:
-        return True
-    return False
-
-
 @contextmanager
 def frozen_heap() -> Iterator[None]:
     """Moves all objects out of the garbage collector's sight: collecting before each timed region
@@ -222,6 +200,7 @@ class Run:
         self.decoders = {cell.key: self._build(cell) for cell in every}
         self.warm: set[str] = set()  # cells that were warmed up until stable
         own = self._labels(every), codes, weights.by_cell()
+        self.late: Counter[str] = Counter()  # of each cell: calls that ran into the time limit
         self.context = Context(config, made, prompts, *own)
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
@@ -255,7 +234,13 @@ class Run:
 
     def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
         built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
-        return {cell.key: study.labels(cell.entry, built[cell.key]) for cell in every}
+        return {cell.key: self._label(cell, built[cell.key]) for cell in every}
+
+    def _label(self, cell: Cell, built: Decoder | None) -> dict[str, str]:
+        """In the built parts' own words, where those can be had."""
+        own = attempt(lambda: study.labels(cell.entry, built))
+        found = study.labels(cell.entry, None) if isinstance(own, Failure) else own
+        return {name: printable(text) for name, text in found.items()}
 
     def all(self, parts: Sequence[Sequence[Batch]]) -> None:
         """Runs the batches that are not recorded yet, in order."""
@@ -317,7 +302,7 @@ class Run:
         for batch in first.values():
             decoder = self.decoders[batch.cell.key]
             bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
-            if isinstance(decoder, Failure):
+            if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
                 continue
 
             def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
@@ -329,7 +314,9 @@ class Run:
                     image, most, limits.warmup_tolerance
                 )
             )
-            if not isinstance(times, Failure):
+            if isinstance(times, Failure):
+                self.late[batch.cell.key] += times.late
+            else:
                 self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
@@ -338,8 +325,10 @@ class Run:
         started = now()
         rows = attempt(lambda: self._measure(batch))
         if isinstance(rows, Failure):
-            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, rows.error)
-            blank = [self.context.failed(batch, i, rows.error, started) for i in batch.indices]
+            self.late[batch.cell.key] += rows.late
+            error = blamed(rows.error, batch.cell.entry.spec)
+            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
+            blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
             result: list[tuple[dict[str, Any], Image.Image | None]] = [(r, None) for r in blank]
         else:
             result = rows
@@ -358,6 +347,11 @@ class Run:
         decoder = self.decoders[batch.cell.key]
         if isinstance(decoder, Failure):
             raise DecoderError(f"it could not be built: {decoder.error}")
+        if self.late[batch.cell.key] >= LATE:
+            raise TimeLimitError(
+                f"not tried: {LATE} calls ran into time_limit={self.config.time_limit:g} s before; "
+                "set a longer one and retry_failed=true to try again"
+            )
         outcome = self._decode(batch, decoder)
         latency = batch.protocol == "latency"
         rule = getattr(decoder, "rule", None)
@@ -388,6 +382,7 @@ class Run:
             clock=self.clock,
             meter=self.meter,
             pairs=self._pairs(batch),
+            limit=self.config.time_limit,
         )
 
     def _pairs(self, batch: Batch) -> int:

@@ -76,7 +76,8 @@ def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
     starts; what a decoder raises is its cell's error."""
     from bench.measure.device import prepare, provenance
     from bench.plugins import call
-    from bench.runner import check_prompts, frozen_heap, load_model
+    from bench.prompts.readable import check_prompts
+    from bench.runner import frozen_heap, load_model
     from bench.scaling_cells import Meter, cells_of, rows_of
     from bench.scaling_write import Scaling
 

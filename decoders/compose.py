@@ -8,13 +8,17 @@ import importlib
 import inspect
 import pkgutil
 import sys
-import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from decoders.api import Decoder, DecoderError, ImageModel, Sampling
+from decoders.places import installed_folders, place
+
+
+class BrokenModule(DecoderError):
+    """A module that is there and cannot be imported: it, or what it needs, raises."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class DecoderSpec:
 
 
 def resolve(path: str) -> Any:
-    """Imports what a dotted path names; DecoderError with the nearest names if it is not there."""
+    """Imports what a dotted path names. Raises DecoderError with the nearest names where it is not
+    there, BrokenModule where importing it fails."""
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     if not module_name or not attribute:
         raise DecoderError(
@@ -61,7 +66,7 @@ def _import(name: str, path: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if not f"{name}.".startswith(f"{missing}."):  # it exists, something that it needs does not
-            raise
+            raise _broken(name, path, error) from error
         package, _, leaf = missing.rpartition(".")
         inside = importlib.import_module(package) if package else None
         folders = _own_folders() if inside is None else list(getattr(inside, "__path__", []))
@@ -73,12 +78,24 @@ def _import(name: str, path: str) -> ModuleType:
                 "before the command"
             )
         raise DecoderError(f"cannot import {missing!r} (for {path!r}){near}; {where}") from error
+    except (Exception, SystemExit) as error:  # a plug-in's file may raise anything
+        raise _broken(name, path, error) from error
+
+
+def _broken(name: str, path: str, error: BaseException) -> BrokenModule:
+    """What importing a module raised, with the line of a file of one's own."""
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    where = place(error)
+    return BrokenModule(
+        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {said}"
+        + (f", at {where}" if where else "")
+        + "; mend the file or install what it needs"
+    )
 
 
 def _own_folders() -> list[str]:
     """Where a module is looked for, without the folders of Python and of installed packages."""
-    paths = sysconfig.get_paths()
-    installed = [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed = installed_folders()
     folders = [Path(entry or ".").absolute() for entry in sys.path]
     return [
         str(folder)
@@ -95,6 +112,8 @@ def _nearest(name: str, known: list[str]) -> str:
 def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
     """cls(model, **extra, **kwargs), with a clear error on a keyword the class does not take."""
     cls = resolve(part.target)
+    if not callable(cls):
+        raise DecoderError(f"{part.target} must be a class, found {type(cls).__name__}: {cls!r}")
     parameters = inspect.signature(cls).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     unknown = [k for k in part.kwargs if k not in parameters]

@@ -132,6 +132,8 @@ class Speculative:
             if blind == 0 and (blind := self._look(run)) == 0:
                 break
         require_finite(run.record, "speculative decoding")
+        if bool(run.record.bad_draft):
+            raise DraftError("expected finite logits, found NaN or infinity")
         trace = run.record.finish(
             run.watch.seconds(),
             run.target_calls,
@@ -226,20 +228,31 @@ class Speculative:
         self._grown(session, told, noise, told.count)
         return session.calls - before
 
-    def _grown(self, session: DraftSession, told: Told, noise: Noise, length: Tensor) -> Draft:
+    def _grown(
+        self,
+        session: DraftSession,
+        told: Told,
+        noise: Noise,
+        length: Tensor,
+        record: Recorder | None = None,
+    ) -> Draft:
         """The session reads what was committed, and a tree grows under the root; length [B], the
         place of the root's child. What it answers is checked every time, as a drafter may be right
-        for one image and wrong for a batch; no values are read. Raises DraftError."""
+        for one image and wrong for a batch; no values are read, `record` remembers whether they
+        were finite. Raises DraftError."""
         logits = session.advance(told.hidden, told.codes, told.count, told.start)  # [B, V]
+        require_root(session, length)
         require_logits(session, logits, len(length), self.model.target.vocab_size)
-        require_root(session, len(length))
-        return self.tree.grow(session, logits, self.sampling, noise, length)
+        draft = self.tree.grow(session, logits, self.sampling, noise, length)
+        if record is not None:
+            record.check_draft(logits, draft.q)
+        return draft
 
     def _draft(self, run: Run) -> tuple[Draft, Tensor | None]:
         """The drafter reads what was committed and grows a tree under the root; with the tree comes
         its mask (made here, so that a compiled forward reads it instead of making it in every
         layer; the CPU kernel makes its own)."""
-        draft = self._grown(run.session, run.told, run.noise, run.length)
+        draft = self._grown(run.session, run.told, run.noise, run.length, run.record)
         if run.native is not None:
             return draft, None
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot

@@ -59,7 +59,8 @@ def compare(config: StudyConfig, settings: PeersSettings) -> Comparison:
     from bench.peers.result import rows_of
     from bench.peers.write import Comparison
     from bench.plugins import call
-    from bench.runner import check_prompts, frozen_heap, load_model
+    from bench.prompts.readable import check_prompts
+    from bench.runner import frozen_heap, load_model
 
     baseline = baseline_of(config)
     device = prepare(config.backend)

@@ -4,6 +4,8 @@
 <run>/report/table.{txt,md,tex,csv}
 <run>/report/plots/*.svg, *.png
 <run>/report/contact_sheet.png, code_maps.png     where images were kept
+
+With `report out=DIR` they lie in DIR, and nothing is written into the run.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ def build_report(run_dir: Path) -> ReportPaths:
     return write_report(load_run(run_dir))
 
 
-def write_report(run: Run) -> ReportPaths:
-    """The report of a run that was read, beside its files."""
-    folder = run.folder / "report"
+def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
+    """The report of a run that was read, in `folder` (None: in report/ of the run)."""
+    folder = folder or run.folder / "report"
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     terminal = tables.terminal(run)
     texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}

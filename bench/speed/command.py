@@ -151,7 +151,8 @@ def _loaded(told: TuneStudy) -> tuple[Search, list[str]]:
     """The search on its model, and the prompts to record on: those after the measured ones."""
     from bench.measure.device import prepare
     from bench.plugins import call
-    from bench.runner import check_prompts, load_model
+    from bench.prompts.readable import check_prompts
+    from bench.runner import load_model
     from bench.speed.tune import begin
 
     kept = told.study.latency.prompts

@@ -46,7 +46,12 @@ def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor
     """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; DraftError where they are
     something else. Reads no values, so that nothing waits for the device."""
     if isinstance(logits, Tensor) and logits.shape == shape and logits.is_floating_point():
-        return logits
+        if logits.device == session.root_code.device:
+            return logits
+        raise DraftError(
+            f"{named(session)} must return logits on {session.root_code.device}, found "
+            f"{logits.device}"
+        )
     method, words = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
     raise DraftError(
         f"{named(session)}.{method} must return logits {words} = {list(shape)} of a floating "
@@ -54,13 +59,18 @@ def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor
     )
 
 
-def require_root(session: DraftSession, batch: int) -> None:
-    """Raises DraftError where the last committed codes are not [B] int64."""
-    root = session.root_code
+def require_root(session: DraftSession, length: Tensor) -> None:
+    """Raises DraftError where the last committed codes are not [B] int64, on the device of
+    `length` [B]."""
+    root, batch = session.root_code, len(length)
     if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
         raise DraftError(
             f"{named(session)}.root_code must be the last committed codes, [B] = [{batch}] int64, "
             f"found {_kind(root)}"
+        )
+    if root.device != length.device:
+        raise DraftError(
+            f"{named(session)}.root_code must be on {length.device}, found {root.device}"
         )
 
 

@@ -274,7 +274,7 @@ def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
     result = run_study(config)
     rows = rows_of(result)
     failed = rows[rows.status == "failed"]
-    assert (failed.decoder == "bad").all() and failed.error.eq(
+    assert (failed.decoder == "bad").all() and failed.error.str.startswith(
         "NumericalError: NaN logits at step 3"
     ).all()
     assert sorted(zip(failed.protocol, failed.prompt_index, strict=True)) == [

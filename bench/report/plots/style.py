@@ -19,6 +19,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.records import write_atomically
 from bench.report.model import Entry, Role, Run, Section
 
 WIDTH = 8.5  # inches
@@ -172,6 +173,11 @@ def save(plot: Plot, folder: Path) -> tuple[Path, Path]:
     with matplotlib.rc_context(RC):
         plot.figure.draw_without_rendering()
         plot.figure.set_layout_engine("none")  # laid out once: saving need not do it again
-        plot.figure.savefig(svg, metadata={"Date": None})
-        plot.figure.savefig(png, dpi=160, metadata={"Software": None})
+        _save(plot.figure, svg, metadata={"Date": None})
+        _save(plot.figure, png, dpi=160, metadata={"Software": None})
     return svg, png
+
+
+def _save(figure: Figure, path: Path, **options: Any) -> None:
+    kind = path.suffix.removeprefix(".")
+    write_atomically(path, lambda file: figure.savefig(file, format=kind, **options))

@@ -1,0 +1,41 @@
+"""Where in a plug-in's own file an error was raised.
+
+Why: `TypeError: unsupported operand` from deep inside a loop tells the author of a drafter nothing.
+The last line of a file that is neither Python's, nor installed, nor the project's does.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+ROOMS = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
+
+
+def installed_folders() -> list[Path]:
+    """The folders of Python and of installed packages."""
+    paths = sysconfig.get_paths()
+    return [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+def place(error: BaseException) -> str:
+    """`FILE:LINE` of the plug-in line that raised an error last; "" where no plug-in's file is
+    among its frames. A syntax error has the place that Python could not read."""
+    apart = (*ROOMS, *installed_folders())
+    for file, line in reversed(list(_lines(error))):
+        path = Path(file)
+        if path.is_absolute() and not any(path.is_relative_to(folder) for folder in apart):
+            return f"{file}:{line}"
+    return ""
+
+
+def _lines(error: BaseException) -> Iterator[tuple[str, int]]:
+    """(file, line) of every frame, outermost first; those of Python's own machinery have no file
+    (`<frozen importlib._bootstrap>`)."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, line
+    if isinstance(error, SyntaxError) and error.filename:
+        yield error.filename, error.lineno or 0

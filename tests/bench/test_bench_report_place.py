@@ -1,0 +1,112 @@
+"""A run is reported where it may be written, and never written through a link."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.console import complain, say
+from bench.errors import FolderError
+from bench.runner import run_study
+from tests.bench import fakes
+
+Words = Callable[..., list[str]]
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Words:
+    """The words of a small study in tmp_path/run, behind a command."""
+
+    def make(*more: str, run_dir: Path = tmp_path / "run") -> list[str]:
+        small = ["latency.prompts=2", "quality.images=0", "decoders=[fake_ar,fake_spec]"]
+        return [fakes.SEARCHPATH, "study=fake", f"run_dir={run_dir}", *small, *more]
+
+    return make
+
+
+def seen(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file and folder with its bytes and the time of its last change."""
+    return {
+        str(path.relative_to(folder)): (
+            path.read_bytes() if path.is_file() else b"",
+            path.stat().st_mtime_ns,
+        )
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_report_elsewhere_leaves_the_run_as_it_was(
+    words: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str], finished: bool
+) -> None:
+    assert main(["run", *words()]) == 0
+    run, out = tmp_path / "run", tmp_path / "new" / "report"
+    if not finished:
+        (run / "records.parquet").unlink()
+        (run / "summary.csv").unlink()
+    before = seen(run)
+    for _ in range(1 + finished):  # the second takes the place of the first
+        assert main(["report", *words(f"out={out}", "fairness.factor=9")]) == 0
+    assert seen(run) == before
+    there = {path.name for path in out.iterdir()}
+    assert there >= {"index.html", "table.txt", "table.md", "table.tex", "table.csv", "plots"}
+    assert "partial" not in there and "contact_sheet.png" in there
+    assert list((out / "plots").glob("*.svg"))
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "fake_spec" in page and ("partial: 4" in page) != finished
+    assert f"report: {out / 'index.html'}" in capsys.readouterr().out
+
+
+def test_a_read_only_run_says_how_it_is_reported(
+    words: Words,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main(["run", *words()]) == 0
+    before = seen(tmp_path / "run")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    assert main(["report", *words()]) == 2
+    assert "read-only; report it elsewhere with out=DIR" in capsys.readouterr().err
+    assert seen(tmp_path / "run") == before
+
+
+def test_the_run_folder_itself_may_be_a_link(words: Words, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk")
+    assert main(["run", *words(run_dir=link)]) == 0
+    assert main(["report", *words(run_dir=link)]) == 0
+    assert (tmp_path / "disk" / "report" / "index.html").is_file() and link.is_symlink()
+
+
+@pytest.mark.parametrize("place", ["rows", "images", "report", "rows/inside", ".lock"])
+def test_nothing_is_written_through_a_link(fake_study, tmp_path: Path, place: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = elsewhere / "file" if place == ".lock" else elsewhere
+    if place == ".lock":
+        target.write_text("precious")
+    link = tmp_path / "run" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(target)
+    before = seen(elsewhere)
+    with pytest.raises(FolderError, match="remove the link"):
+        run_study(fake_study("latency.prompts=1", "quality.images=0"))
+    assert seen(elsewhere) == before and link.is_symlink()
+
+
+def test_a_terminal_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=name) for name in ("ascii", "utf-8"))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    say("caf\xe9 \udcff")
+    complain("caf\xe9 \udcff")
+    assert out.buffer.getvalue() == b"caf\\xe9 \\udcff\n"
+    assert err.buffer.getvalue().decode() == "caf\xe9 \\udcff\n"

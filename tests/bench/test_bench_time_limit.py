@@ -1,0 +1,87 @@
+"""A decoder that hangs is stopped by `time_limit`, tried once more and then no longer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from bench.errors import ConfigError, TimeLimitError
+from bench.finish import finish
+from bench.runner import run_study
+from bench.time_limit import within
+from tests.bench import fakes
+
+SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"
+
+
+def test_what_is_in_time_is_returned_and_leaves_no_timer() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    assert within(5.0, 1, lambda: 7) == within(None, 1, lambda: 7) == 7
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_what_is_late_says_where_it_was_stopped() -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeLimitError, match=r"time_limit=0\.1, 2 images\) at .*time_limit\.py:"):
+        within(0.1, 2, lambda: time.sleep(30))
+    assert time.monotonic() - began < 20
+
+
+def test_a_timer_that_ran_before_goes_on() -> None:
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    try:
+        left, _ = signal.setitimer(signal.ITIMER_REAL, 1000)
+        with pytest.raises(TimeLimitError):
+            within(0.1, 1, lambda: time.sleep(30))
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] < 1000 and not rung
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def test_a_hanging_decoder_is_tried_twice_and_the_others_go_on(fake_study) -> None:
+    words = ["quality.floor=false", f"decoders=[fake_ar,{SLOW},fake_spec]", "time_limit=1"]
+    config = fake_study(*words)
+    result = run_study(config)
+    rows = result.rows
+    mine = rows[rows.decoder == "slow"]
+    assert (mine.status == "failed").all() and len(mine) == 10
+    assert sum(label == "slow" for label, *_ in fakes.CALLS) == 2
+    late = mine.error.str.contains(r"stopped after 1 s \(time_limit=1\)")
+    assert late.sum() == 1, "the warm-up is the other call"
+    assert mine.error[~late].str.contains("not tried: 2 calls ran into time_limit=1").all()
+    assert (rows[rows.decoder != "slow"].status == "ok").all()
+    assert config.hash == fake_study(*words[:-1]).hash, "the limit may be changed in a folder"
+
+
+def test_the_gate_does_not_wait_for_a_decoder_that_hangs(fake_study) -> None:
+    words = ["quality.images=0", "latency.prompts=1", f"decoders=[{SLOW}]", "time_limit=0.2"]
+    config = fake_study(*words, "gate=true")
+    summary = finish(config, run_study(config))
+    assert summary.exactness.tolist() == ["not checked"]
+
+
+def test_with_a_longer_limit_the_failed_rows_are_tried_again(fake_study) -> None:
+    slow = SLOW.replace("=30", "=1")
+    words = ["quality.images=0", "latency.prompts=1", f"decoders=[{slow}]"]
+    assert (run_study(fake_study(*words, "time_limit=0.1")).rows.status == "failed").all()
+    again = run_study(fake_study(*words, "time_limit=60", "retry_failed=true"))
+    assert (again.rows.status == "ok").all()
+
+
+def test_a_limit_outside_the_main_thread_is_refused_before_work_starts(fake_study) -> None:
+    config, said = fake_study("time_limit=5"), []
+
+    def run() -> None:
+        with pytest.raises(ConfigError, match="main thread") as error:
+            run_study(config)
+        said.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert said and not fakes.CALLS
