@@ -219,7 +219,7 @@ def settled(backend: BackendConfig) -> BackendConfig:
     built here. A run's configuration says what ran."""
     if backend.layers != "auto":
         return backend
-    from decoders.kernels.cpu.library import missing
+    from decoders.execution.cpu.library import missing
 
     reason = missing() if backend.takes_native else None
     if reason is not None:

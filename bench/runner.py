@@ -41,8 +41,8 @@ from bench.rows import Context, measured
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
-from decoders.backends.execution import execution
-from decoders.kernels.cpu.library import missing
+from decoders.execution.cpu.library import missing
+from decoders.execution.eager import execution
 from decoders.kernels.selected import Kernels
 from decoders.models import native
 

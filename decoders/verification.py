@@ -76,6 +76,11 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
 
 
+def at_node(values: Tensor, node: Tensor) -> Tensor:
+    """values [B, N + 1, V], node [B] -> [B, V]."""
+    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
 @dataclass(frozen=True)
 class Path:
     """The walk of B rows through their trees."""

@@ -14,7 +14,7 @@ import torch
 
 from bench.config import BackendConfig
 from bench.errors import ConfigError
-from decoders.kernels.cpu.processor import cpuinfo, vectors
+from decoders.execution.cpu.processor import cpuinfo, vectors
 
 PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")
 

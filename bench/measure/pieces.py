@@ -1,6 +1,6 @@
 """Parts of a decoding step as loops of one piece, so that a backend runs them as it runs a step.
 
-A backend (`decoders.backends.execution`) takes a loop, whose piece reads and changes the tensors of
+A backend (`decoders.execution.eager`) takes a loop, whose piece reads and changes the tensors of
 a state; here they are a drafter call, matrix products alone, and what a decoder's own step is made
 of.
 """
@@ -20,14 +20,16 @@ from torch import Tensor, nn
 from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.autoregressive import Autoregressive
-from decoders.backends.execution import Piece, execution
 from decoders.cache import BLOCK
 from decoders.distribution import probabilities
+from decoders.execution.eager import Piece, execution
 from decoders.models.native import Native
 from decoders.noise import Noise, sample
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
+from decoders.verify.by_node import ByNode
 
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
 AHEAD = 8  # steps that an AR decoder takes before it is put back, or one call's, if those are more
@@ -203,7 +205,7 @@ def verification(
     """A call that verifies a chain of `nodes` nodes, as `speculative_step` does."""
     code = torch.zeros(1, dtype=torch.long, device=model.device)
     silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
-    loop = Speculative(model, sampling, silent, Chain(depth=nodes), Exact())
+    loop = Speculative(model, sampling, Grown(silent, Chain(depth=nodes)), ByNode(Exact()))
     return speculative_step(loop, text, 1)[1]
 
 

@@ -22,13 +22,15 @@ from bench.speed.model import SpeedError, codes_a_step, reach
 from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling
 from decoders.drafters.eagle import Eagle
-from decoders.kernels.cpu.speculation import NativeStep
+from decoders.execution.cpu.speculation import NativeStep
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.bench.fakes import SEARCHPATH
 from tests.decoders.native_cases import needs_kernel
 
@@ -175,7 +177,9 @@ def test_what_cannot_be_explained_is_refused(
 
 def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -> Speculative:
     rule = Exact() if rule is None else rule
-    return Speculative(model, Sampling(cfg=2.0, **sampling), Eagle(model), tree, rule)
+    return Speculative(
+        model, Sampling(cfg=2.0, **sampling), Grown(Eagle(model), tree), ByNode(rule)
+    )
 
 
 def test_a_larger_tree_costs_more_to_draft_and_to_verify() -> None:

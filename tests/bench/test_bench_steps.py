@@ -19,9 +19,9 @@ from bench.measure.roofline import Unknown, target_net
 from bench.measure.step_table import HEADERS, cells, notes, step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
-from decoders.backends.execution import chain
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
-from decoders.kernels.cpu.stepping import NativeNext
+from decoders.execution.cpu.layers import NativeLayers, NativeLinear
+from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.eager import chain
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from tests.bench import fakes

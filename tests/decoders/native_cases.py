@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.cache import KVCache
-from decoders.kernels.cpu.library import missing
+from decoders.execution.cpu.library import missing
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 
 PREFIX = 4

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.backends.compiled import Compiled
-from decoders.backends.execution import Execution, execution
-from decoders.backends.graphs import Graphed
-from decoders.backends.state import fill, rebind, snapshot, tensors
 from decoders.compose import build_decoder
+from decoders.execution.compiled import Compiled
+from decoders.execution.eager import Execution, execution
+from decoders.execution.graphs import Graphed
+from decoders.execution.state import fill, rebind, snapshot, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
 from decoders.noise import Noise

@@ -12,9 +12,9 @@ from bench.runner import set_native
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided
-from decoders.kernels.cpu.layers import NativeLayers
-from decoders.kernels.cpu.speculation import NativeStep
-from decoders.kernels.cpu.stepping import NativeNext
+from decoders.execution.cpu.layers import NativeLayers
+from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.cpu.stepping import NativeNext
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -222,7 +222,7 @@ def test_it_says_what_it_does_not_run(net: Any, words: str) -> None:
 
 @needs_kernel
 def test_a_copy_of_the_weights_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decoders.kernels.cpu import layers
+    from decoders.execution.cpu import layers
 
     net = network()
     assert native.reason(net) is None

@@ -12,10 +12,10 @@ from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError, Sampling
 from decoders.drafters.eagle import Eagle
+from decoders.execution.cpu.judge import native_test_children
+from decoders.execution.cpu.library import missing
+from decoders.execution.cpu.rules import rule_of
 from decoders.kernels.acceptance import judge_of
-from decoders.kernels.cpu.judge import native_test_children
-from decoders.kernels.cpu.library import missing
-from decoders.kernels.cpu.rules import rule_of
 from decoders.models import native
 from decoders.models.small import random_model
 from decoders.verification import test_children as judged_by_tensors

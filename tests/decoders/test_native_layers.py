@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.drafters.eagle import EagleNet
-from decoders.kernels.cpu.layers import NativeLinear
+from decoders.execution.cpu.layers import NativeLinear
 from decoders.models.native import make_native
 from tests.decoders.native_cases import (
     PREFIX,

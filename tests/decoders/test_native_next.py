@@ -11,8 +11,8 @@ import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
-from decoders.backends.execution import Eager
-from decoders.kernels.cpu.stepping import NativeNext
+from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.eager import Eager
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer

@@ -15,9 +15,11 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.drafters.eagle import Eagle, EagleNet
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_decoders import model_of
 
@@ -33,7 +35,7 @@ def codes(model: ImageModel, loop: Any, noise: Noise | None = None) -> torch.Ten
 
 def loop_of(model: ImageModel, rule: Any = None, tree: Any = None) -> Speculative:
     rule, tree = rule or Exact(), tree or Static(choices="binary_8")
-    return Speculative(model, SAMPLING, Eagle(model), tree, rule)
+    return Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(rule))
 
 
 class Shifted(Autoregressive):

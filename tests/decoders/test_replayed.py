@@ -14,15 +14,17 @@ import torch
 
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import CodeKind, DecoderError, Generation, Sampling
-from decoders.backends.execution import Eager
 from decoders.drafters.eagle import Eagle
+from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.replayed import Replayed, even_lengths, recorded_lengths
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.test_no_host_sync import Waits
 
 GRID = 8
@@ -33,7 +35,7 @@ RULE = LanternPP(MODEL, k=4, lam=3.0)
 
 def built(tree: Any, temperature: float = 1.0, **settings: Any) -> Replayed:
     sampling = Sampling(temperature=temperature, cfg=2.0)
-    return Replayed(MODEL, sampling, Eagle(MODEL), tree, RULE, **settings)
+    return Replayed(MODEL, sampling, Grown(Eagle(MODEL), tree), ByNode(RULE), **settings)
 
 
 def images(decoder: Any, prompts: list[str]) -> Generation:

@@ -7,7 +7,7 @@ import pytest
 from bench.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.kernels.cpu.speculation import NativeStep
+from decoders.execution.cpu.speculation import NativeStep
 from decoders.models.native import make_native
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT
