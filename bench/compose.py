@@ -199,6 +199,7 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
         drafter=part("drafter"),
         tree=part("tree"),
         acceptance=part("acceptance"),
+        proposer=part("proposer"),
     )
     sampling = build(SamplingConfig, raw["sampling"], f"{name}: sampling").over(study)
     rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}

@@ -50,7 +50,7 @@ def speed_of(config: StudyConfig, shape: Shape | None, assumed: Mapping[str, Spe
 
 def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:
     """Whether the layers run in the CPU kernel, as far as their shape tells
-    (`decoders.models.native.reason` looks at the loaded model)."""
+    (`decoders.execution.cpu.packing.reason` looks at the loaded model)."""
     if config.backend.layers != "native" or shape is None:
         return False
     from decoders.execution.cpu.layers import MOST

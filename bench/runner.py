@@ -41,10 +41,8 @@ from bench.rows import Context, measured
 from bench.study import Batch, Cell
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
-from decoders.execution.cpu.library import missing
-from decoders.execution.eager import execution
+from decoders.execution.eager import executed
 from decoders.kernels.selected import Kernels
-from decoders.models import native
 
 log = logging.getLogger(__name__)
 ENCODE = 64  # prompts read at once when they are checked
@@ -101,11 +99,9 @@ def load_model(
     """The image model of a study on its device. Features that the prompts bring along (a feature
     cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    how = execution(config.backend.execution)
-    model = dataclasses.replace(loaded, name=config.model.name, execution=how)
+    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
+    model = executed(dataclasses.replace(loaded, name=config.model.name), mode)
     set_attention(model, config.backend)
-    if config.backend.layers == "native":
-        set_native(model)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model
@@ -138,16 +134,6 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
     model.target.kernels = Kernels(
         backend.attention, "eager" if backend.execution == "eager" else None
     )
-
-
-def set_native(model: ImageModel) -> None:
-    """Gives the target, and with it its drafters, the CPU kernel; a model that it cannot run keeps
-    PyTorch's operators, with a warning.
-
-    Raises ConfigError where the kernel cannot be built."""
-    if missing() is not None:
-        raise ConfigError(f"backend.layers=native: {missing()}; or use backend.layers=torch")
-    native.offer(model.target, model.name)
 
 
 def with_text_hashes(model: ImageModel) -> ImageModel:

@@ -316,7 +316,10 @@ class Seen:
 class ProposerSession(Protocol):
     """A proposer at work on B images; what it keeps is tensors of static shapes."""
 
-    calls: int  # forwards of a drafter so far
+    @property
+    def calls(self) -> int:
+        """Forwards of a drafter so far."""
+        ...
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What

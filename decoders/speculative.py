@@ -1,8 +1,8 @@
 """Speculative decoding: propose a draft, verify it in one target forward, keep the accepted path.
 
 A step: the proposer drafts under the root (the last committed code) -> the target runs on root and
-drafts at once -> the verifier says which path is accepted and which code follows it -> path and code
-are committed, and the cache keeps the path. Rows of a batch advance independently; shapes are
+drafts at once -> the verifier says which path is accepted and which code follows it -> path and
+code are committed, and the cache keeps the path. Rows of a batch advance independently; shapes are
 static; nothing inside a step waits for the device.
 """
 
@@ -71,6 +71,21 @@ class Speculative:
         self.grows = self.execution.fit(self)
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, counted once
+
+    @property
+    def drafter(self) -> Any:
+        """The proposer's drafter; None where it has none."""
+        return getattr(self.proposer, "drafter", None)
+
+    @property
+    def tree(self) -> Any:
+        """The proposer's tree; None where it has none."""
+        return getattr(self.proposer, "tree", None)
+
+    @property
+    def rule(self) -> Any:
+        """The verifier's acceptance rule; None where it judges whole drafts."""
+        return getattr(self.verifier, "rule", None)
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.draft), ("verify", self.forward), ("accept", self.settle)]
@@ -227,8 +242,8 @@ class Speculative:
         return hidden.gather(1, index)
 
     def _count_calls(self, start: Start) -> int:
-        """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on a
-        session of its own, as a recorded step counts nothing."""
+        """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on
+        a session of its own, as a recorded step counts nothing."""
         session = self.proposer.begin(start)
         before = session.calls
         session.propose(first_seen(start, self.proposer), start.noise, torch.ones_like(start.first))

@@ -43,7 +43,8 @@ def check_decoder(
 
 
 def _native(model: ImageModel) -> bool:
-    return getattr(model.target, "native", None) is not None
+    native = getattr(model.execution, "native", None)
+    return native is not None and native(model.target) is not None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The exact law of the next committed code at a node, by enumerating every draw of its children.
 
-The loop's judge (`decoders.kernels.acceptance.judge_of`) judges the children of every possible
+The loop's judge (`decoders.execution.judge.judge_of`) judges the children of every possible
 draw; nothing is sampled. Drawn children: all ordered tuples without replacement, with their
 probabilities. Deterministic ones: a single tuple. After the last rejection the loop samples in
 proportion to the residual, normalised or not.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.kernels.acceptance import judge_of
+from decoders.execution.judge import judge_of
 
 MAX_DRAWS = 6000  # ordered draws of one node that are enumerated at most
 
@@ -59,7 +59,7 @@ def node_law(
         codes, weight = ordered_draws(q, count)
     draws = len(codes)
     rows = None if q is None else q.expand(1, draws, -1)
-    found = judge_of(rule, p.device, native)(
+    found = judge_of(rule, p.device, "cpu" if native else "eager")(
         p.expand(1, draws, -1),
         rows,
         codes[None],

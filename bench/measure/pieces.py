@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.autoregressive import Autoregressive
+from decoders.autoregressive import AT_ONCE, Autoregressive
 from decoders.cache import BLOCK
 from decoders.distribution import probabilities
+from decoders.execution.cpu.packing import Native
 from decoders.execution.eager import Piece, execution
-from decoders.models.native import Native
 from decoders.noise import Noise, sample
 from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
@@ -174,18 +174,18 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
                 run.seen[..., target.prefix + start - 1 :] = False
             loop.execution.step(loop, run)
 
-        run.count = count
+        run.room = count
         return steps
 
     one = taking(1)
-    if run.native is None:
+    if not run.path.get("verify"):  # tensor code takes one code a step
         return Steps(1, one)
     seconds = []
     for _ in range(TRIES):
         began = time.perf_counter()
         one()
         seconds.append(time.perf_counter() - began)
-    count = max(1, min(int(CALL / min(seconds)), loop.at_once, half))
+    count = max(1, min(int(CALL / min(seconds)), AT_ONCE, half))
     return Steps(count, taking(count))
 
 

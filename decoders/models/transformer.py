@@ -277,8 +277,8 @@ class Transformer(nn.Module):
     def stack(
         self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table; keys
-        and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
+        """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
+        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias, index = additive(mask, x.dtype), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):

@@ -64,7 +64,8 @@ class Grown:
         if drafter is None or tree is None:
             missing = "drafter" if drafter is None else "tree"
             raise DecoderError(
-                f"speculative decoding needs a drafter and a tree, or a proposer; missing: {missing}"
+                "speculative decoding needs a drafter and a tree, or a proposer; missing: "
+                f"{missing}"
             )
         if tree.branching > MAX_CHILDREN or tree.depth >= OVERRUN:
             raise DecoderError(

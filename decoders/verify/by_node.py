@@ -55,11 +55,11 @@ class ByNode:
             return self.judge(law.p, draft.q, codes, valid)
         wide = law.p[:, :, None].expand(-1, -1, codes.shape[-1], -1)  # [B, N + 1, K, V]
         judged = self.rule.greedy(wide, codes)
-        real = [
+        accept, strict, moved, bound = (
             torch.where(valid, value, 0.0)
             for value in (judged.accept, judged.strict, judged.moved, judged.bound)
-        ]
-        return Verdicts(*real, residual=law.p)
+        )
+        return Verdicts(accept, strict, moved, bound, residual=law.p)
 
     def path(self, law: Law, draft: Draft, accepted: Tensor) -> Path:
         """Sampling: the first accepted child of every node, which is exact. Greedy: the longest

@@ -23,7 +23,7 @@ from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling
 from decoders.drafters.eagle import Eagle
 from decoders.execution.cpu.speculation import NativeStep
-from decoders.models.native import make_native
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.grown import Grown
@@ -201,7 +201,7 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
     CPU kernel where the loop would run it there."""
     model = random_model(vocab=32, grid=4, width=64)
     if native:
-        make_native(model.target)
+        model = executed(model, "cpu")
     calls: list[str] = []
     verify = NativeStep.verify
     monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append("native"), verify(*a))[1])

@@ -21,8 +21,7 @@ from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear
 from decoders.execution.cpu.stepping import NativeNext
-from decoders.execution.eager import chain
-from decoders.models.native import make_native
+from decoders.execution.eager import chain, executed
 from decoders.models.small import random_model
 from tests.bench import fakes
 from tests.decoders.native_cases import needs_kernel
@@ -126,7 +125,7 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
     monkeypatch.setattr(NativeLayers, "products", asked)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("a slower product"))
     model = random_model(vocab=64, grid=4, width=64, layers=3)
-    make_native(model.target)
+    model = executed(model, "cpu")
     with torch.inference_mode():
         text = model.target.cls_embedding  # its own products are PyTorch's, and not in a step
         monkeypatch.setattr(text, "forward", lambda *_: torch.zeros(2, 4, 64))
@@ -155,7 +154,7 @@ def test_ar_steps_are_so_many_a_call_as_generate_takes(monkeypatch) -> None:
     text = model.text.encode(["x"])
     with torch.inference_mode():
         assert ar_steps(model, Sampling(cfg=2.0), text).count == 1 and not taken
-        make_native(model.target)
+        model = executed(model, "cpu")
         steps = ar_steps(model, Sampling(cfg=2.0), text)
         taken.clear()
         for _ in range(3):

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.drafters.eagle import Eagle, EagleSession
-from decoders.models import native
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.trees.chain import Chain
@@ -47,14 +46,21 @@ class Drafting:
     def session(self, kernel: bool, kind: type[EagleSession] = EagleSession) -> EagleSession:
         model = random_model(vocab=VOCAB, grid=4, width=32, dtype=self.dtype)
         if kernel:
-            native.make_native(model.target)
+            model = executed(model, "cpu")
         text = model.text.encode(["a"] * self.batch)
         text = TextFeatures(text.features[self.images], text.mask[self.images])
         copies = self.sampling.guidance_rows
         cache = model.target.new_cache(text.batch * copies, model.target.prefix)
         hidden = model.target.prefill(text, copies, cache)
         size = (self.tree.depth + 1, self.tree.session_nodes)
-        return kind(Eagle(model).net, model, text, hidden, self.sampling, *size)
+        net = Eagle(model).net
+        if kernel:
+            model.execution.offer(net, "the drafter")
+        session = kind(net, model, text, hidden, self.sampling, *size)
+        grown = SimpleNamespace(session=session, tree=self.tree, sampling=self.sampling)
+        self.whole = kernel and replace_calls(grown, model.execution)
+        self.grow = getattr(grown, "grow", None)
+        return session
 
     @property
     def images(self) -> list[int]:
@@ -78,6 +84,8 @@ class Drafting:
         logits = session.advance(*told)
         noise = Noise(torch.rand(self.batch, 80, 33, generator=torch.Generator().manual_seed(7)))
         noise = Noise(noise.uniform[self.images])
+        if session.grow is not None:
+            return session.grow(logits, noise, told[2] + told[3])
         return self.tree.grow(session, logits, self.sampling, noise, told[2] + told[3])
 
 

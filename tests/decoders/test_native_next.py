@@ -12,8 +12,7 @@ import torch
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.execution.cpu.stepping import NativeNext
-from decoders.execution.eager import Eager
-from decoders.models.native import make_native
+from decoders.execution.eager import Eager, executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
@@ -26,7 +25,7 @@ PROMPTS = ["a b", "c d e", "f"]
 def model_of(kernel: bool, **shape: Any) -> ImageModel:
     model = random_model(**({"vocab": 50, "grid": 4, "width": 32} | shape))
     if kernel:
-        make_native(model.target)
+        model = executed(model, "cpu")
     return model
 
 
@@ -183,7 +182,7 @@ def test_logits_that_are_not_finite_are_told(value: float, temperature: float, c
     model = model_of(False)
     target: Any = model.target
     target.tok_embeddings.weight[:] = value
-    make_native(target)
+    model = executed(model, "cpu")
     with pytest.raises(NumericalError, match="NaN or infinity"):
         image(model, Sampling(temperature=temperature, cfg=2.0))
     assert calls
@@ -195,21 +194,27 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
     noise = Noise.for_prompts(3, ["a"], length)
     with torch.inference_mode():
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
-        assert run.native is not None
+        loop.execution.begin(loop, run)
+        assert run.path == {"verify": True}
+
+        def native(count: int = 1) -> None:
+            run.room = count
+            loop.execution.step(loop, run)
+
         wrong = [(run.codes, 50), (run.codes, -1), (run.place, 0), (run.place, length + 1)]
         for tensor, value in [*wrong, (run.record.steps, -1), (run.record.steps, length)]:
             before, cache, right = run.record.codes.clone(), run.cache.data.clone(), tensor.clone()
             tensor.fill_(value)
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native()
+                native()
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native(3)
+                native(3)
             assert torch.equal(run.record.codes, before) and torch.equal(run.cache.data, cache)
             tensor.copy_(right)
         for past in (0, length - 3):
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native(past)
-        run.native(2)
+                native(past)
+        native(2)
         assert int(run.place) == 7 and int(run.record.steps) == 2
 
 
@@ -221,4 +226,5 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
         run.codes = run.codes.int()
         with pytest.raises(DecoderError, match=r"expected codes \[1\] and on in torch.int64"):
-            loop.widen(run, run.cache.capacity)
+            loop.execution.begin(loop, run)
+            loop.execution.step(loop, run)

@@ -8,7 +8,7 @@ from bench.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.cpu.speculation import NativeStep
-from decoders.models.native import make_native
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT
 from tests.decoders.native_cases import needs_kernel
@@ -124,7 +124,7 @@ def test_errors_of_the_cpu_kernel_are_caught(part, field, wrong, sampling, says,
 
     monkeypatch.setattr(NativeStep, "__init__", broken)
     real = random_model(width=32)
-    make_native(real.target)
+    real = executed(real, "cpu")
     found = check_decoder(composed("small"), sampling, real)
     assert found.verdict == ("exact" if part is None else "violates")
     assert says in found.detail

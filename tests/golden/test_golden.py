@@ -1,4 +1,4 @@
-"""Codes and accepted lengths are those of before, for every decoder, with and without the kernel."""
+"""Codes and accepted lengths are those of before, for every decoder, under both executions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import execution
+from decoders.execution.eager import executed
 from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 
 EXPECTED = json.loads(FILE.read_text())
@@ -17,12 +17,6 @@ EXPECTED = json.loads(FILE.read_text())
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("name", ALL)
 def test_codes_are_those_of_the_golden_file(name: str, sampling: str, how: str) -> None:
-    from dataclasses import replace
-
-    model = small()
-    if how == "cpu":
-        if missing() is not None:
-            pytest.skip(str(missing()))
-        model = replace(model, execution=execution("cpu"))
-        model.execution.prepare(model)
-    assert generated(model, name, sampling) == EXPECTED[f"{name} | {sampling}"]
+    if how == "cpu" and missing() is not None:
+        pytest.skip(str(missing()))
+    assert generated(executed(small(), how), name, sampling) == EXPECTED[f"{name} | {sampling}"]

@@ -15,12 +15,11 @@ from decoders.execution.cpu.growing import Flat, NativeDynamic, NativeStatic
 from decoders.trees.static import Shape
 
 
-def replace_draft(session: Any, noise: Any, execution: Any) -> bool:
-    """Gives a proposer's session of one image the kernel's calls. Returns whether all of its work is
-    calls then."""
-    if not computed(session, "grown"):
-        return False
-    inner = session.session
+def replace_draft(session: Any, execution: Any) -> bool:
+    """Gives a proposer's session of one image the kernel's calls. Returns whether they do all of
+    its work."""
+    whole = computed(session, "grown")
+    inner = session.session if whole else session
     drafter = drafter_of(inner, execution)
     if drafter is None:
         return False
@@ -35,7 +34,7 @@ def replace_draft(session: Any, noise: Any, execution: Any) -> bool:
         return drafter.expand(codes, nodes, parents, depth)
 
     inner.advance, inner.expand = advanced, expanded
-    grow = grower(session.tree, drafter, session.sampling)
+    grow = grower(session.tree, drafter, session.sampling) if whole else None
     if grow is None:
         return False
 

@@ -1,9 +1,9 @@
 """Execution on a CPU with calls of the project's C++ kernel in the place of pieces.
 
-A part says what its methods compute (`decoders.api.Computes`); where the kernel computes the same, a
-call takes the method's place, by its name, on this object alone. What a subclass overrides is left
-to it, and everything around it is still a call. Loops, proposers, rules and models know nothing of
-this.
+A part says what its methods compute (`decoders.api.Computes`). Where the kernel computes the same,
+a call takes the method's place, by its name, on this object alone. What a subclass overrides is
+left to it, and everything around it is still a call. Loops, proposers, rules and models know
+nothing of this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel, computed
+from decoders.api import AcceptRule, DecoderError, ImageModel, computed
 from decoders.execution.cpu.drafts import replace_draft
 from decoders.execution.cpu.judge import native_judge
 from decoders.execution.cpu.library import missing
@@ -23,7 +23,7 @@ from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeStep, Parts, State
 from decoders.execution.cpu.stepping import Head, Moving, NativeNext
-from decoders.execution.eager import Loop, Piece, chain
+from decoders.execution.eager import Judge, Loop, Piece, chain, give_judge
 from decoders.noise import TARGET_SLOT
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,10 @@ class Cpu:
             raise DecoderError(f"backend.layers=native: {why}; or use backend.layers=torch")
         self.offer(model.target, model.name)
 
+    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
+        found = rule_of(rule)
+        return None if found is None else native_judge(found)
+
     def native(self, net: Any) -> Native | None:
         """The packed weights of a net; None where it runs as tensor code."""
         found = self.packed.get(id(net))
@@ -68,16 +72,10 @@ class Cpu:
         """Packs the proposer's net and gives the verifier the kernel's judge. Where the target runs
         in the kernel, which reads only the slots that are seen, caches need not grow."""
         target = loop.model.target
-        drafter = getattr(loop.proposer, "drafter", None)
-        if self.native(target) is not None and isinstance(
-            getattr(drafter, "net", None), torch.nn.Module
-        ):
-            self.offer(drafter.net, f"drafter {drafter}")
-        verifier = loop.verifier
-        if verifier is not None and computed(verifier, "verdicts"):
-            rule = rule_of(verifier.rule)
-            if rule is not None:
-                verifier.judge = native_judge(rule)
+        net = getattr(getattr(loop.proposer, "drafter", None), "net", None)
+        if self.native(target) is not None and isinstance(net, torch.nn.Module):
+            self.offer(net, f"drafter {loop.proposer.drafter}")
+        give_judge(self, loop)
         return self.native(target) is None
 
     def begin(self, loop: Loop, run: Any) -> Any:
@@ -98,20 +96,17 @@ class Cpu:
             whole = self._whole(loop.model.target)
             return {} if whole is None else {"next": next_codes(loop, run, *whole)}
         calls: dict[str, Call] = {}
-        if not hasattr(run, "session") or not computed(loop, "draft"):
+        drafted = replace_draft(run.session, self) if hasattr(run, "session") else False
+        if not computed(loop, "draft") or not computed(loop, "forward"):
             return calls
         whole = self._whole(loop.model.target)
-        drafted = replace_draft(run.session, run.noise, self)
-        if whole is None or not computed(loop, "forward"):
+        if whole is None:
             return calls
         calls["forward"], settle = forward_and_settle(loop, run, *whole)
         if settle is not None:
             calls["settle"] = settle
         if drafted:
-            calls["draft"] = lambda run: (
-                run.session.propose(run.seen, run.noise, run.length),
-                None,
-            )
+            calls["draft"] = unmasked
         return calls
 
     def _whole(self, target: Any) -> tuple[Native, Head] | None:
@@ -124,6 +119,11 @@ class Cpu:
             return None
         weight = target.tok_embeddings.weight
         return native, Head(native.project, weight, target.code_tokens, target.prefix)
+
+
+def unmasked(run: Any) -> tuple[Any, None]:
+    """The proposer's draft without a mask: the kernel's forward makes its own."""
+    return run.session.propose(run.seen, run.noise, run.length), None
 
 
 def same(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +153,7 @@ def install(net: Any, native: Native) -> None:
     def step(ids: Tensor, features: Tensor, *rest: Any) -> Tensor:
         return layers(net.mix(ids, features), *rest)
 
-    calls = {
+    calls: dict[str, Callable[..., Any]] = {
         "stack": layers, "forward_codes": forward_codes, "logits": project,
         "guided_logits": project.guided, "mix": mix, "step": step,
     }  # fmt: skip
@@ -187,15 +187,8 @@ def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple
     size, proposer = loop.model.target.length, loop.proposer
     rule = rule_of(loop.verifier.rule) if computed(loop.verifier, "by node") else None
     settles = rule is not None and computed(loop, "settle") and not proposer.reads_laws
-    parts = Parts(
-        native.layers,
-        head,
-        size,
-        loop.sampling,
-        rule or EXACT,
-        proposer.depth,
-        loop.draft_calls or 0,
-    )
+    depth, calls = proposer.depth, loop.draft_calls or 0
+    parts = Parts(native.layers, head, size, loop.sampling, rule or EXACT, depth, calls)
     done = run.target_calls, run.drafter_calls
     seen = run.seen
     told = (seen.hidden, seen.codes, seen.count, seen.start)
