@@ -194,7 +194,9 @@ def speculative_step(loop: Speculative, text: TextFeatures, told: int) -> list[C
     `told` codes, the other verifies what was drafted."""
     half = loop.model.target.length // 2
     run = loop.standing(text, _noise(loop.model), half, min(told, half))
-    (_, draft), (_, verify), *_ = loop.pieces()
+    run = loop.execution.begin(loop, run)
+    chosen = getattr(run, "pieces", {}).get(id(loop), loop.pieces())
+    (_, draft), (_, verify), *_ = chosen
     pieces = Again("draft", draft), Again("verify", verify, draft(run))
     return [repeated(loop.model, piece, run) for piece in pieces]
 
