@@ -208,7 +208,7 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
     loop = loop_of(model, Static(choices="binary_8"), temperature=temperature)
     run = loop.standing(model.text.encode(["x"]), Noise.for_prompts(0, ["x"], 16), 8, 3)
     assert run.length.tolist() == [8]
-    assert run.told.count.tolist() == [3] and run.told.start.tolist() == [5]
+    assert run.seen.count.tolist() == [3] and run.seen.start.tolist() == [5]
     with torch.inference_mode():
         draft, check = speculative_step(loop, model.text.encode(["x"]), 3)
         (first, _), (again, hidden, logits) = draft(), check()

@@ -175,11 +175,14 @@ def test_steps_run_as_the_models_backend_runs_them(monkeypatch) -> None:
     class Counting:
         """Eager, and counts what it was asked for."""
 
-        name, grows = "counting", True
+        name = "counting"
 
         def __init__(self) -> None:
             self.begun: list[str] = []
             self.steps = 0
+
+        def fit(self, loop):
+            return True
 
         def begin(self, loop, run):
             self.begun.append(type(loop).__name__)

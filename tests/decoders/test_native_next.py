@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from decoders import autoregressive
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.execution.cpu.stepping import NativeNext
@@ -87,7 +88,7 @@ def test_steps_of_one_call_are_those_of_many(batch: int, count: int, monkeypatch
     noise = Noise.for_prompts(3, [f"{i}" for i in range(batch)], model.target.length)
 
     def drawn(at_once: int) -> Generation:
-        monkeypatch.setattr(Autoregressive, "at_once", at_once)
+        monkeypatch.setattr(autoregressive, "AT_ONCE", at_once)
         return Autoregressive(model, sampling).generate(model.text.encode(prompts), noise)
 
     with threads(min(count, 2)):
@@ -144,12 +145,24 @@ class OwnCodes(Transformer):
 
 @pytest.mark.parametrize("kind", [OwnHead, OwnGuidance, OwnCodes])
 def test_a_target_with_methods_of_its_own_keeps_them(kind: type, calls) -> None:
-    model, sampling = model_of(True), Sampling(cfg=2.0)
-    wanted = image(model, sampling)
+    sampling = Sampling(cfg=2.0)
+    wanted = image(model_of(True), sampling)
     assert calls.clear() is None
+    model = model_of(False)
     model.target.__class__ = kind
-    assert torch.equal(image(model, sampling).codes, wanted.codes)
+    assert torch.equal(image(executed(model, "cpu"), sampling).codes, wanted.codes)
     assert not calls
+
+
+class Renamed(Transformer):
+    """Overrides nothing."""
+
+
+def test_a_target_that_overrides_nothing_is_run_as_its_class_is(calls) -> None:
+    model = model_of(False)
+    model.target.__class__ = Renamed
+    image(executed(model, "cpu"), Sampling(cfg=2.0))
+    assert calls
 
 
 class Named(Eager):
@@ -158,16 +171,15 @@ class Named(Eager):
     name = "own"
 
 
-def test_filters_structural_codes_and_other_backends_run_through_tensors(calls) -> None:
+def test_filters_run_in_the_kernel_structural_codes_and_other_backends_do_not(calls) -> None:
     model = model_of(True)
-    for cut in (Sampling(top_k=5), Sampling(top_p=0.9)):
-        image(model, cut)
     image(dataclasses.replace(model, execution=Named()), Sampling())
     assert not calls
-    for free in (Sampling(top_k=50), Sampling(temperature=0, top_k=5, top_p=0.5)):
-        assert_same(image(model, free), image(model_of(False), free))
-    assert calls
-    calls.clear()
+    cuts = [Sampling(top_k=5), Sampling(top_p=0.9), Sampling(top_k=9, top_p=0.7, temperature=0.8)]
+    for cut in (*cuts, Sampling(top_k=50), Sampling(temperature=0, top_k=5, top_p=0.5)):
+        assert_same(image(model, cut), image(model_of(False), cut))
+        assert calls
+        calls.clear()
     target: Any = model.target
     target.forced = torch.full((16,), -1)
     target.forced[7] = 3

@@ -41,10 +41,10 @@ def loop_of(model: ImageModel, rule: Any = None, tree: Any = None) -> Speculativ
 class Shifted(Autoregressive):
     """Takes the code after the one that was drawn."""
 
-    def _next(self, run: Any) -> tuple[()]:
-        super()._next(run)
+    def next(self, run: Any) -> tuple[int]:
+        super().next(run)
         run.codes = (run.codes + 1) % self.model.target.vocab_size
-        return ()
+        return (1,)
 
 
 class LouderNet(EagleNet):
@@ -126,7 +126,8 @@ def test_a_cache_that_took_the_others_place_is_written() -> None:
     loop, prompts = loop_of(model), ["a b", "c d e"]
     with torch.inference_mode():
         noise = Noise.for_prompts(3, prompts, model.target.length)
-        run = loop._begin(model.text.encode(prompts), noise, 0)
+        run = loop.begin(model.text.encode(prompts), noise, 0)
+        loop.execution.begin(loop, run)
         loop.execution.step(loop, run)
         run.cache = run.cache.widened(run.cache.capacity)
         before = run.cache.data.clone()

@@ -7,6 +7,7 @@ import pytest
 from bench.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.execution.cpu.library import Filter
 from decoders.execution.cpu.speculation import NativeStep
 from decoders.execution.eager import executed
 from decoders.models.small import random_model
@@ -106,7 +107,7 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     ("part", "field", "wrong", "sampling", "says"),
     [
         (None, "", None, TAU_1, "images follow the AR law"),
-        ("_settling", "temperature", 0.6, TAU_1, "do not follow the AR law"),
+        ("_settling", "filter", Filter(0.6, 1.0, 0), TAU_1, "do not follow the AR law"),
         ("_settling", "accept_slot", DRAFT_SLOT, TAU_1, "do not follow the AR law"),
         ("_verifying", "cfg", 1.0, TAU_1, "teacher forcing"),
         (None, "", None, TAU_0, "tokens equal greedy AR"),
