@@ -159,7 +159,7 @@ def test_incomplete_compositions_are_refused() -> None:
     with pytest.raises(DecoderError, match="missing: tree, acceptance"):
         Speculative(MODEL, Sampling(), Grown(Eagle(MODEL), None), ByNode(None))
     with pytest.raises(DecoderError, match="autoregressive loop has no drafter"):
-        Autoregressive(MODEL, Sampling(), drafter=Eagle(MODEL))
+        Autoregressive(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
         Eagle(MODEL, checkpoint="medusa")
 

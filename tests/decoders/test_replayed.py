@@ -20,7 +20,6 @@ from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.grown import Grown
 from decoders.replayed import Replayed, even_lengths, recorded_lengths
-from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
@@ -132,13 +131,13 @@ def test_a_replayed_step_does_not_wait_for_the_device(
 
 def test_the_rule_is_really_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    decide = Speculative._decide
+    decide = ByNode.decide
 
-    def counted(self: Speculative, *args: Any) -> Any:
+    def counted(self: ByNode, *args: Any) -> Any:
         judged.append(1)
         return decide(self, *args)
 
-    monkeypatch.setattr(Speculative, "_decide", counted)
+    monkeypatch.setattr(ByNode, "decide", counted)
     trace = images(built(Chain(depth=3), mal=2.0), ["a"]).trace
     assert len(judged) == int(trace.target_calls[0])
 
