@@ -199,6 +199,7 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
         drafter=part("drafter"),
         tree=part("tree"),
         acceptance=part("acceptance"),
+        proposer=part("proposer"),
     )
     sampling = build(SamplingConfig, raw["sampling"], f"{name}: sampling").over(study)
     rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}
@@ -219,7 +220,7 @@ def settled(backend: BackendConfig) -> BackendConfig:
     built here. A run's configuration says what ran."""
     if backend.layers != "auto":
         return backend
-    from decoders.kernels.cpu.library import missing
+    from decoders.execution.cpu.library import missing
 
     reason = missing() if backend.takes_native else None
     if reason is not None:

@@ -41,9 +41,9 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution is one of `EXECUTIONS`, see decoders.backends; attention one of decoders.kernels, or
+    execution is one of `EXECUTIONS`, see decoders.execution; attention one of decoders.kernels, or
     `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
-    of target and drafter, `native` (the project's CPU kernel, decoders.kernels.cpu) or `torch`;
+    of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
     `auto` is settled when a study is composed."""
 
     name: str

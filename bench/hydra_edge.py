@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.errors import ConfigError, nearest, unknown
 
-PARTS = ("loop", "drafter", "tree", "acceptance")
+PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")
 QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 

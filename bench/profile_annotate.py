@@ -101,7 +101,7 @@ def labelled(label: str, work: Callable[..., Any]) -> Callable[..., Any]:
         with record_function(PREFIX + label):
             return work(*args, **kwargs)
 
-    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.kernels.cpu.checks.patched
+    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.execution.cpu.checks.patched
     return call
 
 

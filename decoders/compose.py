@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from decoders.api import Decoder, DecoderError, ImageModel, Sampling
+from decoders.api import Decoder, DecoderError, ImageModel, Proposer, Sampling, Verifier
 from decoders.places import installed_folders, place
+from decoders.propose.grown import Grown
+from decoders.verify.by_node import ByNode
 
 
 class BrokenModule(DecoderError):
@@ -36,12 +38,13 @@ class DecoderSpec:
     loop: PartSpec
     drafter: PartSpec | None = None
     tree: PartSpec | None = None
-    acceptance: PartSpec | None = None
+    acceptance: PartSpec | None = None  # a rule, or a verifier
+    proposer: PartSpec | None = None  # in the place of drafter and tree
 
     @property
     def parts(self) -> list[PartSpec]:
         """Those that it has."""
-        every = (self.loop, self.drafter, self.tree, self.acceptance)
+        every = (self.loop, self.proposer, self.drafter, self.tree, self.acceptance)
         return [part for part in every if part is not None]
 
 
@@ -152,12 +155,31 @@ def _check_kind(target: str, name: str, value: Any, annotation: Any) -> None:
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
-    parts = {
-        name: None if part is None else build_part(part, model)
-        for name, part in (
-            ("drafter", spec.drafter),
-            ("tree", spec.tree),
-            ("acceptance", spec.acceptance),
-        )
-    }
-    return build_part(spec.loop, model, sampling=sampling, **parts)
+    proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
+    return build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+
+
+def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
+    """The proposer that a specification names, or its drafter on its tree; None for neither."""
+    named = [part for part in (spec.drafter, spec.tree) if part is not None]
+    if spec.proposer is not None:
+        if named:
+            raise DecoderError(
+                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree beside "
+                "it: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
+            )
+        return build_part(spec.proposer, model)
+    if not named:
+        return None
+    built = [
+        None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
+    ]
+    return Grown(*built)
+
+
+def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
+    """The verifier that a specification names; an acceptance rule judges node by node."""
+    if spec.acceptance is None:
+        return None
+    part = build_part(spec.acceptance, model)
+    return part if hasattr(part, "decide") else ByNode(part)

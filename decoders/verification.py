@@ -3,7 +3,7 @@
 The children of a node are tested in order; what a later child meets depends on the earlier ones
 having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
 in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
-very same function; the kernels that take its place (`decoders.kernels.acceptance`) are tested
+very same function; the kernels that take its place (`decoders.execution.judge`) are tested
 against it.
 """
 
@@ -74,6 +74,11 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     batch, nodes, width = draft.children.shape
     flat = draft.children.reshape(batch, nodes * width)
     return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
+
+
+def at_node(values: Tensor, node: Tensor) -> Tensor:
+    """values [B, N + 1, V], node [B] -> [B, V]."""
+    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
 
 
 @dataclass(frozen=True)

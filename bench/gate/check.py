@@ -117,7 +117,8 @@ def _trial(
 
 
 def _native(model: ImageModel) -> bool:
-    return getattr(model.target, "native", None) is not None
+    native = getattr(model.execution, "native", None)
+    return native is not None and native(model.target) is not None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from bench.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
 from decoders.drafters.eagle import EagleNet
-from decoders.models.native import make_native
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import OVERRUN, SLOTS, Noise
@@ -75,12 +75,11 @@ def small_model(
             net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
         eye = torch.eye(width)
         net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
-    if native:  # from here on the weights are final
-        make_native(target)
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = SmallTokenizer(model.codebook, raw)
-    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+    made = replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+    return executed(made, "cpu") if native else made  # the weights are final
 
 
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:

@@ -7,21 +7,24 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.growing import NativeDynamic
 from decoders.noise import Noise
-from decoders.trees.native import grower
+
+TINY = 1e-30  # probability
+FLOOR = math.log(TINY)
 
 
 class Dynamic:
+    computes = (Computes("dynamic tree", ("grow",)),)
+
     def __init__(self, model: Any = None, depth: int = 5, top_k: int = 10, nodes: int = 58) -> None:
         del model
         most = top_k + (depth - 1) * top_k**2
@@ -45,10 +48,6 @@ class Dynamic:
         noise: Noise,
         position: Tensor,
     ) -> Draft:
-        whole = grower(session, self, sampling, self._native) if type(self) is Dynamic else None
-        if whole is not None:
-            session.calls += self.depth - 1
-            return whole(root_logits, noise, position)
         del noise, position  # deterministic given the prefix
         width, batch = self.top_k, len(root_logits)
         device = root_logits.device
@@ -80,10 +79,6 @@ class Dynamic:
             torch.cat(all_parents, 1),
         )
 
-    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeDynamic:
-        """What grows this tree in one call."""
-        return NativeDynamic(drafter, sampling, self.depth, self.top_k, self.nodes)
-
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
         """Keeps the best N candidates [B, C]; a parent's score is never below its child's, and the
         stable order keeps parents first, so no node loses its parent."""
@@ -112,6 +107,7 @@ class Dynamic:
             depth,
             _children(parent, self.branching),
             None,
+            levels=self.depth,
         )
 
 
@@ -127,6 +123,8 @@ def _children(parent: Tensor, width: int) -> Tensor:
 
 
 def _log(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Log-probabilities of the processed distribution; codes filtered out stay at a finite floor,
-    so that scores remain ordered."""
-    return probabilities(logits, sampling).clamp_min(1e-30).log()
+    """Log-probabilities of the processed distribution. Codes that are filtered out stay below all
+    others at finite, different values, so that scores remain ordered, always in the same way."""
+    p = probabilities(logits, sampling)
+    below = FLOOR - torch.arange(p.shape[-1], device=p.device)  # [V]
+    return torch.where(p > 0, p.clamp_min(TINY).log(), below)

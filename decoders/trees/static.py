@@ -15,13 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
-from decoders.trees.native import grower
 from decoders.verification import ancestry, drop_sibling
 
 Path = tuple[int, ...]
@@ -133,17 +130,14 @@ class Shape:
         """codes [B, N + 1], children [B, N + 1, K], q [B, N + 1, V] -> a draft of this shape."""
         batch = len(codes)
         parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
-        return Draft(codes, parent, depth, children, q, self.ancestry.expand(batch, -1, -1))
-
-    def flat(self) -> Flat:
-        """As the CPU kernel takes it."""
-        sizes = torch.tensor([0] + [len(level.parents) for level in self.levels])
-        parents = torch.cat([level.parents for level in self.levels])
-        return Flat(parents, sizes.cumsum(0), self.parent[0], self.children[0])
+        above = self.ancestry.expand(batch, -1, -1)
+        return Draft(codes, parent, depth, children, q, above, len(self.levels))
 
 
 class Static:
     """A fixed tree. ``choices``: a name of `NAMED`, or a list of paths."""
+
+    computes = (Computes("static tree", ("grow",)),)
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "eagle_25"
@@ -172,12 +166,8 @@ class Static:
         position: Tensor,
     ) -> Draft:
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
-        whole = grower(session, self, sampling, self._native)
-        if whole is not None:
-            session.calls += self.depth - 1
-            return whole(root_logits, noise, position)
         batch, vocab = root_logits.shape
-        shape = self._shape_on(root_logits.device)
+        shape = self.shape_on(root_logits.device)
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
@@ -205,12 +195,7 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeStatic:
-        """What grows this tree in one call."""
-        shape = self._shape_on(torch.device("cpu"))
-        return NativeStatic(drafter, sampling, shape.flat(), shape.draft)
-
-    def _shape_on(self, device: torch.device) -> Shape:
+    def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
         if self._shape is None or self._shape.parent.device != device:
             self._shape = self._build(device)

@@ -19,7 +19,7 @@ from bench.measure.clock import Clock, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.warmup import warm_up
-from decoders.kernels.cpu import processor
+from decoders.execution.cpu import processor
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.cache import KVCache
-from decoders.kernels.cpu.library import missing
+from decoders.execution.cpu.library import missing
+from decoders.execution.cpu.packing import pack
+from decoders.execution.cpu.replacing import install
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 
 PREFIX = 4
@@ -127,3 +129,8 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def packed_into(net: Any) -> None:
+    """The kernel's calls in the place of a net's methods."""
+    install(net, pack(net))

@@ -15,9 +15,11 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.drafters.eagle import Eagle, EagleNet
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_decoders import model_of
 
@@ -33,16 +35,16 @@ def codes(model: ImageModel, loop: Any, noise: Noise | None = None) -> torch.Ten
 
 def loop_of(model: ImageModel, rule: Any = None, tree: Any = None) -> Speculative:
     rule, tree = rule or Exact(), tree or Static(choices="binary_8")
-    return Speculative(model, SAMPLING, Eagle(model), tree, rule)
+    return Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(rule))
 
 
 class Shifted(Autoregressive):
     """Takes the code after the one that was drawn."""
 
-    def _next(self, run: Any) -> tuple[()]:
-        super()._next(run)
+    def next(self, run: Any) -> tuple[int]:
+        super().next(run)
         run.codes = (run.codes + 1) % self.model.target.vocab_size
-        return ()
+        return (1,)
 
 
 class LouderNet(EagleNet):
@@ -124,7 +126,8 @@ def test_a_cache_that_took_the_others_place_is_written() -> None:
     loop, prompts = loop_of(model), ["a b", "c d e"]
     with torch.inference_mode():
         noise = Noise.for_prompts(3, prompts, model.target.length)
-        run = loop._begin(model.text.encode(prompts), noise, 0)
+        run = loop.begin(model.text.encode(prompts), noise, 0)
+        loop.execution.begin(loop, run)
         loop.execution.step(loop, run)
         run.cache = run.cache.widened(run.cache.capacity)
         before = run.cache.data.clone()

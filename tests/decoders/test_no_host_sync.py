@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders import autoregressive
 from decoders.api import Sampling
-from decoders.backends.execution import Eager
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise
 

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from decoders.backends.execution import Loop, Piece, chain
-from decoders.backends.state import device_of
+from decoders.api import AcceptRule, ImageModel
+from decoders.execution.eager import Judge, Loop, Piece, chain
+from decoders.execution.state import device_of
 
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {"epilogue_fusion": True, "triton.cudagraphs": False}
@@ -36,9 +37,18 @@ class Compiled:
     decoder)."""
 
     name: str = "compile"
-    grows: bool = False
     seconds: float = 0.0
     autotune: bool = True
+
+    def prepare(self, model: ImageModel) -> None:
+        """Pieces are compiled when they are first run."""
+
+    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
+        return None
+
+    def fit(self, loop: Any) -> bool:
+        """Parts keep their tensor code, which the compiler fuses; shapes stay."""
+        return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
         return run

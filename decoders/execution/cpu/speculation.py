@@ -17,11 +17,11 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
-from decoders.kernels.cpu.checks import require
-from decoders.kernels.cpu.layers import NativeLayers, check
-from decoders.kernels.cpu.library import Forward, library, run
-from decoders.kernels.cpu.rules import NativeRule, Rule
-from decoders.kernels.cpu.stepping import Head
+from decoders.execution.cpu.checks import require
+from decoders.execution.cpu.layers import NativeLayers, check
+from decoders.execution.cpu.library import Filter, Forward, filter_of, library, run
+from decoders.execution.cpu.rules import NativeRule, Rule
+from decoders.execution.cpu.stepping import Head
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
 from decoders.recording import Recorder
 
@@ -69,7 +69,7 @@ class Settle(ctypes.Structure):
         ("tree", Nodes),
         *_fields(LONG, "copies vocab depth"),
         *_fields(POINTER, "q logits"),
-        ("temperature", ctypes.c_float),
+        ("filter", Filter),
         ("rule", Rule),
         ("uniform", POINTER),
         *_fields(LONG, "places slots accept_slot target_slot image prefix"),
@@ -214,7 +214,7 @@ class NativeStep:
         head = layers.width // layers.heads * layers.dtype.itemsize
         return Settle(
             Nodes(), sampling.guidance_rows, vocab, parts.depth, None,
-            self.logits[0].data_ptr(), sampling.temperature, parts.rule.structure(vocab),
+            self.logits[0].data_ptr(), filter_of(sampling), parts.rule.structure(vocab),
             state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT,
             parts.image, parts.head.prefix,
             state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,

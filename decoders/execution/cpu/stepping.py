@@ -15,8 +15,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear, check
-from decoders.kernels.cpu.library import NextCode, library, run
+from decoders.execution.cpu.layers import NativeLayers, NativeLinear, check
+from decoders.execution.cpu.library import NextCode, filter_of, library, run
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class NativeNext:
         tokens = head.tokens
         self._call = NextCode(
             body, 1, batch, head.prefix, vocab, None if tokens is None else tokens.data_ptr(),
-            head.output.weight.data_ptr(), sampling.cfg, sampling.temperature,
+            head.output.weight.data_ptr(), sampling.cfg, filter_of(sampling),
             state.uniform.data_ptr(), *state.uniform.stride(), state.uniform.shape[1],
             state.codes.data_ptr(), state.place.data_ptr(),
             state.chosen.data_ptr(), state.chosen.shape[1],

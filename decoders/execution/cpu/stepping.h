@@ -13,7 +13,8 @@ struct NextCode {
   long batch, prefix, vocab;
   const int64_t* tokens;    // [V] rows of the embedding; null: the codes themselves
   const void* head;         // packed [V, D]
-  float cfg, temperature;   // temperature 0: the code of the largest logit
+  float cfg;
+  Filter filter;            // temperature 0: the code of the largest logit
   const float* uniform;     // image b, place i: at b * uniform_row + i * uniform_place
   long uniform_row, uniform_place, uniforms;
   int64_t *codes, *place;   // [B] the last codes, [1] place of the next ones; written
@@ -40,9 +41,9 @@ bool fits(const NextCode& n) {
 }
 
 // The code of guided logits [V] by its noise; `finite` is whether there was a distribution. p [V] is used.
-inline long choose(const float* logits, float temperature, float u, long size, float* p, bool* finite) {
-  if (temperature > 0) {
-    *finite = softmax(logits, temperature, size, p);
+inline long choose(const float* logits, const Filter& filter, float u, long size, float* p, bool* finite) {
+  if (filter.temperature > 0) {
+    *finite = probabilities(logits, filter, size, p);
     return sample(p, size, u);
   }
   *finite = true;
@@ -76,7 +77,7 @@ void next_part(const NextCode& n, const Scratch& at, long place, long step, int 
     bool finite;
     const long at_b = b * n.vocab;
     const float u = n.uniform[b * n.uniform_row + place * n.uniform_place];
-    n.codes[b] = choose(n.logits + at_b, n.temperature, u, n.vocab, n.p + at_b, &finite);
+    n.codes[b] = choose(n.logits + at_b, n.filter, u, n.vocab, n.p + at_b, &finite);
     n.chosen[b * n.recorded + place] = n.codes[b];
     n.accepted[b * n.most + step] = 0;
     if (!finite) {

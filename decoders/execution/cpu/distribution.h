@@ -1,8 +1,22 @@
-// From logits to a distribution and a code of it: decoders.distribution.probabilities without filters, and
+// From logits to a distribution and a code of it: decoders.distribution.probabilities and
 // decoders.noise.sample.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "vectors.h"
+
+extern "C" {
+
+// How a distribution is made of logits: temperature (0: greedy, where it is the raw softmax), then top-k
+// (0: all codes), then top-p (1: all mass).
+struct Filter {
+  float temperature, top_p;
+  long top_k;
+};
+
+}  // extern "C"
 
 namespace {
 
@@ -29,6 +43,54 @@ bool softmax(const float* logits, float temperature, long size, float* p) {
   const float sum = total(mass);
   for (long i = 0; i < size; ++i) p[i] /= sum;
   return std::isfinite(sum) && std::isfinite(most);
+}
+
+// The smallest of the `count` largest values.
+inline float least_of_top(const float* values, long size, long count) {
+  thread_local std::vector<float> copy;
+  copy.assign(values, values + size);
+  std::nth_element(copy.begin(), copy.begin() + (count - 1), copy.end(), std::greater<float>());
+  return copy[count - 1];
+}
+
+// Codes of p [V] behind whose likelier ones there is mass top_p become impossible; p sums to one again.
+inline void keep_mass(float* p, long size, float top_p) {
+  thread_local std::vector<int> order;
+  order.clear();
+  for (long i = 0; i < size; ++i)
+    if (p[i] > 0) order.push_back(static_cast<int>(i));
+  std::stable_sort(order.begin(), order.end(), [=](int i, int j) { return p[i] > p[j]; });
+  double reached = 0, kept = 0;
+  for (int i : order) {
+    reached += p[i];
+    if (static_cast<float>(reached) - p[i] >= top_p) p[i] = 0;
+    kept += p[i];
+  }
+  const float sum = static_cast<float>(kept);
+  for (int i : order) p[i] /= sum;
+}
+
+// p [V] of guided logits; false where a logit is NaN or infinite (p is then of no use).
+bool probabilities(const float* logits, const Filter& f, long size, float* p) {
+  const float temperature = f.temperature > 0 ? f.temperature : 1.f;
+  const bool cut = f.temperature > 0 && f.top_k > 0 && f.top_k < size;
+  if (cut) {
+    const float least = least_of_top(logits, size, f.top_k);
+    if (!std::isfinite(least)) return softmax(logits, temperature, size, p), false;
+    thread_local std::vector<float> kept;
+    kept.resize(size);
+    bool finite = true;
+    for (long i = 0; i < size; ++i) {
+      finite &= std::isfinite(logits[i]);
+      kept[i] = logits[i] < least ? -INFINITY : logits[i];
+    }
+    finite &= softmax(kept.data(), temperature, size, p);
+    if (!finite) return false;
+  } else if (!softmax(logits, temperature, size, p)) {
+    return false;
+  }
+  if (f.temperature > 0 && f.top_p < 1) keep_mass(p, size, f.top_p);
+  return true;
 }
 
 // The inverse of the distribution function at u in [0, 1): p [V] >= 0 need not sum to one; sums in double,

@@ -42,7 +42,7 @@ struct Settle {
   long copies, vocab, depth;     // depth: of the tree
   const float* q;                // [B, N + 1, V]; null: deterministic children
   const float* logits;           // [B, N + 1, V]
-  float temperature;             // 0: greedy
+  Filter filter;
   Rule rule;
   const float* uniform;          // [B, places, slots]
   long places, slots, accept_slot, target_slot;
@@ -165,7 +165,7 @@ struct Walk {
   float* p_of(long n) const { return s.p + (b * s.tree.count + n) * s.vocab; }
   const float* logits_of(long n) const { return s.logits + (b * s.tree.count + n) * s.vocab; }
   void distribution(long n) const {
-    if (!softmax(logits_of(n), s.temperature > 0 ? s.temperature : 1.f, s.vocab, p_of(n))) *s.bad = 1;
+    if (!probabilities(logits_of(n), s.filter, s.vocab, p_of(n))) *s.bad = 1;
   }
   void note(long depth, const Verdict& found, Kind kind) const {
     const long to = b * s.width + s.length[b] + depth;
@@ -312,7 +312,7 @@ void settle(const Settle& s) {
       s.count[b] = 0;
       continue;
     }
-    if (s.temperature > 0) walk.sampled();
+    if (s.filter.temperature > 0) walk.sampled();
     else walk.greedy();
     walk.finish(before);
   }

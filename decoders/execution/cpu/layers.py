@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache
-from decoders.kernels.cpu.library import Forward, LayerWeights, library, missing, run
+from decoders.execution.cpu.library import Forward, LayerWeights, library, missing, run
 from decoders.memory import zeros
 
 LANES = 16  # outputs of a packed panel

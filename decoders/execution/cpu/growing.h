@@ -15,7 +15,7 @@ struct Grow {
   Expand drafter;
   const float* root_logits;    // [B, V]
   const int64_t* root_code;    // [B]
-  float temperature;           // 1 when greedy: the raw softmax
+  Filter filter;
   long size, children;         // N + 1, K
   long levels;
   float* left;                 // [threads, V]
@@ -107,7 +107,7 @@ void draw(const GrowStatic& g, const float* logits, long b, long node, long leve
   if (g.q == nullptr) {
     int64_t index[CHILDREN];
     float best[CHILDREN];
-    softmax(logits, base.temperature, V_, left);
+    probabilities(logits, base.filter, V_, left);
     top(left, V_, count, index, best);
     for (long j = 0; j < count; ++j) codes[to[j]] = index[j];
     return;
@@ -115,7 +115,7 @@ void draw(const GrowStatic& g, const float* logits, long b, long node, long leve
   const long place = g.position[b] + level;
   const float* u = g.uniform + (b * g.places + (place < g.places ? place : g.places - 1)) * g.row;
   const float* q = g.q + (b * base.size + node) * V_;
-  softmax(logits, base.temperature, V_, const_cast<float*>(q));
+  probabilities(logits, base.filter, V_, const_cast<float*>(q));
   for (long j = 0; j < count; ++j) {
     codes[to[j]] = sample(q, V_, u[j]);
     if (j + 1 == count) break;
@@ -172,10 +172,12 @@ void grow_part(const GrowStatic& g, int self, int threads) {
 void propose(const GrowDynamic& g, const float* logits, long b, long above, long at, float* p) {
   const long vocab = g.base.drafter.vocab;
   float* score = g.score + b * g.candidates;
-  softmax(logits, g.base.temperature, vocab, p);
+  probabilities(logits, g.base.filter, vocab, p);
   top(p, vocab, g.base.children, g.code + b * g.candidates + at, score + at);
   for (long i = at; i < at + g.base.children; ++i) {
-    const float log = std::log(score[i] > 1e-30f ? score[i] : 1e-30f);
+    // An impossible code stays below all others, at a value of its own.
+    const float code = static_cast<float>(g.code[b * g.candidates + i]);
+    const float log = std::log(score[i] > 1e-30f ? score[i] : 1e-30f) - (score[i] > 0 ? 0.f : code);
     score[i] = above < 0 ? log : score[above] + log;
     g.above[b * g.candidates + i] = above;
   }

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError
-from decoders.backends.execution import Loop
-from decoders.backends.state import device_of, fill, rebind, snapshot, tensors
+from decoders.api import AcceptRule, DecoderError, ImageModel
+from decoders.execution.eager import Judge, Loop, give_judge
+from decoders.execution.judge import fused
+from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
@@ -62,9 +63,18 @@ class Graphed:
     """One graph a step. Times of the phases are not known: all is charged to `step`."""
 
     name: str = "graph"
-    grows: bool = False
     replays: int = 0
     _pool: Pool | None = field(default=None, repr=False)
+
+    def prepare(self, model: ImageModel) -> None:
+        """Nothing to do."""
+
+    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
+        return fused(rule, device)
+
+    def fit(self, loop: Any) -> bool:
+        give_judge(self, loop)
+        return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
         if run.shape not in loop.prepared:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache
-from decoders.kernels.cpu.checks import require
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear, check
-from decoders.kernels.cpu.library import Expand, library, run
+from decoders.execution.cpu.checks import require
+from decoders.execution.cpu.layers import NativeLayers, NativeLinear, check
+from decoders.execution.cpu.library import Expand, library, run
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class NativeDrafter:
         self.width, self.vocab = net.layers.width, net.head.outputs
         self.dtype = net.layers.dtype
         self.half = ctypes.c_int(self.dtype == torch.bfloat16)
-        self.grower: Any = None  # what grows this session's trees, see `decoders.trees.native`
         check(state.features, self.width, self.dtype)
         check(net.embedding, self.width, self.dtype)
         tokens = torch.tensor([0, self.vocab - 1]) if net.tokens is None else net.tokens

@@ -9,9 +9,9 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from decoders.kernels.cpu.checks import require
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.library import Expand, library, run
+from decoders.execution.cpu.checks import require
+from decoders.execution.cpu.drafting import NativeDrafter
+from decoders.execution.cpu.library import Expand, library, run
 
 
 class Advance(ctypes.Structure):

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError
-from decoders.kernels.cpu.processor import cpuinfo
+from decoders.api import DecoderError, Sampling
+from decoders.execution.cpu.processor import cpuinfo
 
 NAMES = "lantern::"  # what a profiler calls these functions
 SOURCE = Path(__file__).parent / "kernel.cpp"
@@ -88,6 +88,20 @@ class Expand(ctypes.Structure):
     ]
 
 
+class Filter(ctypes.Structure):
+    """`Filter` of distribution.h."""
+
+    _fields_ = [
+        ("temperature", ctypes.c_float),
+        ("top_p", ctypes.c_float),
+        ("top_k", ctypes.c_long),
+    ]
+
+
+def filter_of(sampling: Sampling) -> Filter:
+    return Filter(sampling.temperature, sampling.top_p, sampling.top_k)
+
+
 class NextCode(ctypes.Structure):
     """`NextCode` of stepping.h."""
 
@@ -95,7 +109,8 @@ class NextCode(ctypes.Structure):
         ("body", Forward),
         *((n, ctypes.c_long) for n in ("count", "batch", "prefix", "vocab")),
         *((n, ctypes.c_void_p) for n in ("tokens", "head")),
-        *((n, ctypes.c_float) for n in ("cfg", "temperature")),
+        ("cfg", ctypes.c_float),
+        ("filter", Filter),
         ("uniform", ctypes.c_void_p),
         *((n, ctypes.c_long) for n in ("uniform_row", "uniform_place", "uniforms")),
         *((n, ctypes.c_void_p) for n in ("codes", "place", "chosen")),

@@ -1,5 +1,5 @@
 """A whole draft tree under the root in one call of the CPU kernel: what `decoders.trees.static` and
-`decoders.trees.dynamic` do level by level, for a distribution without filters.
+`decoders.trees.dynamic` do level by level.
 
 An object serves one session and one tree, and returns one draft, whose tensors every call fills
 anew: nothing is allocated in a step.
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from decoders.api import Draft, Sampling
-from decoders.kernels.cpu.checks import require
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.library import Expand, library, run
+from decoders.execution.cpu.checks import require
+from decoders.execution.cpu.drafting import NativeDrafter
+from decoders.execution.cpu.library import Expand, Filter, filter_of, library, run
 from decoders.noise import DRAFT_SLOT, SLOTS, Noise
 
 
@@ -28,7 +28,7 @@ class Grow(ctypes.Structure):
     _fields_ = [
         ("drafter", Expand),
         *((n, ctypes.c_void_p) for n in ("root_logits", "root_code")),
-        ("temperature", ctypes.c_float),
+        ("filter", Filter),
         *((n, ctypes.c_long) for n in ("size", "children", "levels")),
         *((n, ctypes.c_void_p) for n in ("left", "codes", "child")),
     ]
@@ -89,7 +89,7 @@ class _Tree:
         self.given: tuple[Tensor, ...] = (self.codes,) * 3  # what the call was prepared for
         self.base = Grow(
             call, None, drafter.state.root_code.data_ptr(),
-            1.0 if sampling.greedy else sampling.temperature, size, children, levels,
+            filter_of(sampling), size, children, levels,
             left.data_ptr(), self.codes.data_ptr(), self.children.data_ptr(),
         )  # fmt: skip
 
@@ -164,7 +164,7 @@ class NativeDynamic(_Tree):
         parents, level = torch.zeros(2, batch, size, dtype=torch.long)
         ancestry = torch.zeros(batch, size, size, dtype=torch.bool)
         self.space = (code, above, order, levels, scores)
-        self.draft = Draft(self.codes, parents, level, self.children, None, ancestry)
+        self.draft = Draft(self.codes, parents, level, self.children, None, ancestry, depth)
         self.call = GrowDynamic(
             self.base, total, code.data_ptr(), above.data_ptr(), scores[0].data_ptr(),
             levels[0].data_ptr(), levels[1].data_ptr(), scores[1].data_ptr(), order.data_ptr(),

@@ -1,5 +1,5 @@
 """All children of all nodes through the CPU kernel: `decoders.verification.test_children` in one
-call, for the rules of `decoders.kernels.cpu.rules.rule_of`.
+call, for the rules of `decoders.execution.cpu.rules.rule_of`.
 
 Nodes are independent; a node's children are tested in order (METHODS 3, 4). Prefix sums in double,
 as PyTorch sums them on a CPU.
@@ -8,14 +8,21 @@ as PyTorch sums them on a CPU.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from decoders.kernels.cpu.library import library, run
-from decoders.kernels.cpu.rules import NativeRule
+from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.rules import NativeRule
 from decoders.kernels.relaxed import check
 from decoders.verification import Verdicts
+
+
+def native_judge(rule: NativeRule) -> Callable[..., Verdicts]:
+    """The judge (p, q, codes, valid) -> Verdicts of a rule."""
+    return partial(native_test_children, rule=rule)
 
 
 def native_test_children(
