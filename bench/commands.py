@@ -57,8 +57,8 @@ def cmd_report(words: Sequence[str]) -> int:
     words, out = split_out(words)
     config = compose_study(words)
     folder, factor = Path(config.run_dir), config.fairness.factor
-    require_own(folder, config)
     check_place(folder, out)
+    require_own(folder, config)
     part = gather(config, out)
     # Refuses what cannot be reported before anything is written there.
     run = load_run(folder if part is None else part.folder)

@@ -207,7 +207,7 @@ def test_a_finished_study_without_gate_and_metric_keeps_what_still_holds(fake_st
     """Issue 18, point 8: a second run with metric=none gate=false blanked figures and verdicts."""
     names = ("fake_ar", "fake_spec", "greedy")
     said = [Verdict(name, "exact", 0.0, "all", None, "exact") for name in names]
-    monkeypatch.setattr("bench.finish.verdicts", lambda model, cells: said)
+    monkeypatch.setattr("bench.finish.verdicts", lambda model, cells, *_: said)
     gated, plain = fake_study("gate=true"), fake_study()
     finish(gated, run_study(gated), CountingScorer())
     files = ("summary.csv", "preference.csv", "exactness.csv")

@@ -129,5 +129,5 @@ CASES = [
     Bad("out is a file", [*REPORT, "out={tmp}/mine/thesis.tex"], "is a file", full),
     Bad("out is full", [*REPORT, "out={tmp}/mine"], "not empty", full),
     Bad("out in the run", [*REPORT, "out={tmp}/run/report"], "lies in the run"),
-    Bad("out of no run", [*REPORT, "out={tmp}/new"], "no run folder"),
+    Bad("out of no run", [*REPORT, "out={tmp}/new"], "holds no run"),
 ]  # fmt: skip
