@@ -247,7 +247,7 @@ def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConf
     metric = root.pop("metric")
     if metric.get("_target_") is not None:
         built["metric"] = _loader(metric, "metric")
-    hints = typing.get_type_hints(StudyConfig)
+    hints = typing.get_type_hints(StudyConfig, include_extras=True)
     for key, value in root.items():
         if key not in hints:
             raise ConfigError(unknown("setting", key, hints))
