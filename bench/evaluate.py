@@ -22,6 +22,7 @@ from bench.captions import captions_of
 from bench.config import check_type
 from bench.console import complain, progress, say, table
 from bench.errors import ConfigError, unknown
+from bench.os_errors import ready_file, ready_folder
 from bench.records import write_atomically
 from decoders.kinds import Seed, Within
 
@@ -75,6 +76,8 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         return 2
     config = parse(words)
     device = _device(config.device)
+    if config.out is not None:
+        ready_file(config.out)
     figures = evaluate(config, device)
     say(f"{config.images}: {figures[0].images} images on {device}")
     say(table(*_table(figures)))
@@ -100,6 +103,8 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
     reference = image_files(config.reference) if config.reference else ()
+    if reference:
+        ready_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
         weights=config.weights,

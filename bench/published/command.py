@@ -39,7 +39,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     rows = table.load(Path(given["published"]) if "published" in given else table.DEFAULT)
     result = build(rows, measured.load(summary), names.load(), tolerance)
     beside = Path("compare") if "summary" in given else summary.parent / "compare"
-    folder = Path(given["out"]) if "out" in given else beside
+    folder = Path(given["out"]).expanduser() if "out" in given else beside
     say(terminal(result))
     for path in save(result, folder):
         say(f"wrote {path}")

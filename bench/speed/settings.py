@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.config import DecoderEntry, StudyConfig, build
 from bench.errors import ConfigError, unknown
-from bench.hydra_edge import PARTS, compose_config, hydra_session, plain
+from bench.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
 from bench.own_settings import with_study
 from decoders.kinds import Count, Share, Within, require
 
@@ -84,6 +84,7 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
     for word in own:
         if "." not in word.partition("=")[0]:
             raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
+        parse_override(word)
     rest = with_study([word for word in words if word not in own], "tune")
     with hydra_session("conf"):
         root = plain(compose_config("tune_config", own))
