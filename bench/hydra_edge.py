@@ -24,6 +24,7 @@ from hydra.errors import (
 )
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from bench.errors import ConfigError, nearest, unknown
 
@@ -91,6 +92,10 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
         raise ConfigError(_composition(name, str(error))) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"{name}: {error}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
+        ) from error
 
 
 def _composition(name: str, message: str) -> str:

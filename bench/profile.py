@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bench.console import complain, progress, say
 from bench.errors import ConfigError
+from bench.os_errors import ready_folder
 from bench.own_settings import own_settings
 from decoders.kinds import Count, Within, require
 
@@ -51,6 +52,7 @@ def cmd_profile(words: Sequence[str]) -> int:
     settings, rest = own_settings(ProfileSettings, "profile", words)
     config = compose_study(rest)
     folder = Path(config.run_dir) / FOLDER
+    ready_folder(folder)
     found, made = record(config, settings, folder)
     say(terminal(config, found, settings.top))
     for path in save(config, made, found, folder):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bench.console import progress, say
 from bench.errors import ConfigError
+from bench.os_errors import ready_folder
 from bench.own_settings import own_settings, with_study
 from decoders.kinds import Amount, Count, Within, require
 
@@ -59,6 +60,7 @@ def cmd_scaling(words: Sequence[str]) -> int:
 
     settings, rest = own_settings(ScalingSettings, "scaling", with_study(words, STUDY))
     config = compose_study(rest)
+    ready_folder(Path(config.run_dir))
     made = measure(config, settings)
     say(terminal(made))
     for path in save(made, Path(config.run_dir)):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import say
 from bench.errors import ConfigError, nearest, unknown
+from bench.os_errors import ready_folder
 
 if TYPE_CHECKING:
     from bench.published.judge import Tolerance
@@ -40,6 +41,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     result = build(rows, measured.load(summary), names.load(), tolerance)
     beside = Path("compare") if "summary" in given else summary.parent / "compare"
     folder = Path(given["out"]).expanduser() if "out" in given else beside
+    ready_folder(folder)
     say(terminal(result))
     for path in save(result, folder):
         say(f"wrote {path}")

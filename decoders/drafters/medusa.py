@@ -154,7 +154,8 @@ class MedusaLearner:
 
 def read_medusa(model: ImageModel, folder: str) -> MedusaNet:
     """The heads of a folder that `MedusaLearner.save` wrote. Raises DecoderError."""
-    net = MedusaNet(model, int(read_json(Path(folder) / CONFIG).get("heads", 0)))
+    described = read_json(Path(folder) / CONFIG, {"heads": Annotated[int, Within(1, 64)]})
+    net = MedusaNet(model, described.get("heads", 0))
     path = Path(folder) / WEIGHTS
     load_into(net, read_tensors(path), str(path))
     return net

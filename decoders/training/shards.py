@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.kinds import Amount, Count, Positive, Within, require
 from decoders.models.transformer import Transformer
-from decoders.models.weights import write_tensors
+from decoders.models.weights import read_json, write_tensors
 from decoders.training.shard_files import join, pack, read_row, stack, unpack
 from decoders.training.sources import Source
 from decoders.training.states import States, target_states
@@ -248,7 +248,7 @@ class Ring:
             "drop": 0.0 if self.maker.paired else self.config.drop,
         }
         path = folder / MANIFEST
-        if path.exists() and (found := json.loads(path.read_text())) != mine:
+        if path.exists() and (found := read_json(path)) != mine:
             wrong = [f"{k}: {found.get(k)} there, {v} here" for k, v in mine.items()
                      if found.get(k) != v]  # fmt: skip
             raise DecoderError(

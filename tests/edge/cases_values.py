@@ -39,6 +39,12 @@ def part(name: str, words: Sequence[str], says: str) -> Bad:
     return Bad(name, [*RUN, *words], says)
 
 
+def within(name: str, override: str, word: str, says: str) -> Bad:
+    """A setting of a part that an entry's own override brings along."""
+    entry = 'decoders=[{decoder: lantern, name: x, overrides: ["' + override + '"]}]'
+    return Bad(name, [*RUN[:2], entry, *RUN[3:], word], says)
+
+
 def mine(name: str, word: str, says: str) -> Bad:
     words = ["acceptance._target_=mine_rule.Mine", "~acceptance.k", "~acceptance.delta"]
     words += ["~acceptance.residual", "~acceptance.metric", word]
@@ -89,22 +95,22 @@ CASES = [
     part("delta is null", ["acceptance.delta=null"], "a number"),
     part("k beyond 64 bits", ["acceptance.k=99999999999999999999"], "64 bits"),
     part("k is a list", ["acceptance.k=[1,2]"], "integer"),
-    part("lam is infinite", ["acceptance=lantern_pp", "acceptance.lam=inf"], "finite"),
-    part("lam is not a number", ["acceptance=lantern_pp", "acceptance.lam=nan"], "finite"),
+    within("lam is infinite", "acceptance=lantern_pp", "acceptance.lam=inf", "finite"),
+    within("lam is not a number", "acceptance=lantern_pp", "acceptance.lam=nan", "finite"),
     part("residual is a boolean", ["acceptance.residual=false"], "string"),
-    part("a chain of a billion", ["tree=chain", "tree.depth=1000000000"], "at most"),
-    part("depth is a boolean", ["tree=chain", "tree.depth=true"], "integer"),
-    part("too many nodes", ["tree=dynamic", "tree.nodes=1000000000"], "at most"),
-    part("too wide a tree", ["tree=dynamic", "tree.top_k=1000000"], "at most"),
-    part("the same path twice", ["tree=static", "tree.choices=[[0],[1],[0]]"], "twice"),
-    part("paths are a number", ["tree=static", "tree.choices=3"], "a list"),
-    part("a rank beyond 64 bits", ["tree=static", "tree.choices=[[99999999999999999999]]"], "64"),
-    part("a rank is a boolean", ["tree=static", "tree.choices=[[true]]"], "integer"),
+    within("a chain of a billion", "tree=chain", "tree.depth=1000000000", "at most"),
+    within("depth is a boolean", "tree=chain", "tree.depth=true", "integer"),
+    within("too many nodes", "tree=dynamic", "tree.nodes=1000000000", "at most"),
+    within("too wide a tree", "tree=dynamic", "tree.top_k=1000000", "at most"),
+    within("the same path twice", "tree=static", "tree.choices=[[0],[1],[0]]", "twice"),
+    within("paths are a number", "tree=static", "tree.choices=3", "a list"),
+    within("a rank beyond 64 bits", "tree=static", "tree.choices=[[99999999999999999999]]", "64"),
+    within("a rank is a boolean", "tree=static", "tree.choices=[[true]]", "integer"),
     part("drafter is a number", ["drafter.checkpoint=3"], "string"),
     part("drafter is null", ["drafter.checkpoint=null"], "string"),
     part("drafter is a mapping", ["drafter.checkpoint={a: 1}"], "string"),
-    part("heads without end", ["drafter=medusa", "drafter.heads=1000000000"], "at most"),
-    part("layers is a boolean", ["drafter=early_exit", "drafter.layers=true"], "integer"),
+    within("heads without end", "drafter=medusa", "drafter.heads=1000000000", "at most"),
+    within("layers is a boolean", "drafter=early_exit", "drafter.layers=true", "integer"),
     part("checkpoint is a number", ["model.checkpoint=5"], "string"),
     part("checkpoint is a boolean", ["model.checkpoint=true"], "string"),
     part("prompts are a number", ["prompts=file", "prompts.path=3"], "string"),
