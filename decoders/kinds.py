@@ -137,14 +137,22 @@ def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any
         if not isinstance(value, Mapping):
             raise _other(where, value, dict)
         hint = inner[1] if inner else Any
-        return {key: fitted(f"{where}.{key}", item, hint) for key, item in value.items()}
+        return {key: _inner(f"{where}.{key}", item, hint) for key, item in value.items()}
     if kind in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise _other(where, value, list)
         hint = inner[0] if inner else Any
-        items = [fitted(f"{where}[{at}]", item, hint) for at, item in enumerate(value)]
+        items = [_inner(f"{where}[{at}]", item, hint) for at, item in enumerate(value)]
         return tuple(items) if isinstance(value, tuple) else items
     return value
+
+
+def _inner(where: str, value: Any, hint: Any) -> Any:
+    """`fitted` for an item: what is wrong with it says more than that its list is no string."""
+    try:
+        return fitted(where, value, hint)
+    except KindError as error:
+        raise KindError(str(error), near=True) from error
 
 
 def _number(value: Any) -> bool:
