@@ -94,7 +94,8 @@ def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
 
 def test_a_run_that_may_only_be_read_is_reported_elsewhere(tmp_path: Path) -> None:
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
-    folder = write_run(tmp_path, broken, prompts=2, floor=False)
+    (tmp_path / "run").mkdir()
+    folder = write_run(tmp_path / "run", broken, prompts=2, floor=False)
     before = sorted(folder.rglob("*"))
     paths = write_report(load_run(folder), tmp_path / "mine")
     assert paths.page == tmp_path / "mine" / "index.html" and paths.page.is_file()
