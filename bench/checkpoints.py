@@ -197,7 +197,10 @@ def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str,
 def shape_of(folder: Path, usual: Shape | None) -> Shape | None:
     """The shape that a local folder's config.json (or the embedded models.json) describes; `usual`
     gives what it leaves open. None where it is of another kind."""
-    kinds = (("models.json", _embedded, {}), ("config.json", _hub, documents.CONFIG))
+    kinds: tuple[Any, ...] = (
+        ("models.json", _embedded, {}),
+        ("config.json", _hub, documents.CONFIG),
+    )
     for name, read, known in kinds:
         file = folder / name
         if file.is_file():

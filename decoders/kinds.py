@@ -193,7 +193,7 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
     own = inspect.unwrap(own)
     raw = getattr(own, "__annotations__", {})
     scope = getattr(own, "__globals__", {})
-    found = {}
+    found: dict[str, Any] = {}
     for name, hint in raw.items():
         alone = types.SimpleNamespace(__annotations__={name: hint})
         try:
