@@ -45,29 +45,46 @@ def cmd_run(words: Sequence[str]) -> int:
 
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there; of an unfinished run too, which the
-    title then says."""
+    title then says. out=DIR: written there, for a run that one may only read."""
     from bench.compose import compose_study
     from bench.fairness import judge_folder
     from bench.partial import gather
     from bench.report.load import load_run
 
-    config = compose_study(words)
+    out, rest = _out(words)
+    config = compose_study(rest)
     folder = Path(config.run_dir)
-    part = gather(config)
+    part = gather(config, out)
     # Refuses what cannot be reported before anything is written there.
     run = load_run(folder if part is None else part.folder)
-    found = judge_folder(run.folder, run.records, config.baselines, config.fairness.factor)
+    found = judge_folder(run.folder, run.records, config.baselines, config.fairness.factor, out)
     run = replace(run, folder=folder, fairness={f.decoder: f for f in found})
     if part is not None:
         run = replace(run, study=f"{run.study} ({part.title})")
-    _report(run)
+    _report(run, out)
     return 0
 
 
-def _report(run: Run) -> None:
+def _out(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The folder that `out=` names, which is made and tried, and the words of the study."""
+    from bench.hydra_edge import parse_override
+    from bench.os_errors import ready_folder
+
+    named = [word for word in words if word.startswith("out=")]
+    if not named:
+        return None, list(words)
+    value = parse_override(named[-1]).value()
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"out= must name a folder, found {value!r}")
+    out = Path(value).expanduser()
+    ready_folder(out)
+    return out, [word for word in words if word not in named]
+
+
+def _report(run: Run, out: Path | None = None) -> None:
     from bench.report.build import write_report
 
-    paths = write_report(run)
+    paths = write_report(run, out)
     say(paths.terminal)
     say(f"report: {paths.page}")
 
@@ -105,10 +122,12 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.measure.roofline import Unknown, step_bytes, target_net
     from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
     from bench.measure.steps import step_costs
+    from bench.os_errors import ready_folder
     from bench.plugins import call
     from bench.runner import load_model
 
     config = compose_study(words)
+    ready_folder(Path(config.run_dir))
     prompts = call(config.prompts, count=1)
     device = prepare(config.backend)
     model = load_model(config, device, prompts)

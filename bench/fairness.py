@@ -55,13 +55,18 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
 
 
 def judge_folder(
-    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float
+    folder: Path,
+    rows: pd.DataFrame,
+    baselines: Sequence[str],
+    limit: float,
+    out: Path | None = None,
 ) -> list[Fairness]:
-    """Judges a finished run of these rows again, under another limit say; writes fairness.csv."""
+    """Judges a finished run of these rows again, under another limit say; writes fairness.csv, to
+    the folder `out` where the run's own may not be written to."""
     path = folder / ROOFLINE
     floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
     found = judge(rows, baselines, floors, limit)
-    write_fairness(folder, found)
+    write_fairness(out or folder, found)
     return found
 
 

@@ -81,9 +81,9 @@ def told(config: StudyConfig, words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def gather(config: StudyConfig) -> Partial | None:
+def gather(config: StudyConfig, out: Path | None = None) -> Partial | None:
     """Merges and summarises the rows of an unfinished run; None, and nothing written, for a
-    finished one and where there are no rows.
+    finished one and where there are no rows. out: where they go instead of the run's folder.
 
     Raises FolderError where the rows are of another schema version or configuration.
     """
@@ -95,9 +95,9 @@ def gather(config: StudyConfig) -> Partial | None:
     identity = read_identity(folder)
     require_schema(folder, identity)
     require_configuration(folder, identity, config.hash, config.measured())
-    rows = _merged(folder, found)
+    place = (out or folder) / FOLDER
+    rows = _merged(folder, found, place)
     cells = cells_of(config, rows)
-    place = folder / FOLDER
     table = summarise(place, rows, cells, scorer=None, exactness={})
     table["status"] = table["status"].replace("ok", FOLDER)
     table.to_csv(place / "summary.csv", index=False)
@@ -111,11 +111,11 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def _merged(folder: Path, found: Progress) -> pd.DataFrame:
+def _merged(folder: Path, found: Progress, place: Path) -> pd.DataFrame:
     """records.parquet of the rows so far. A damaged row is left out, with a warning."""
     whole = RunFolder(folder)
     whole.load(dict.fromkeys(found.rows), retry_failed=False)
-    merged: pd.DataFrame = RunFolder(folder / FOLDER, whole.tables).merge().to_pandas()
+    merged: pd.DataFrame = RunFolder(place, whole.tables).merge().to_pandas()
     return merged
 
 

@@ -15,8 +15,9 @@ from bench.errors import ConfigError, unknown
 
 def call(loader: LoaderConfig, **extra: Any) -> Any:
     """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names shown),
-    ConfigError for keywords that it does not take, and whatever the target raises."""
-    from decoders.compose import resolve
+    ConfigError for keywords that it does not take, DecoderError for values that are not of the
+    kind it is annotated with, and whatever the target raises."""
+    from decoders.compose import check_keywords, resolve
 
     target = resolve(loader.target)
     if not callable(target):
@@ -26,4 +27,5 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
         for key in {**extra, **loader.kwargs}:
             if key not in parameters:
                 raise ConfigError(unknown(f"setting of {loader.name}", key, parameters))
+    check_keywords(loader.name, target, loader.kwargs, parameters)
     return target(**extra, **loader.kwargs)

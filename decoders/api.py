@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from decoders.kinds import Amount, NotNegative, Within, require
 
 
 class DecoderError(ValueError):
@@ -41,24 +43,13 @@ class Sampling:
     top_k 0 and top_p 1 switch the filters off.
     """
 
-    temperature: float = 1.0
-    cfg: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: NotNegative = 1.0
+    cfg: NotNegative = 1.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise DecoderError(
-                f"sampling.temperature must be >= 0, found {self.temperature}; 0 is greedy"
-            )
-        if not self.cfg >= 0:
-            raise DecoderError(f"sampling.cfg must be >= 0, found {self.cfg}; 1 is no guidance")
-        if self.top_k < 0:
-            raise DecoderError(
-                f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes"
-            )
-        if not 0 < self.top_p <= 1:
-            raise DecoderError(f"sampling.top_p must be in (0, 1], found {self.top_p}; 1 is off")
+        require(self, "sampling.", DecoderError)
 
     @property
     def greedy(self) -> bool:

@@ -57,9 +57,9 @@ def build_report(run_dir: Path) -> ReportPaths:
     return write_report(load_run(run_dir))
 
 
-def write_report(run: Run) -> ReportPaths:
-    """The report of a run that was read, beside its files."""
-    folder = run.folder / "report"
+def write_report(run: Run, out: Path | None = None) -> ReportPaths:
+    """The report of a run that was read, beside its files or in the folder `out`."""
+    folder = run.folder / "report" if out is None else out
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     terminal = tables.terminal(run)
     texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
+from decoders.documents import CONFIG
 from decoders.models.weights import read_json, sha256_of
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -94,7 +95,8 @@ def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights
     """
     place = locate(source, files, what)
     folder = place if place.is_dir() else place.parent
-    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    described = folder / "config.json"
+    config = read_json(described, CONFIG) if described.exists() else {}
     found = Checkpoint(place, config, {})
     for path in _files(place, files, what):
         if path.suffix in PICKLED:
@@ -164,8 +166,8 @@ def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
 
 
 def _shards(place: Path, name: str, what: str) -> list[Path]:
-    weights = read_json(place / name).get("weight_map")
-    if not isinstance(weights, dict):
+    weights = read_json(place / name, {"weight_map": dict[str, str]}).get("weight_map")
+    if not weights:
         raise DecoderError(f"{place / name} has no `weight_map`; download it again")
     shards = sorted({place / f for f in weights.values()})
     missing = [path.name for path in shards if not path.exists()]

@@ -4,7 +4,9 @@ runs."""
 from __future__ import annotations
 
 import hashlib
-import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
+from decoders.documents import read_object
+from decoders.kinds import KindError
 
 CHUNK = 1 << 20
 DTYPES = {
@@ -96,6 +100,7 @@ def write_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.bflo
 
 def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> str:
     """Writes tensors (floats as `dtype`) and returns the file's SHA-256."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,19 +108,28 @@ def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> s
         name: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).contiguous()
         for name, t in named.items()
     }
-    save_file(kept, path)
+    try:
+        save_file(kept, path)
+    except SafetensorError as error:  # its words for what the system refused
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), str(error), str(path)) from error
     return sha256_of(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The object of a JSON file, see `decoders.documents`. Raises DecoderError."""
     if not path.exists():
         raise DecoderError(f"no {path.name} at {path.parent}: expected it beside the weights")
+    with explained():
+        return read_object(path, known)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What a file says wrongly, as DecoderError."""
     try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise DecoderError(
-            f"{path} is not valid JSON ({error}); download it again, or restore it from git"
-        ) from error
-    if not isinstance(content, dict):
-        raise DecoderError(f"{path} must hold an object, found {type(content).__name__}")
-    return content
+        yield
+    except KindError as error:
+        raise DecoderError(str(error)) from error

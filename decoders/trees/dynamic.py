@@ -7,7 +7,7 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,19 @@ from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
 from decoders.kernels.cpu.drafting import NativeDrafter
 from decoders.kernels.cpu.growing import NativeDynamic
+from decoders.kinds import Within
 from decoders.noise import Noise
 from decoders.trees.native import grower
 
 
 class Dynamic:
-    def __init__(self, model: Any = None, depth: int = 5, top_k: int = 10, nodes: int = 58) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        depth: Annotated[int, Within(most=256)] = 5,
+        top_k: Annotated[int, Within(most=256)] = 10,
+        nodes: Annotated[int, Within(most=4096)] = 58,
+    ) -> None:
         del model
         most = top_k + (depth - 1) * top_k**2
         if depth < 1 or top_k < 1 or not depth <= nodes <= most:

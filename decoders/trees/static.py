@@ -74,6 +74,9 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
         )
     paths = sorted({tuple(path) for path in choices}, key=lambda p: (len(p), p))
     known = set(paths) | {()}
+    twice = next((path for path in paths if list(map(tuple, choices)).count(path) > 1), None)
+    if twice is not None:
+        raise DecoderError(f"tree.choices names the path {list(twice)} twice; remove one of them")
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
     for path in paths:

@@ -105,11 +105,11 @@ def test_an_unknown_path_names_the_nearest(path: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(("target", "option", "says"), [
-    ("trees.chain.Chain", {"depth": "abc"}, "depth must be a whole number, found 'abc'"),
-    ("trees.chain.Chain", {"depth": 1.5}, "depth must be a whole number, found 1.5"),
-    ("trees.dynamic.Dynamic", {"nodes": True}, "nodes must be a whole number, found True"),
+    ("trees.chain.Chain", {"depth": "abc"}, "depth must be an integer, found 'abc'"),
+    ("trees.chain.Chain", {"depth": 1.5}, "depth must be an integer, found 1.5"),
+    ("trees.dynamic.Dynamic", {"nodes": True}, "nodes must be an integer, found True"),
     ("acceptance.lantern.Lantern", {"delta": "x"}, "delta must be a number, found 'x'"),
-    ("acceptance.lantern.Lantern", {"residual": 3}, "residual must be a name, found 3"),
+    ("acceptance.lantern.Lantern", {"residual": 3}, "residual must be a string, found 3"),
 ])  # fmt: skip
 def test_an_option_of_the_wrong_kind_is_refused(
     target: str, option: dict[str, object], says: str

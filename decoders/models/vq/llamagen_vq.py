@@ -8,27 +8,31 @@ configuration differs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.kinds import Within
 from decoders.models.vq.blocks import GROUPS, Level, group_norm, middle, run_all, to_unit
+
+Size = Annotated[int, Within(1, 2**24)]
 
 
 @dataclass(frozen=True)
 class VQConfig:
     """Shape of a tokenizer. The image side is grid * 2 ** (len(ch_mult) - 1)."""
 
-    codes: int = 16384
-    dim: int = 8
-    channels: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
-    res_blocks: int = 2
-    z_channels: int = 256
-    grid: int = 16
+    codes: Size = 16384
+    dim: Size = 8
+    channels: Size = 128
+    ch_mult: tuple[Annotated[int, Within(1, 1024)], ...] = (1, 1, 2, 2, 4)
+    res_blocks: Annotated[int, Within(1, 1024)] = 2
+    z_channels: Size = 256
+    grid: Annotated[int, Within(1, 4096)] = 16
     l2_norm: bool = True
-    group_width: int = 4  # least channels a normalisation group has; the released weights need 1
+    group_width: Size = 4  # least channels a normalisation group has; the released weights need 1
     attention: bool = True  # self-attention in the coarsest level, besides the middle's
 
     @property
