@@ -1,4 +1,4 @@
-"""What a file that should hold weights really is, by its first bytes, before anything reads it.
+"""What a file that should hold tensors really is, by its first bytes, before anything reads it.
 
 A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS, the
 HTML page of a login. Readers of weights call those "corrupt header"; here each has its own message.
@@ -34,7 +34,7 @@ def require_weights(path: Path) -> None:
         _not_safetensors(head) if path.suffix == ".safetensors" else _not_pytorch(path, head, size)
     )
     if found:
-        raise DecoderError(f"{path} cannot be read as weights: it is {found}")
+        raise DecoderError(f"{path} cannot be read: it is {found}")
 
 
 def zipped(path: Path) -> bool:
