@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -104,7 +104,7 @@ def parse_table(
     Raises TextFileError: no header, a column that stands twice, a row with more or fewer fields
     than the header, a quote that is not closed.
     """
-    quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
                        strict=quotes)  # fmt: skip
     try:

@@ -32,6 +32,10 @@ SINGLES = ("model.safetensors", "pytorch_model.bin")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 CUT = (EOFError, OSError, RuntimeError, zipfile.BadZipFile)  # what torch says of a damaged file
 BENT = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error)
+UNKNOWN = (
+    "invalid load key",
+    "Unsupported operand",
+)  # bytes that are no pickle's, or a newer one's
 INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
 
 
@@ -261,7 +265,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
     except pickle.UnpicklingError as error:
-        if "invalid load key" in str(error):
+        if any(words in str(error) for words in UNKNOWN):
             raise _unreadable(path, error) from error
         raise DecoderError(
             f"{path} holds more than tensors and would have to run code to be read, which is "

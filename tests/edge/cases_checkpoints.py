@@ -79,7 +79,7 @@ def _ones(*shape: int) -> Callable[[], Any]:
     def make() -> Any:
         import torch
 
-        return torch.ones(*shape)
+        return torch.ones(shape)
 
     return make
 
@@ -221,7 +221,7 @@ CASES = [
     _target("an absolute shard", "/etc/passwd", _index(lambda f: "/etc/passwd"), shards=2),
     _target("a shard that is a link out", "which is not in", _linked, shards=2),
     _target("shards that are numbers", "weight_map", _index(lambda f: 3), shards=2),
-    _target("a shard that is the folder", "folder", _index(lambda f: "."), shards=2),
+    _target("a shard that is the folder", "no ending", _index(lambda f: "."), shards=2),
     _target("a shard that is a text", "expected a file .safetensors",
             _index(lambda f: "config.json"), shards=2),
     _target("tokenizer, an LFS pointer", "git lfs pull", _tokenizer(POINTER)),
