@@ -266,7 +266,8 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
     except pickle.UnpicklingError as error:
         if any(words in str(error) for words in UNKNOWN):
-            raise _unreadable(path, error) from error
+            odd = ValueError("it has bytes that a pickle of tensors has not")
+            raise _unreadable(path, odd) from error
         raise DecoderError(
             f"{path} holds more than tensors and would have to run code to be read, which is "
             f"refused{_culprit(error)}. Convert it to safetensors on a machine where you trust it"
