@@ -178,8 +178,10 @@ def _t5_code(folder: Path) -> None:
     (folder / "custom.py").write_text("raise SystemExit('the folder ran its own code')\n")
     for name in ("config.json", "tokenizer_config.json"):
         content = json.loads((folder / name).read_text())
-        content |= {"auto_map": {"AutoTokenizer": [None, "custom.Mine"]}}
-        content |= {"tokenizer_class": "Mine"}
+        names = {"AutoConfig": "custom.Config", "AutoTokenizer": [None, "custom.Mine"]}
+        content |= {"auto_map": names, "tokenizer_class": "Mine"}
+        if name == "config.json":
+            content["model_type"] = "mine"
         (folder / name).write_text(json.dumps(content))
 
 
