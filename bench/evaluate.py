@@ -103,6 +103,7 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
     reference = image_files(config.reference) if config.reference else ()
+    _require_others(config, files, reference)
     if reference:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
@@ -119,6 +120,26 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     )
     kept = slice(None, config.limit)
     return evaluation.figures(files[kept], captions[kept], reference)
+
+
+def _require_others(
+    config: EvaluateConfig, files: Sequence[Path], reference: Sequence[Path]
+) -> None:
+    """ConfigError where images are compared with themselves: the same files, links to them, or a
+    copy of the whole folder."""
+    from decoders.models.weights import sha256_of
+
+    own = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, files)}
+    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, reference)}
+    shared = len(own.keys() & other.keys())
+    if not shared and sorted(own.values()) == sorted(other.values()):
+        shared = len({*map(sha256_of, files)} & {*map(sha256_of, reference)})
+    if shared:
+        raise ConfigError(
+            f"{shared} of the {len(files)} images of {config.images} are the same pictures as in "
+            f"reference={config.reference}: a distance of pictures to themselves says nothing; "
+            "name a folder of real images"
+        )
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from decoders.kinds import Amount, KindError, Positive, Within, entries
+from decoders.stand_ins import SEEN, no_file, stand_in
 
 # What config.json must say where it says it, of whatever family: the rest is not read.
 Size = Annotated[int, Within(1, 2**24)]
@@ -31,8 +32,13 @@ CONFIG: dict[str, Any] = {
 def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The object that a JSON file holds; `known`: what certain keys must be, where they are there.
     A null under one of them means not given. Raises KindError, and OSError as it comes."""
+    if kind := no_file(path):
+        raise KindError(f"{path} is {kind}: expected a JSON file")
+    content = path.read_bytes()
+    if kind := stand_in(content[:SEEN], len(content)):
+        raise KindError(f"{path} cannot be read: it is {kind}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_constant)
+        found = json.loads(content.decode("utf-8"), parse_constant=_constant)
     except KindError as error:
         raise KindError(f"{path} {error}") from error
     except RecursionError as error:

@@ -121,12 +121,22 @@ def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[
         "tok_embeddings.weight": Source((embedding,)),
         "norm.weight": Source(("model.norm.weight",)),
         "output.weight": Source(
-            (embedding if tied else "lm_head.weight",), lambda head: head[tokens]
+            (embedding if tied else "lm_head.weight",), lambda head: _rows(head, tokens)
         ),
     }
     for n in range(cfg.layers):
         out |= layer_sources(f"layers.{n}.", f"model.layers.{n}.", cfg.heads, cfg.head_dim)
     return out
+
+
+def _rows(head: Tensor, tokens: Tensor) -> Tensor:
+    """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
+    if head.ndim != 2 or len(head) <= int(tokens.max()):
+        raise DecoderError(
+            f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
+            "vocabulary and the weights belong together?"
+        )
+    return head[tokens]
 
 
 def load_target(

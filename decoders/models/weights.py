@@ -16,14 +16,10 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.documents import read_object
 from decoders.kinds import KindError
+from decoders.models.checked import DTYPES, checked
+from decoders.models.file_kind import require_weights
 
 CHUNK = 1 << 20
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -54,6 +50,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             f"{path} is not a .safetensors file; pickled checkpoints (.pt, .bin, .ckpt) "
             "can run code when loaded and are never unpickled here: convert it first"
         )
+    require_weights(path)
     if sha256 is not None and (found := sha256_of(path)) != sha256:
         raise DecoderError(
             f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
@@ -72,7 +69,8 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
-    """Strict load with an error that lists what is missing, unexpected or of another shape."""
+    """Strict load with an error that lists what is missing, unexpected or of another shape, and of
+    weights that cannot be (`checked`)."""
     own = module.state_dict()
     missing = sorted(own.keys() - tensors.keys())
     extra = sorted(tensors.keys() - own.keys())
@@ -90,6 +88,9 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
             + "; ".join(found + shapes[:4])
             + ". Is the configuration beside it the one it was trained with?"
         )
+    for name, tensor in tensors.items():
+        if own[name].is_floating_point():  # others are counters
+            checked(tensor, name, origin)
     module.load_state_dict({n: t.to(own[n].dtype) for n, t in tensors.items()})
 
 

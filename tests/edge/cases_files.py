@@ -1,6 +1,7 @@
 """Paths that cannot be what they are asked to be, and files that describe something wrongly."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from tests.edge.table import Bad
 
 RUN = ["run", "study=smoke", "decoders=[ar]", "gate=false", "metric=none"]
+LLAMAGEN = ["model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"]
 PLAN = ["plan", "study=smoke"]
 CONF = "hydra.searchpath=[file://{tmp}/conf]"
 GIVEN = {
@@ -33,6 +35,14 @@ def folder(name: str) -> Callable[[Path], object]:
     return lambda tmp: (tmp / name).mkdir(parents=True)
 
 
+def pipe(name: str) -> Callable[[Path], object]:
+    def prepare(tmp: Path) -> None:
+        (tmp / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(tmp / name)
+
+    return prepare
+
+
 def loop(tmp: Path) -> None:
     (tmp / "loop").symlink_to(tmp / "loop")
 
@@ -47,13 +57,11 @@ def checkpoint(name: str, says: str, **changed: Any) -> Bad:
 
 
 def described(name: str, text: str | bytes, says: str) -> Bad:
-    words = [*RUN, "model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"]
-    return Bad(name, words, says, write("m/config.json", text))
+    return Bad(name, [*RUN, *LLAMAGEN], says, write("m/config.json", text))
 
 
 def index(name: str, text: str, says: str) -> Bad:
-    words = [*RUN, "model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"]
-    return Bad(name, words, says, write("m/model.safetensors.index.json", text))
+    return Bad(name, [*RUN, *LLAMAGEN], says, write("m/model.safetensors.index.json", text))
 
 
 def card(name: str, content: Any, says: str) -> Bad:
@@ -129,7 +137,14 @@ CASES = [
     at("home has no such model", [*RUN, "model.checkpoint=~/no-such-model", "run_dir={tmp}/run"],
        str(Path.home())),
     described("config.json is cut off", '{"hidden_size": 64', "not valid JSON"),
-    described("config.json is empty", "", "not valid JSON"),
+    described("config.json is empty", "", "empty (0 bytes)"),
+    described("config.json is a pointer of Git LFS", "version https://git-lfs.github.com/spec/v1\n",
+              "git lfs pull"),
+    described("config.json is a page", "<!DOCTYPE html><html>log in</html>", "HTML"),
+    Bad("config.json is a pipe", [*RUN, *LLAMAGEN], "a named pipe", pipe("m/config.json")),
+    Bad("config.json is a folder", [*RUN, *LLAMAGEN], "is a folder", folder("m/config.json")),
+    Bad("a pipe for models.json", [*RUN, "model.checkpoint={tmp}/m", "run_dir={tmp}/run"],
+        "a named pipe", pipe("m/models.json")),
     described("config.json is a list", "[1]", "must hold an object"),
     described("config.json is not UTF-8", b'{"a": "\xff"}', "config.json"),
     described("config.json holds NaN", '{"rms_norm_eps": NaN}', "NaN"),
