@@ -251,6 +251,10 @@ class Draft:
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
     children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
     of fixed shape gives its ``ancestry``; else it follows from the parents.
+
+    Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
+    table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of
+    the leaves' numbers.
     """
 
     codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
@@ -259,6 +263,7 @@ class Draft:
     children: Tensor  # [B, N + 1, K] int64
     q: Tensor | None  # [B, N + 1, V] float32
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
+    by_leaf: bool = False
 
 
 @dataclass(frozen=True)

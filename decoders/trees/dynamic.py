@@ -119,6 +119,7 @@ class Dynamic:
             depth,
             _children(parent, self.branching),
             None,
+            by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
         )
 
 
