@@ -37,7 +37,7 @@ def philox(counter: Block, key: tuple[Words, Words]) -> Block:
 def words(key: Tensor, place: Tensor, turn: Tensor, blocks: Tensor, domain: int) -> Tensor:
     """Words of the counters (block, place, domain, turn), 4 a block: key [B, 2], place and turn
     [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64."""
-    given = [
+    given: list[Words] = [
         blocks[None, None],  # [1, 1, m]
         place[..., None],  # [B, n, 1]
         torch.full_like(blocks[:1], domain)[None, None],  # [1, 1, 1]
@@ -45,13 +45,11 @@ def words(key: Tensor, place: Tensor, turn: Tensor, blocks: Tensor, domain: int)
         key[:, None, :1],  # [B, 1, 1]
         key[:, None, 1:],
     ]
-    if place.device.type == "cpu" and not torch.compiler.is_compiling():
-        a, b, c, d, *halves = (t.numpy() for t in given)
-        made = [torch.from_numpy(w) for w in philox((a, b, c, d), (halves[0], halves[1]))]
-    else:
-        a, b, c, d, *halves = given
-        made = [*philox((a, b, c, d), (halves[0], halves[1]))]
-    return torch.stack(made, -1).flatten(2)  # [B, n, m, 4] -> [B, n, 4 m]
+    arrays = place.device.type == "cpu" and not torch.compiler.is_compiling()
+    a, b, c, d, first, second = [t.numpy() for t in given] if arrays else given
+    made = philox((a, b, c, d), (first, second))
+    whole = [torch.from_numpy(w) for w in made] if arrays else [*made]
+    return torch.stack(whole, -1).flatten(2)  # [B, n, m, 4] -> [B, n, 4 m]
 
 
 # ---- laws ---------------------------------------------------------------------------------------
