@@ -127,19 +127,16 @@ def sampled(
 ) -> Listed:
     """Codes that the target draws, `rounds` images a prompt, each with noise of its own."""
     from decoders.autoregressive import Autoregressive
-    from decoders.noise import Noise
+    from decoders.noise import Noise, image_key
 
     decoder = Autoregressive(model, sampling)
     count = len(prompts)
 
     def make(numbers: list[int]) -> Images:
         words = [prompts[n % count] for n in numbers]
-        tables = [
-            Noise.for_prompts(seed + n // count, [word], model.target.length).uniform
-            for n, word in zip(numbers, words, strict=True)
-        ]
+        keys = [image_key(seed + n // count, w) for n, w in zip(numbers, words, strict=True)]
         text = text_to(model.text.encode(words), model.device)
-        codes = decoder.generate(text, Noise(torch.cat(tables))).codes
+        codes = decoder.generate(text, Noise.of_keys(torch.stack(keys), model.target.length)).codes
         return Images(text, codes.to(model.device).clone())  # no inference tensor
 
     return listed(count * rounds, held_out, seed, make)
