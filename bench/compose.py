@@ -135,12 +135,12 @@ def _entries(
     known: set[str] = set()
     for item in chosen:
         own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
-        base = compose_config("entry", own)
+        base, options = _with_options(own, words.entry)
         known |= set(_dotted(plain(base)))
-        fits = [o for o in words.entry if _applies(base, o)]
-        for override in fits:
-            unused.discard(str(override.input_line))
-        config = compose_config("entry", own + [str(o.input_line) for o in fits]) if fits else base
+        settings = [o for o in words.entry if o.key_or_group not in PARTS and _applies(base, o)]
+        fits = [str(o.input_line) for o in (*options, *settings)]
+        unused.difference_update(fits)
+        config = compose_config("entry", own + fits) if settings else base
         made = _decoder_entry(item["name"], plain(config), study)
         twin = next((e for e in entries if fits and _same(e, made)), None)
         if twin is None:
@@ -156,6 +156,16 @@ def _entries(
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
+
+
+def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig, list[Override]]:
+    """An entry with the options that the command line chooses for its parts (`tree=static`), and
+    those options. Which settings a part has depends on its option, so these come first."""
+    base = compose_config("entry", own)
+    options = [o for o in words if o.key_or_group in PARTS and _applies(base, o)]
+    if options:
+        base = compose_config("entry", own + [str(o.input_line) for o in options])
+    return base, options
 
 
 def _dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
