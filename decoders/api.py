@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from decoders.kinds import Amount, NotNegative, Within, require
 
 
 class DecoderError(ValueError):
@@ -43,24 +45,13 @@ class Sampling:
     top_k 0 and top_p 1 switch the filters off.
     """
 
-    temperature: float = 1.0
-    cfg: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: NotNegative = 1.0
+    cfg: NotNegative = 1.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise DecoderError(
-                f"sampling.temperature must be >= 0, found {self.temperature}; 0 is greedy"
-            )
-        if not self.cfg >= 0:
-            raise DecoderError(f"sampling.cfg must be >= 0, found {self.cfg}; 1 is no guidance")
-        if self.top_k < 0:
-            raise DecoderError(
-                f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes"
-            )
-        if not 0 < self.top_p <= 1:
-            raise DecoderError(f"sampling.top_p must be in (0, 1], found {self.top_p}; 1 is off")
+        require(self, "sampling.", DecoderError)
 
     @property
     def greedy(self) -> bool:
@@ -262,6 +253,10 @@ class Draft:
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
     children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
     of fixed shape gives its ``ancestry``; else it follows from the parents.
+
+    Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
+    table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of
+    the leaves' numbers.
     """
 
     codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
@@ -271,6 +266,7 @@ class Draft:
     q: Tensor | None  # [B, N + 1, V] float32
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
     levels: int = 0  # D, the deepest that a node can be; 0: N
+    by_leaf: bool = False
 
     def __post_init__(self) -> None:
         self.levels = self.levels or self.codes.shape[1] - 1

@@ -20,7 +20,7 @@ from decoders.drafters.eagle import EagleNet
 from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
-from decoders.noise import OVERRUN, SLOTS, Noise
+from decoders.noise import Noise
 
 WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
 HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
@@ -99,7 +99,7 @@ def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
 
 
 def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
-    return Noise(torch.rand(count, length + OVERRUN, SLOTS, generator=generator))
+    return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
 
 
 def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:

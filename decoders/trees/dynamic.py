@@ -8,7 +8,7 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
+from decoders.kinds import Within
 from decoders.noise import Noise
 
 TINY = 1e-30  # probability
@@ -25,7 +26,13 @@ FLOOR = math.log(TINY)
 class Dynamic:
     computes = (Computes("dynamic tree", ("grow",)),)
 
-    def __init__(self, model: Any = None, depth: int = 5, top_k: int = 10, nodes: int = 58) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        depth: Annotated[int, Within(most=256)] = 5,
+        top_k: Annotated[int, Within(most=256)] = 10,
+        nodes: Annotated[int, Within(most=4096)] = 58,
+    ) -> None:
         del model
         most = top_k + (depth - 1) * top_k**2
         if depth < 1 or top_k < 1 or not depth <= nodes <= most:
@@ -108,6 +115,7 @@ class Dynamic:
             _children(parent, self.branching),
             None,
             levels=self.depth,
+            by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
         )
 
 

@@ -319,7 +319,7 @@ def test_codes_outside_the_codebook_are_a_failure(fake_study):
     ("words", "expected"),
     [
         (["acceptance.k=33"], "k must be at most 32"),
-        (["sampling.temperature=-1"], "temperature must be >= 0"),
+        (["sampling.temperature=-1"], "temperature must be at least 0"),
         (["prompts.word='été'"], "cannot read prompt p0: not English"),
         ([f"prompts.word={'long' * 60}"], "cannot read prompt p0: 249"),
         (["loop._target_=tests.bench.fakes:FakeLop"], "FakeLop"),

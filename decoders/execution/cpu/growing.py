@@ -164,7 +164,8 @@ class NativeDynamic(_Tree):
         parents, level = torch.zeros(2, batch, size, dtype=torch.long)
         ancestry = torch.zeros(batch, size, size, dtype=torch.bool)
         self.space = (code, above, order, levels, scores)
-        self.draft = Draft(self.codes, parents, level, self.children, None, ancestry, depth)
+        draft = (self.codes, parents, level, self.children, None, ancestry, depth)
+        self.draft = Draft(*draft, by_leaf=True)
         self.call = GrowDynamic(
             self.base, total, code.data_ptr(), above.data_ptr(), scores[0].data_ptr(),
             levels[0].data_ptr(), levels[1].data_ptr(), scores[1].data_ptr(), order.data_ptr(),

@@ -18,6 +18,7 @@ struct Nodes {
   long level_row;
   const int64_t* child;         // [B, N + 1, K], rows child_row apart; 0: none
   long child_row;
+  long by_leaf;                 // the table of paths is in order of leaves, not sorted (METHODS 6)
 };
 
 // The target on root and nodes.
@@ -174,6 +175,7 @@ struct Walk {
     s.bound[to] = found.bound;
   }
   void sampled();
+  bool earlier(long n, long other) const;
   void greedy();
   void finish(long before);
 };
@@ -217,8 +219,17 @@ void Walk::sampled() {
   }
 }
 
-// The deepest node whose whole path was accepted, the first one on ties (METHODS 6): drafts whose p_A(x) is
-// the largest entry of p_A. `left` keeps which nodes are on an accepted path.
+// Of two nodes at one depth: whether n is on the earlier row of the table of root-to-leaf paths
+// (decoders.verification.table_order). `q` holds the lowest leaf below every node where leaves decide.
+bool Walk::earlier(long n, long other) const {
+  if (s.tree.by_leaf) return q[n] < q[other];
+  const int64_t* parents = s.tree.parents + b * s.tree.parents_row;
+  while (parents[n] != parents[other]) n = parents[n], other = parents[other];
+  return n < other;
+}
+
+// The longest path that was accepted whole, the first row of the table on ties (METHODS 6): drafts whose p_A(x)
+// is the largest entry of p_A. `left` keeps which nodes are on an accepted path.
 void Walk::greedy() {
   const int64_t *parents = s.tree.parents + b * s.tree.parents_row, *level = s.tree.level + b * s.tree.level_row;
   int64_t* path = s.path + b * (s.depth + 1);
@@ -230,11 +241,17 @@ void Walk::greedy() {
     found.accept = found.strict > 0 || (s.rule.kind != 0 && p[x] + found.moved >= p[top]);
     return found;
   };
+  const auto none = static_cast<float>(s.tree.count);
+  for (long n = 0; n < s.tree.count; ++n) q[n] = none;
+  for (long n = s.tree.count - 1; n > 0; --n) {  // children come after their parents
+    if (q[n] == none) q[n] = static_cast<float>(n);
+    if (q[n] < q[parents[n]]) q[parents[n]] = q[n];
+  }
   std::memset(left, 0, s.tree.count * sizeof(float));
   left[0] = 1;
   for (long n = 0; n < s.tree.count; ++n) {
     if (left[n] == 0) continue;
-    if (level[n] > level[last]) last = n;
+    if (level[n] > level[last] || (level[n] == level[last] && earlier(n, last))) last = n;
     distribution(n);
     for (long j = 0; j < s.tree.children; ++j) {
       const long child = children(n)[j];

@@ -42,7 +42,7 @@ class Nodes(ctypes.Structure):
         ("level", POINTER),
         ("level_row", LONG),
         ("child", POINTER),
-        ("child_row", LONG),
+        *_fields(LONG, "child_row by_leaf"),
     ]
 
 
@@ -181,7 +181,7 @@ class NativeStep:
         self._held = (codes, parents, level, child)  # until both calls are over
         return Nodes(
             batch, nodes, children, codes.data_ptr(), parents.data_ptr(), parents.stride(0),
-            level.data_ptr(), level.stride(0), child.data_ptr(), child.stride(0),
+            level.data_ptr(), level.stride(0), child.data_ptr(), child.stride(0), draft.by_leaf,
         )  # fmt: skip
 
     def _fit(self, cache: KVCache) -> None:
