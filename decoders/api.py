@@ -155,6 +155,7 @@ class Trace:
     )  # prefill/draft/verify/accept, whole batch
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
+    path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
     pairs: VerifiedPairs | None = None
 
 

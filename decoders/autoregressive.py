@@ -46,7 +46,7 @@ class Run:
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
     room: int = 1  # codes that a step may choose; it says how many it did
-    path: dict[str, bool] = field(default_factory=dict)  # phases that ran in a kernel
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
     pairs: None = None  # nothing is verified
 
     @property
@@ -109,6 +109,7 @@ class Autoregressive:
         record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
         trace = record.finish(run.watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
+        trace.path = run.path
         return Generation(record.codes[:, : target.length].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise) -> Run:

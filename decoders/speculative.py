@@ -126,6 +126,7 @@ class Speculative:
             self.proposer.nodes,
             run.pairs.pairs(),
         )
+        trace.path = run.path
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:

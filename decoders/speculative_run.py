@@ -38,7 +38,7 @@ class Run:
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
     seen: Seen
-    path: dict[str, bool] = field(default_factory=dict)  # phases that ran in a kernel
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
 
     @property
     def shape(self) -> int:

@@ -53,7 +53,7 @@ ROOFLINE_COLUMNS = (
     *(f"{part}_{figure}" for part in ("step", "ar", "verify", "draft")
       for figure in ("ms", "floor_ms", "over_floor")),
 )  # fmt: skip
-FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor")
+FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor", "mixed")
 
 
 def load_run(run_dir: Path) -> Run:
@@ -95,7 +95,7 @@ def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        words = {name: str for name in ("decoder", "baseline", "reason", "note")}
+        words = {name: str for name in ("decoder", "baseline", "reason", "note", "mixed")}
         table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=[""])
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} is not a readable table ({error}); {_REMEDY}") from error

@@ -53,6 +53,7 @@ def fairness_legend(run: Run) -> list[str]:
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
         for reason, names in run.unjudged.items()
     ]
+    lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
     if not lines and (fair := run.fair):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
     return lines

@@ -207,7 +207,7 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
     with torch.inference_mode():
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
         loop.execution.begin(loop, run)
-        assert run.path == {"verify": True}
+        assert run.path == {"verify": "kernel"}
 
         def native(count: int = 1) -> None:
             run.room = count

@@ -83,7 +83,10 @@ class Cpu:
         calls = self._calls(loop, run)
         chosen = [(phase, calls.get(piece.__name__, piece)) for phase, piece in loop.pieces()]
         run.pieces = {**getattr(run, "pieces", {}), id(loop): chosen}
-        run.path = {phase: piece.__name__ in calls for phase, piece in loop.pieces()}
+        run.path = {
+            phase: "kernel" if piece.__name__ in calls else "tensor"
+            for phase, piece in loop.pieces()
+        }
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
