@@ -41,7 +41,8 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
     """The text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what to do
     where there is none.
 
-    Raises TextFileError: nothing there, a folder, a pipe or device, another encoding, too large.
+    Raises TextFileError: nothing there, a folder, a pipe or device, another encoding, too large;
+    and any other OSError as it comes.
     """
     try:
         if kind := no_file(path):
@@ -53,10 +54,6 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
         raise TextFileError(f"the file {path} does not exist; {hint}") from error
     except UnicodeDecodeError as error:
         raise TextFileError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, TextFileError):
-            raise
-        raise TextFileError(f"{path} cannot be read ({error}); {hint}") from error
 
 
 def lines_of(text: str) -> list[str]:

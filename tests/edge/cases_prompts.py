@@ -99,7 +99,7 @@ CASES = [
         "named pipe", _pipe),
     Bad("prompts: a device", [*FEATURES, "prompts=coco", "prompts.path=/dev/zero"], "device"),
     Bad("prompts: a name that is too long",
-        [*FEATURES, "prompts=file", f"prompts.path={{tmp}}/{'a' * 300}.txt"], "cannot be read"),
+        [*FEATURES, "prompts=file", f"prompts.path={{tmp}}/{'a' * 300}.txt"], "too long a name"),
     Bad("prompts: a folder of that name",
         [*FEATURES, "prompts=file", "prompts.path={tmp}/p.txt"], "folder",
         lambda tmp: (tmp / "p.txt").mkdir()),
