@@ -8,6 +8,8 @@ on what else is in the batch, and cached ones equal live ones bit for bit.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,20 @@ def _complete(folder: Path) -> Path:
     return folder
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What goes wrong while loading is raised; the library's log says it a second time, and some of
+    its messages cannot be formatted."""
+    from transformers.utils import logging as theirs
+
+    before = theirs.get_verbosity()
+    theirs.set_verbosity(theirs.CRITICAL)
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(before)
+
+
 def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
     """The tokenizer and the encoder. Code that a folder brings along (`auto_map`) is never run."""
     from safetensors import SafetensorError
@@ -172,12 +188,13 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, 
     _check_stored(folder)
     own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, padding_side="right", truncation_side="right", **own
-        )
-        loaded: Any = T5EncoderModel.from_pretrained(
-            folder, torch_dtype=dtype, output_loading_info=True, **own
-        )
+        with _silent():
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, padding_side="right", truncation_side="right", **own
+            )
+            loaded: Any = T5EncoderModel.from_pretrained(
+                folder, torch_dtype=dtype, output_loading_info=True, **own
+            )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DecoderError(
