@@ -4,6 +4,7 @@ of a few lines, built by `build_decoder` from their dotted paths, on small rando
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,12 +30,13 @@ from decoders.autoregressive import Autoregressive
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import executed
+from decoders.execution.eager import executed, execution
 from decoders.loops.start import begin, choose
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
 from decoders.timing import Stopwatch
+from tests.decoders.test_backends import Replayed
 
 HERE = "tests.decoders.test_contracts"
 LOOP = PartSpec("decoders.speculative.Speculative")
@@ -261,6 +263,18 @@ def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
     steps = [float(x.trace.target_calls.float().mean()) for x in (made, blind)]
     assert steps[0] < steps[1]
     assert not made.trace.drafter_calls.any()
+
+
+def test_a_recorded_step_shows_a_proposer_what_an_eager_one_does() -> None:
+    """A graph's replay reads and writes the tensors that it was recorded on."""
+    made = []
+    for how in (execution("eager"), Replayed()):
+        model = replace(random_model(vocab=16, grid=4), execution=how)
+        decoder = build_decoder(model, JACOBI, SAMPLING)
+        for prompt in ("a", "b"):
+            noise = Noise.for_prompts(3, [prompt], model.target.length)
+            made.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
+    assert torch.equal(made[0], made[2]) and torch.equal(made[1], made[3])
 
 
 class Blind(Jacobi):
