@@ -421,7 +421,12 @@ class Test:
 
 @runtime_checkable
 class AcceptRule(Protocol):
-    """A pure function of tensors; leading dims are arbitrary. All float32."""
+    """A pure function of tensors; leading dims are arbitrary. All float32.
+
+    A rule that depends on the depth or the place also has ``at(draft, place) -> AcceptRule``: the
+    rule of this draft, place [B] that of the root's children. It then judges the children of all
+    nodes, x [B, N + 1]; at temperature 0 all children at once, x [B, N + 1, K].
+    """
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
         """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at

@@ -31,7 +31,12 @@ class Recorder:
 
     def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, width] at places start..start + width - 1, start [B]."""
-        index = (start[:, None] + self.span[: codes.shape[1]]).clamp_max(self.codes.shape[1] - 1)
+        self.put(start[:, None] + self.span[: codes.shape[1]], codes, **fields)
+
+    def put(self, places: Tensor, codes: Tensor, **fields: Tensor) -> None:
+        """codes and fields [B, n] at any places [B, n] of the image, at most one code a place; what
+        lies past its end is cut off."""
+        index = places.clamp_max(self.codes.shape[1] - 1)
         self.codes.scatter_(1, index, codes)
         for name, value in fields.items():
             buffer: Tensor = getattr(self, name)

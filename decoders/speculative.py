@@ -36,7 +36,7 @@ from decoders.execution.eager import Execution, Piece, execution
 from decoders.loops.start import begin, require_finite
 from decoders.noise import Noise
 from decoders.recording import PairSampler, Recorder, kinds
-from decoders.speculative_run import Run, first_seen, tree_mask, visited_pairs
+from decoders.speculative_run import Run, first_seen, show, tree_mask, visited_pairs
 from decoders.timing import Stopwatch
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
@@ -201,7 +201,7 @@ class Speculative:
         states = self._commit(run, settled, hidden)
         self._move(run, settled, committed, states)
         if self.proposer.reads_laws:
-            run.seen.draft, run.seen.p, run.seen.nodes = draft, law.p, settled.nodes
+            show(run.seen, draft, law.p, settled.nodes)
         return run.seen.start, size, draft, settled.nodes, settled.count, law.p
 
     def _move(self, run: Run, settled: Settled, committed: Tensor, states: Tensor) -> None:

@@ -67,6 +67,19 @@ def first_seen(start: Start, proposer: Proposer) -> Seen:
     return seen
 
 
+def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+    """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
+    an execution may hold their addresses; a draft with deterministic children leaves q as it is."""
+    kept = seen.draft
+    assert kept is not None and seen.p is not None and seen.nodes is not None
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(kept, name).copy_(getattr(draft, name))
+    if draft.q is not None and kept.q is not None:
+        kept.q.copy_(draft.q)
+    seen.p.copy_(p)
+    seen.nodes.copy_(nodes)
+
+
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
     [B, 1]: the root's slot."""

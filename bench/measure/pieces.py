@@ -222,7 +222,11 @@ def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name:
     target: Any = model.target
     copies, device = sampling.guidance_rows, model.device
     hidden = target.prefill(text, copies, target.new_cache(copies, target.prefix))  # [G, P, D]
-    session = Eagle(model, name).begin(text, hidden, sampling, 2, 1)
+    drafter = Eagle(model, name)
+    offer = getattr(model.execution, "offer", None)
+    if offer is not None:  # an execution that packs nets, as it does when a loop is built
+        offer(drafter.net, f"drafter {name}")
+    session = drafter.begin(text, hidden, sampling, 2, 1)
     one = torch.ones(1, dtype=torch.long, device=device)
     session.advance(hidden[:, -1:], one[:, None] - 1, one, one + target.length // 2)
     tensors = {

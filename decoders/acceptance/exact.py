@@ -33,7 +33,7 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
 class Exact:
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
 
-    computes = (Computes("exact", ("test", "greedy")),)
+    computes = (Computes("exact", ("test", "greedy", "at")),)
 
     def __init__(self, model: Any = None) -> None:
         del model  # the rule needs nothing from it

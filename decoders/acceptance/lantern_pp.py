@@ -17,7 +17,7 @@ from decoders.distribution import pick
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword)."""
 
-    computes = (Computes("lantern_pp", ("test", "greedy", "bound_of")),)
+    computes = (Computes("lantern_pp", ("test", "greedy", "bound_of", "at")),)
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.api import ImageModel, NumericalError, Sampling, Start, TextFeatures
+from decoders.api import DecoderError, ImageModel, NumericalError, Sampling, Start, TextFeatures
 from decoders.distribution import code_logits, probabilities
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.recording import Recorder
@@ -14,7 +14,13 @@ from decoders.recording import Recorder
 def begin(
     model: ImageModel, sampling: Sampling, text: TextFeatures, noise: Noise, capacity: int
 ) -> Start:
-    """Prefill of B images into a new cache of `capacity` slots a row, and their first codes."""
+    """Prefill of B images into a new cache of `capacity` slots a row, and their first codes. Raises
+    DecoderError where the noise is of other images."""
+    if len(noise.uniform) != text.batch:
+        raise DecoderError(
+            f"expected noise of {text.batch} images, one row per prompt, found "
+            f"{len(noise.uniform)} rows; make it with Noise.for_prompts for the same prompts"
+        )
     target, copies = model.target, sampling.guidance_rows
     cache = target.new_cache(text.batch * copies, capacity)
     hidden = target.prefill(text, copies, cache)  # [R, P, D]

@@ -39,7 +39,7 @@ class ByNode:
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
-        verdicts = self.verdicts(law, draft, codes, valid)
+        verdicts = self.verdicts(law, draft, codes, valid, place)
         u = torch.full_like(verdicts.accept, 0.5)
         if not law.greedy:
             u = noise.at(place[:, None] + draft.depth, ACCEPT_SLOT, codes.shape[-1])
@@ -49,12 +49,18 @@ class ByNode:
         last = self.last_code(law, verdicts, path, noise, place)
         return Settled(path.nodes, path.count, last, bonus, moved, bound, relaxed)
 
-    def verdicts(self, law: Law, draft: Draft, codes: Tensor, valid: Tensor) -> Verdicts:
+    def verdicts(
+        self, law: Law, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
+    ) -> Verdicts:
         """On every child of every node; codes, valid [B, N + 1, K]."""
+        rule, judge = self.rule, self.judge
+        if hasattr(rule, "at"):  # what it says depends on the depth or the place
+            rule = rule.at(draft, place)
+            judge = partial(test_children, rule)
         if not law.greedy:
-            return self.judge(law.p, draft.q, codes, valid)
+            return judge(law.p, draft.q, codes, valid)
         wide = law.p[:, :, None].expand(-1, -1, codes.shape[-1], -1)  # [B, N + 1, K, V]
-        judged = self.rule.greedy(wide, codes)
+        judged = rule.greedy(wide, codes)
         accept, strict, moved, bound = (
             torch.where(valid, value, 0.0)
             for value in (judged.accept, judged.strict, judged.moved, judged.bound)

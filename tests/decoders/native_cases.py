@@ -60,7 +60,7 @@ class Step:
         """The result [R, T, D] and the cache's content afterwards; `cache` stays as it was."""
         cache = self.cache.widened(self.cache.capacity)
         with torch.inference_mode():
-            out = net._run(self.x, self.places, self.slots, self.mask, cache)
+            out = net.stack(self.x, self.places, self.slots, self.mask, cache)
         return out, cache.data
 
     def alone(self, row: int, query: int, written: Tensor) -> Step:

@@ -96,7 +96,7 @@ def test_compiled_pieces_of_two_decoders_are_two() -> None:
 
 
 def test_unknown_execution_and_graphs_on_a_cpu_are_refused() -> None:
-    with pytest.raises(DecoderError, match="'eager', 'compile' or 'graph', found 'fast'"):
+    with pytest.raises(DecoderError, match="'eager', 'compile', 'graph' or 'cpu', found 'fast'"):
         execution("fast")
     with pytest.raises(DecoderError, match="CUDA graph was asked for on cpu"):
         codes_of(execution("graph"), "ar", 1.0)

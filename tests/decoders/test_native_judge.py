@@ -83,7 +83,7 @@ def test_a_rule_without_a_kernel_is_judged_by_tensors():
     rule = Doubled(model, k=5, delta=0.2)
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
-    found = judge_of(rule, CPU, native=True)(p, None, codes, valid)
+    found = judge_of(rule, CPU, "cpu")(p, None, codes, valid)
     right = judged_by_tensors(rule, p, None, codes, valid)
     assert all(torch.equal(getattr(found, f), getattr(right, f)) for f in FIELDS)
 

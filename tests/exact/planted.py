@@ -55,18 +55,20 @@ def judging(kind):
 class StaleVerifier(ByNode):
     """(1) q_j still holds the rejected siblings."""
 
-    def verdicts(self, law, draft, codes, valid):
+    def verdicts(self, law, draft, codes, valid, place):
         if law.greedy:
-            return super().verdicts(law, draft, codes, valid)
+            return super().verdicts(law, draft, codes, valid, place)
         return stale_test_children(self.rule, law.p, draft.q, codes, valid)
 
 
 class ParentVerifier(ByNode):
     """(1) Children are tested against the drafter's distribution of their grandparent."""
 
-    def verdicts(self, law, draft, codes, valid):
+    def verdicts(self, law, draft, codes, valid, place):
         index = draft.parents[..., None].expand_as(draft.q)
-        return super().verdicts(law, replace(draft, q=draft.q.gather(1, index)), codes, valid)
+        return super().verdicts(
+            law, replace(draft, q=draft.q.gather(1, index)), codes, valid, place
+        )
 
 
 class LongestVerifier(ByNode):
