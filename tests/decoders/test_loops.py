@@ -158,7 +158,7 @@ def test_nan_logits_are_an_error(speculative: bool) -> None:
 def test_incomplete_compositions_are_refused() -> None:
     with pytest.raises(DecoderError, match="missing: tree"):
         Grown(Eagle(MODEL), None)
-    with pytest.raises(DecoderError, match="missing: drafter and tree, .* acceptance rule"):
+    with pytest.raises(DecoderError, match=r"missing: drafter and tree, .* acceptance rule"):
         Speculative(MODEL, Sampling())
     with pytest.raises(DecoderError, match="missing: acceptance rule"):
         Speculative(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
