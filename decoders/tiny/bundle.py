@@ -81,7 +81,8 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
     for part in parts:
         if part not in card:
             continue  # `load_part` says so
-        known = card[part].get("trained_with")
+        own = card[part]
+        known = own.get("trained_with") if isinstance(own, dict) else {}  # `part_of` says so
         if known is None:
             log.warning(
                 "%s does not say which weights %s was trained with; whether they belong together "

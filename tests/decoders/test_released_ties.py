@@ -15,18 +15,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bench.runner import set_native
 from decoders.acceptance.lantern import Lantern
 from decoders.api import Draft, Generation, ImageModel, Sampling, TextFeatures
 from decoders.drafters.eagle import Eagle
 from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.eager import executed
 from decoders.models.llamagen import load
 from decoders.models.small import RandomTokenizer
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
 from decoders.verification import longest
+from decoders.verify.by_node import ByNode
 from tests.decoders import released as R
 from tests.decoders import released_table as T
 from tests.decoders.native_cases import needs_kernel, threads
@@ -120,14 +122,13 @@ def model_at(folder: Path, kernel: bool) -> tuple[ImageModel, str]:
     save_file(weights, checkpoint / "model.safetensors")
     model = load(dtype="float32", checkpoint=str(checkpoint))
     model = ImageModel(**{**vars(model), "tokenizer": RandomTokenizer(CODEBOOK)})
-    if kernel:
-        set_native(model)
+    model = executed(model, "cpu") if kernel else model
     return model, str(R.write_drafter(folder / "d"))
 
 
 def ours(model: ImageModel, drafter: str, tree: Any, caption: int, delta: float) -> Generation:
     rule, greedy = Lantern(model, k=K, delta=delta), Sampling(temperature=0, cfg=CFG)
-    loop = Speculative(model, greedy, Eagle(model, drafter), tree, rule)
+    loop = Speculative(model, greedy, Grown(Eagle(model, drafter), tree), ByNode(rule))
     noise = Noise.for_prompts(0, [str(caption)], model.target.length)
     return loop.generate(features(caption), noise)
 
