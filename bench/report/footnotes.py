@@ -62,8 +62,8 @@ def columns(run: Run) -> list[str]:
         f"A quality figure is noise if AR might have it under another seed ({FLOOR_LABEL}): within "
         "Student's 95 % interval of one more run. With one other seed: within twice its difference "
         "to AR.",
-        "Quiet speed-up: the speed-up from lower quartiles of a step's seconds. Other programs only "
-        "ever add time, so it moves less from run to run.",
+        "Quiet speed-up: from lower quartiles of a step's seconds. Other programs only ever add "
+        "time, so it moves less from run to run.",
         "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it.",
         "Output TV: the mean over recorded nodes of the tree. It is exact for one drawn child and "
         "for fixed children. For several drawn children it is the sum of what each adds, weighted "
