@@ -75,7 +75,7 @@ class SteppedExecution:
 @contextmanager
 def annotated(decoder: Any, window: Window) -> Iterator[None]:
     """Names everything of `decoder` for the block and leaves it as it was. A decoder without an
-    execution (a loop of someone's own) is one step as a whole."""
+    execution (a plug-in's loop) is one step as a whole."""
     with ExitStack() as stack:
         execution = getattr(decoder, "execution", None)
         if execution is None:

@@ -367,7 +367,7 @@ class Verifier(Protocol):
     """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``."""
 
     def begin(self, start: Start) -> Any:
-        """State of B images for `decide`, tensors of static shapes; None where there is none."""
+        """State of B images for `decide`, tensors of static shapes; None if it keeps none."""
         ...
 
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:

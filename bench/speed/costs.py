@@ -67,7 +67,7 @@ def piece_by_piece(
 ) -> StepCosts:
     """Costs of loops of one drafter and one sampling, by their names; with each, how many codes the
     step before committed. text: one encoded prompt. Pieces run as the model's backend runs a step.
-    SpeedError on a loop of somebody's own that does not let its pieces be timed."""
+    SpeedError if a plug-in's loop does not let its pieces be timed."""
     pieces: Pieces = {}
     with torch.inference_mode():
         for name, (loop, told) in loops.items():

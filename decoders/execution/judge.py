@@ -21,7 +21,7 @@ def judge_of(rule: AcceptRule, device: torch.device, mode: str = "eager") -> Jud
 
 
 def fused(rule: AcceptRule, device: torch.device) -> Judge | None:
-    """The GPU kernel; None where there is none for this rule and device."""
+    """The GPU kernel; None if this rule and device have none."""
     bound = admitted_by(rule)
     released = getattr(rule, "residual", "paper") == "released"
     if bound is None or released or device.type != "cuda" or missing(device) is not None:

@@ -1,6 +1,6 @@
 """The tensors of a run, found wherever they hang: what a recorded step reads and writes by address.
 
-Why a walk and not a registry: a drafter of someone's own keeps its state as it likes; it should run
+Why a walk and not a registry: a plug-in's drafter keeps its state as it likes; it should run
 as a CUDA graph without knowing of one. Modules (weights never change while decoding) and what is
 not of this kind of object are passed over.
 """

@@ -1,4 +1,4 @@
-"""A drafter of somebody's own that answers in another shape or kind is told so, by its name."""
+"""A plug-in's drafter that returns a wrong shape or dtype gets an error with its name."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Cpu:
 
     def _whole(self, target: Any) -> tuple[Native, Head] | None:
         """A target whose forward may be one call from codes to logits; None where a part of it is
-        someone's own, and with structural codes."""
+        not built in, and with structural codes."""
         native = self.native(target)
         if native is None or target.forced is not None:
             return None
