@@ -44,7 +44,7 @@ RECORD_COLUMNS = (
     "repeat", "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
     "accepted", "kind", "moved", "bound", "tv_output", "tv_declared_bound", "tv_output_bound",
-    "image", *PROVENANCE,
+    "path", "image", *PROVENANCE,
 )  # fmt: skip
 
 
