@@ -311,16 +311,15 @@ class Seen:
 
 
 class ProposerSession(Protocol):
-    """A proposer at work on B images; what it keeps is tensors of static shapes."""
+    """A proposer at work on B images; what it keeps is tensors of static shapes.
+
+    Optional: ``require_finite()``, called once behind the last step. It raises NumericalError where
+    a draft's law was not finite, which nothing may wait for earlier.
+    """
 
     @property
     def calls(self) -> int:
         """Forwards of a drafter so far."""
-        ...
-
-    def require_finite(self) -> None:
-        """Called once, at the end: raises DecoderError where a draft's law was not finite. Nothing
-        waits for the device before."""
         ...
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:

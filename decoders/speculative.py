@@ -117,7 +117,8 @@ class Speculative:
             if blind == 0 and (blind := self._look(run)) == 0:
                 break
         require_finite(run.record, "speculative decoding")
-        run.session.require_finite()
+        if hasattr(run.session, "require_finite"):
+            run.session.require_finite()
         trace = run.record.finish(
             run.watch.seconds(),
             run.target_calls,

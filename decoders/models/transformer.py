@@ -318,7 +318,7 @@ class Transformer(nn.Module):
         """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
 
         With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
-        filled, but for those of padded places that nobody reads, whose states are then zeros.
+        filled.
         """
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
@@ -326,15 +326,7 @@ class Transformer(nn.Module):
         slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
         mask = prefix_mask(valid, self.cfg)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
-        if x.device.type != "cpu" or self.cfg.pads != "masked":
-            return self.stack(x, slots, slots, mask, cache)
-        # Columns before the longest caption are left out, where finding it is no wait for a device.
-        # Nobody reads them: a drafter with pads="released" is refused beside this target.
-        first = int(valid.any(0).int().argmax())
-        hidden = self.stack(
-            x[:, first:], slots[:, first:], slots[:, first:], mask[:, first:], cache
-        )
-        return F.pad(hidden, (0, 0, first, 0))  # [R, P, D]
+        return self.stack(x, slots, slots, mask, cache)
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError, Draft, Seen, Start
+from decoders.api import Computes, DecoderError, Draft, NumericalError, Seen, Start
 from decoders.drafters.session import (
     Drafter,
     DraftError,
@@ -49,9 +49,9 @@ class GrownSession:
             raise DecoderError(f"the drafter {named(self.part.drafter)}: {error}") from error
 
     def require_finite(self) -> None:
-        """Raises DecoderError where the drafter's laws were NaN or infinite."""
+        """Raises NumericalError where the drafter's laws were NaN or infinite."""
         if bool(self.bad):
-            raise DecoderError(
+            raise NumericalError(
                 f"the drafter {named(self.part.drafter)}: expected finite logits, found NaN or "
                 "infinity"
             )

@@ -14,7 +14,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from bench.captions import captions_of
-from bench.errors import FolderError
+from bench.errors import ConfigError, FolderError
 from bench.finish import finish
 from bench.runner import run_study
 from decoders.api import DecoderError
@@ -326,7 +326,7 @@ def test_codes_outside_the_codebook_are_a_failure(fake_study):
     ],
 )
 def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
-    with pytest.raises(DecoderError) as error:
+    with pytest.raises((DecoderError, ConfigError)) as error:
         run_study(fake_study(*words))
     assert expected in str(error.value)
     assert fakes.CALLS == []

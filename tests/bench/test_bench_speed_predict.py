@@ -160,7 +160,7 @@ def unknown_costs(run: Path, tmp: Path) -> list[str]:
         (other_settings, "other settings: latency.prompts: 3 in the folder, 2 asked for;"),
         (no_run, "holds no run; `python -m bench run` with the same words makes one"),
         (damaged_study, "study.json is damaged"),
-        (other_file, "is no study.json of a run"),
+        (other_file, "study.json is damaged"),
         (damaged_records, "records.parquet is damaged"),
         (unfinished, "holds no finished run"),
         (other_machine, "cpu: not this "),
