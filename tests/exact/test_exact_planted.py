@@ -43,7 +43,7 @@ def planted(name: str, **options) -> PartSpec:
     ],
 )
 def test_errors_of_a_loop_are_caught(loop, tree, sampling, says, monkeypatch):
-    if loop != "LongestPath":  # the others are seen in fewer images, which saves time
+    if loop not in ("LongestPath", "TwinUniform"):  # fewer images, which save time, show the others
         monkeypatch.setattr(sampled, "DRAWN", 4096)
     found = check_decoder(composed(tree, loop=planted(loop)), sampling)
     assert found.verdict == "violates"
