@@ -258,10 +258,13 @@ def test_images_follow_the_law_of_ar(spec: DecoderSpec, kind: Any, how: str) -> 
 def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
     """Uniform drafts would be accepted less often than those of the target's own laws."""
     model = random_model(vocab=24, grid=5, seed=1)
+    target: Any = model.target
+    with torch.no_grad():
+        target.output.weight.mul_(4)  # laws that are far from uniform
     made = images(model, JACOBI)
     blind = images(model, DecoderSpec("b", LOOP, acceptance=EXACT, proposer=part("Blind")))
     steps = [float(x.trace.target_calls.float().mean()) for x in (made, blind)]
-    assert steps[0] < steps[1]
+    assert steps[0] < 0.9 * steps[1]
     assert not made.trace.drafter_calls.any()
 
 
@@ -289,7 +292,7 @@ def test_block_verification_needs_fewer_forwards_than_judging_by_node() -> None:
     by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT), Stream)
     block = images(model, VERIFIED, Stream)
     steps = [x.trace.target_calls.float().mean() for x in (block, by_node)]
-    assert steps[0] < steps[1]
+    assert steps[0] < 0.9 * steps[1]
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
