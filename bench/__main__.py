@@ -13,10 +13,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench.console import complain, say
 from bench.errors import BenchError, Interrupted, unknown
 from bench.manual import manual
+from bench.os_errors import explained
 
 COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     try:
-        return _command(name)(rest)
+        return _command(name)([at_home(word) for word in rest])
     except KeyboardInterrupt as stop:
         known = "interrupted; what was recorded is safe, the same command resumes"
         complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
@@ -98,6 +100,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _ours() as error:
         complain(f"error: {error}")
         return 2
+    except OSError as error:
+        words_of = explained(error)
+        if words_of is None:
+            raise
+        complain(f"error: {words_of}")
+        return 2
+
+
+def at_home(word: str) -> str:
+    """`key=~/x` with the home folder written out, as the shell does where it sees one: it sees none
+    behind a `=`, and Hydra's grammar has no `~` in a value."""
+    key, equals, value = word.partition("=")
+    return key + equals + str(Path(value).expanduser()) if value[:2] in ("~", "~/") else word
 
 
 def usage() -> str:

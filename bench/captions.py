@@ -7,15 +7,16 @@ must agree; whoever wants fewer images says so (`limit=`).
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from bench.errors import PromptError, unknown
-from bench.prompts.file import COLUMNS, read_json, read_text
+from bench.prompts.file import COLUMNS, read_json, read_table, read_text
 from bench.records import write_atomically
+from decoders.text_files import lines_of, one_line, parse_json, require_size, said_as
 
 IMAGE_COLUMNS = ("image", "file", "file_name")
 OWN_FILE = "captions.json"  # beside the pictures of a run
@@ -30,16 +31,16 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     `prompt`, `text`) by name; a .json may also be {name: caption}, or a list of texts in the
     images' order. Raises PromptError where a count or a name does not match, or a caption is empty.
     """
-    if not path.is_file():
-        raise PromptError(f"the captions {path} do not exist; set captions=FILE")
     items = _items(path)
     if all(isinstance(item, str) for item in items):
-        found = _by_order(files, [item.strip() for item in items], path)
+        found = _by_order(files, [one_line(item) for item in items], path)
     else:
         found = _by_name(files, [_pair(path, i, item) for i, item in enumerate(items, 1)], path)
     for file, caption in zip(files, found, strict=True):
         if not caption:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
+        with said_as(PromptError):
+            require_size(caption, f"{path}: the caption of {file.name}")
     return found
 
 
@@ -58,15 +59,16 @@ def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
 
 def _items(path: Path) -> list[Any]:
     """Texts, or mappings with a name and a caption."""
-    text, kind = read_text(path), path.suffix.lower()
-    if kind not in READERS:
+    kind = path.suffix.lower()
+    if kind not in READERS and not path.is_dir():
         raise PromptError(unknown("kind of caption file", kind or path.name, READERS))
+    text = read_text(path, "set captions=FILE")
     if kind == ".txt":
-        return text.rstrip().splitlines()
+        return lines_of(text)
     if kind == ".jsonl":
-        return [_line(path, i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+        return [_line(path, i, line) for i, line in enumerate(lines_of(text), 1) if line.strip()]
     if kind in (".csv", ".tsv"):
-        return list(csv.DictReader(text.splitlines(), delimiter="\t" if kind == ".tsv" else ","))
+        return read_table(path, text)
     found = read_json(path, text)
     if isinstance(found, dict) and all(isinstance(caption, str) for caption in found.values()):
         return [{"image": name, "caption": caption} for name, caption in found.items()]
@@ -79,17 +81,15 @@ def _items(path: Path) -> list[Any]:
 
 
 def _line(path: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptError(f"{path}, line {number}, is not JSON: {error}") from error
+    with said_as(PromptError):
+        return parse_json(line, f"{path}, line {number},")
 
 
 def _pair(path: Path, number: int, item: Any) -> tuple[str, str]:
     """(image name, caption) of a row; numbers are 1-based."""
     if not isinstance(item, Mapping):
         raise PromptError(
-            f"{path}: item {number} must be a mapping like the others, found {item!r}"
+            f"{path}: item {number} must be a mapping like the others, found {brief(item)}"
         )
     lower = {str(k).lower(): v for k, v in item.items()}
     values = []
@@ -99,9 +99,9 @@ def _pair(path: Path, number: int, item: Any) -> tuple[str, str]:
             raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(lower)}")
         if not isinstance(lower[column], str):
             raise PromptError(
-                f"{path}: `{column}` of item {number} is {lower[column]!r}, not a text"
+                f"{path}: `{column}` of item {number} is {brief(lower[column])}, not a text"
             )
-        values.append(lower[column].strip())
+        values.append(one_line(lower[column]))
     return values[0], values[1]
 
 

@@ -7,14 +7,16 @@ assumed, so that the estimate is an upper bound.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.costs import BYTES, Shape, T5Shape, VQShape
 from bench.errors import BenchError
+from decoders import documents
+from decoders.kinds import Amount, KindError, fitted
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -179,27 +181,30 @@ def _cached(repository: str, file: str) -> Path | None:
 
 def _shards(index: Path) -> list[str]:
     """The files that an index lists."""
-    return sorted(set(read_object(index).get("weight_map", {}).values()))
+    return sorted(
+        set(read_object(index, {"weight_map": dict[str, str]}).get("weight_map", {}).values())
+    )
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises BenchError."""
+def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON file that holds an object, see `decoders.documents`. Raises BenchError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is not valid JSON ({error}); fetch or write it again") from error
-    if not isinstance(found, dict):
-        raise BenchError(f"{path} must hold an object, found {type(found).__name__}")
-    return found
+        return documents.read_object(path, known)
+    except KindError as error:
+        raise BenchError(str(error)) from error
 
 
 def shape_of(folder: Path, usual: Shape | None) -> Shape | None:
     """The shape that a local folder's config.json (or the embedded models.json) describes; `usual`
     gives what it leaves open. None where it is of another kind."""
-    for name, read in (("models.json", _embedded), ("config.json", _hub)):
+    kinds: tuple[Any, ...] = (
+        ("models.json", _embedded, {}),
+        ("config.json", _hub, documents.CONFIG),
+    )
+    for name, read, known in kinds:
         file = folder / name
         if file.is_file():
-            return read(read_object(file), usual)
+            return read(read_object(file, known), usual)
     return usual
 
 
@@ -220,8 +225,16 @@ def _hub(found: dict[str, Any], usual: Shape | None) -> Shape | None:
 
 
 def _embedded(found: dict[str, Any], usual: Shape | None) -> Shape | None:
-    cfg, vq = found["target"]["config"], found["vq"]["config"]
-    down = 2 ** (len(vq["ch_mult"]) - 1)
+    wanted = ("vocab", "width", "layers", "ffn", "grid", "prefix", "text_width")
+    try:
+        parts = fitted("models.json", found, dict[str, dict[str, Any]])
+        target, vq = (parts.get(name, {}).get("config") for name in ("target", "vq"))
+        config = fitted("models.json: target.config", target, dict[str, Any])
+        cfg = {k: fitted(f"models.json: target.config.{k}", config.get(k), Amount) for k in wanted}
+        widths = fitted("models.json: vq.config", vq, dict[str, Any]).get("ch_mult")
+        down = 2 ** (len(fitted("models.json: vq.config.ch_mult", widths, list[int])) - 1)
+    except KindError as error:
+        raise BenchError(str(error)) from error
     return Shape(
         vocab=cfg["vocab"],
         width=cfg["width"],

@@ -114,10 +114,12 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.measure.roofline import Unknown, step_bytes, target_net
     from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
     from bench.measure.steps import step_costs
+    from bench.os_errors import ready_folder
     from bench.plugins import call
     from bench.runner import load_model
 
     config = compose_study(words)
+    ready_folder(Path(config.run_dir))
     prompts = call(config.prompts, count=1)
     device = prepare(config.backend)
     model = load_model(config, device, prompts)

@@ -65,8 +65,10 @@ def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyCon
     with hydra_session(config_module):
         sorted_words = sort_overrides(words)
         root = plain(compose_config("config", sorted_words.study + sorted_words.searchpath))
-        chosen = _choose(root.pop("decoders"), sorted_words.decoders)
-        study_sampling = build(SamplingConfig, root.pop("sampling"), "sampling")
+        chosen = _choose(
+            check_type("decoders", root.pop("decoders", None), list), sorted_words.decoders
+        )
+        study_sampling = build(SamplingConfig, _mapping(root, "sampling"), "sampling")
         entries = _entries(chosen, sorted_words, study_sampling)
     return _study(root, entries)
 
@@ -133,12 +135,12 @@ def _entries(
     known: set[str] = set()
     for item in chosen:
         own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
-        base = compose_config("entry", own)
+        base, options = _with_options(own, words.entry)
         known |= set(_dotted(plain(base)))
-        fits = [o for o in words.entry if _applies(base, o)]
-        for override in fits:
-            unused.discard(str(override.input_line))
-        config = compose_config("entry", own + [str(o.input_line) for o in fits]) if fits else base
+        settings = [o for o in words.entry if o.key_or_group not in PARTS and _applies(base, o)]
+        fits = [str(o.input_line) for o in (*options, *settings)]
+        unused.difference_update(fits)
+        config = compose_config("entry", own + fits) if settings else base
         made = _decoder_entry(item["name"], plain(config), study)
         twin = next((e for e in entries if fits and _same(e, made)), None)
         if twin is None:
@@ -154,6 +156,16 @@ def _entries(
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
+
+
+def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig, list[Override]]:
+    """An entry with the options that the command line chooses for its parts (`tree=static`), and
+    those options. Which settings a part has depends on its option, so these come first."""
+    base = compose_config("entry", own)
+    options = [o for o in words if o.key_or_group in PARTS and _applies(base, o)]
+    if options:
+        base = compose_config("entry", own + [str(o.input_line) for o in options])
+    return base, options
 
 
 def _dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -186,9 +198,11 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     from decoders.compose import DecoderSpec, PartSpec
 
     def part(key: str) -> PartSpec | None:
-        values = dict(raw[key])
-        target = values.pop("_target_", None)
-        return None if target is None else PartSpec(target=str(target), kwargs=values)
+        if raw.get(key) is None:
+            return None
+        values = dict(check_type(f"{name}: {key}", raw[key], dict))
+        target = check_type(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
+        return None if target is None else PartSpec(target=target, kwargs=values)
 
     loop = part("loop")
     if loop is None:
@@ -199,8 +213,11 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
         drafter=part("drafter"),
         tree=part("tree"),
         acceptance=part("acceptance"),
+        proposer=part("proposer"),
     )
-    sampling = build(SamplingConfig, raw["sampling"], f"{name}: sampling").over(study)
+    sampling = build(
+        SamplingConfig, _mapping(raw, "sampling", f"{name}: "), f"{name}: sampling"
+    ).over(study)
     rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}
     for key in rest:
         if key not in DECODER_KEYS:
@@ -209,8 +226,8 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
         name=name,
         spec=spec,
         sampling=sampling,
-        baseline=check_type(f"{name}: baseline", rest["baseline"], bool),
-        expect=check_type(f"{name}: expect", rest["expect"], str | None),
+        baseline=check_type(f"{name}: baseline", rest.get("baseline", False), bool),
+        expect=check_type(f"{name}: expect", rest.get("expect"), str | None),
     )
 
 
@@ -219,7 +236,7 @@ def settled(backend: BackendConfig) -> BackendConfig:
     built here. A run's configuration says what ran."""
     if backend.layers != "auto":
         return backend
-    from decoders.kernels.cpu.library import missing
+    from decoders.execution.cpu.library import missing
 
     reason = missing() if backend.takes_native else None
     if reason is not None:
@@ -236,23 +253,30 @@ def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConf
     """The StudyConfig of a resolved root (consumed) and its entries."""
     built: dict[str, Any] = {
         "decoders": entries,
-        "backend": settled(build(BackendConfig, root.pop("backend"), "backend")),
-        "latency": build(LatencyProtocol, root.pop("latency"), "latency"),
-        "quality": build(QualityProtocol, root.pop("quality"), "quality"),
-        "fairness": build(FairnessConfig, root.pop("fairness"), "fairness"),
-        "model": _loader(root.pop("model"), "model"),
-        "prompts": _loader(root.pop("prompts"), "prompts"),
+        "backend": settled(build(BackendConfig, _mapping(root, "backend"), "backend")),
+        "latency": build(LatencyProtocol, _mapping(root, "latency"), "latency"),
+        "quality": build(QualityProtocol, _mapping(root, "quality"), "quality"),
+        "fairness": build(FairnessConfig, _mapping(root, "fairness"), "fairness"),
+        "model": _loader(_mapping(root, "model"), "model"),
+        "prompts": _loader(_mapping(root, "prompts"), "prompts"),
         "metric": None,
     }
-    metric = root.pop("metric")
+    metric = _mapping(root, "metric")
     if metric.get("_target_") is not None:
         built["metric"] = _loader(metric, "metric")
-    hints = typing.get_type_hints(StudyConfig)
+    hints = typing.get_type_hints(StudyConfig, include_extras=True)
     for key, value in root.items():
         if key not in hints:
             raise ConfigError(unknown("setting", key, hints))
         built[key] = check_type(key, value, hints[key])
     return StudyConfig(**built)
+
+
+def _mapping(values: dict[str, Any], key: str, where: str = "") -> dict[str, Any]:
+    """A group's settings, taken out of what was composed. Raises ConfigError where its YAML is of
+    another form."""
+    found: dict[str, Any] = check_type(f"{where}{key}", values.pop(key, None), dict)
+    return found
 
 
 def _loader(values: Any, where: str) -> LoaderConfig:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from bench.errors import ConfigError, unknown
+from decoders.kinds import (
+    Amount,
+    Count,
+    KindError,
+    NotNegative,
+    Positive,
+    Seed,
+    Within,
+    fitted,
+    require,
+)
 
 if TYPE_CHECKING:
     from decoders.api import Sampling
@@ -41,20 +50,21 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution is one of `EXECUTIONS`, see decoders.backends; attention one of decoders.kernels, or
+    execution is one of `EXECUTIONS`, see decoders.execution; attention one of decoders.kernels, or
     `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
-    of target and drafter, `native` (the project's CPU kernel, decoders.kernels.cpu) or `torch`;
+    of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
     `auto` is settled when a study is composed."""
 
     name: str
     device: str
     dtype: str
-    threads: int
+    threads: Annotated[int, Within(1, 4096)]
     execution: str = "eager"
     attention: str = "auto"
     layers: str = "auto"
 
     def __post_init__(self) -> None:
+        require(self, "backend.", ConfigError)
         if self.execution not in EXECUTIONS:
             raise ConfigError(unknown("backend.execution", self.execution, EXECUTIONS))
         if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
@@ -73,7 +83,6 @@ class BackendConfig:
                 f"{self.device}, {self.execution} and {self.attention}; use backend=cpu, or "
                 "backend.layers=torch"
             )
-        _at_least("backend.threads", self.threads, 1)
 
     @property
     def takes_native(self) -> bool:
@@ -86,10 +95,13 @@ class BackendConfig:
 class SamplingConfig:
     """None: not set here, the model's own setting holds."""
 
-    temperature: float | None = None
-    cfg: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: NotNegative | None = None
+    cfg: NotNegative | None = None
+    top_k: Amount | None = None
+    top_p: Annotated[float, Within(0, 1, above=True)] | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "sampling.", ConfigError)
 
     def over(self, base: SamplingConfig) -> SamplingConfig:
         """These settings, with the unset ones taken from `base`."""
@@ -108,26 +120,19 @@ class LatencyProtocol:
     many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
     is timed, each time in a part of its own (the fastest counts)."""
 
-    prompts: int
-    blocks: int = 1
-    repeats: int = 1
-    warmup_max: int = 4
-    warmup_tolerance: float = 0.1
+    prompts: Amount
+    blocks: Count = 1
+    repeats: Count = 1
+    warmup_max: Count = 4
+    warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
 
     def __post_init__(self) -> None:
-        _at_least("latency.prompts", self.prompts, 0)
-        _at_least("latency.blocks", self.blocks, 1)
-        _at_least("latency.repeats", self.repeats, 1)
+        require(self, "latency.", ConfigError)
         if self.prompts and self.blocks > self.prompts:
             raise ConfigError(
                 f"latency.blocks must be at most latency.prompts, found {self.blocks} blocks for "
                 f"{self.prompts} prompts: every block times one prompt or more; set "
                 f"latency.blocks={self.prompts} or less, or more latency.prompts"
-            )
-        _at_least("latency.warmup_max", self.warmup_max, 1)
-        if not 0 < self.warmup_tolerance < 1:
-            raise ConfigError(
-                f"latency.warmup_tolerance must be in (0, 1), found {self.warmup_tolerance}"
             )
 
     @property
@@ -146,32 +151,25 @@ class QualityProtocol:
     """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1; floors:
     how many other seeds, counted from floor_seed, make the reseed floor."""
 
-    images: int
-    batch: int = 32
-    pairs: int = 128
+    images: Amount
+    batch: Count = 32
+    pairs: Amount = 128
     floor: bool = True
-    floor_seed: int | None = None
-    floors: int = 1
+    floor_seed: Seed | None = None
+    floors: Annotated[int, Within(1, 1000)] = 1
 
     def __post_init__(self) -> None:
-        _at_least("quality.images", self.images, 0)
-        _at_least("quality.batch", self.batch, 1)
-        _at_least("quality.pairs", self.pairs, 0)
-        _at_least("quality.floors", self.floors, 1)
+        require(self, "quality.", ConfigError)
 
 
 @dataclass(frozen=True)
 class FairnessConfig:
     """When a baseline is too slow to compare with. factor: floors that its step may take."""
 
-    factor: float = 4.0
+    factor: Annotated[float, Within(1, above=True)] = 4.0
 
     def __post_init__(self) -> None:
-        if not 1 < self.factor < math.inf:
-            raise ConfigError(
-                f"fairness.factor must be a number above 1, found {self.factor}: a step cannot be "
-                "faster than its floor"
-            )
+        require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class StudyConfig:
 
     name: str
     run_dir: str
-    seed: int
+    seed: Seed
     model: LoaderConfig
     backend: BackendConfig
     prompts: LoaderConfig
@@ -209,14 +207,9 @@ class StudyConfig:
     report: bool = True
     keep_images: bool = True
     retry_failed: bool = False
-    time_limit: float | None = None
+    time_limit: Positive | None = None
 
     def __post_init__(self) -> None:
-        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
-            raise ConfigError(
-                "time_limit must be a number of seconds above 0, or null for none, found "
-                f"{self.time_limit}"
-            )
         if not self.decoders:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         names = [entry.name for entry in self.decoders]
@@ -227,7 +220,8 @@ class StudyConfig:
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
-        _at_least("seed", self.seed, 0)
+        require(self, "", ConfigError)
+        check_type("the floor's last seed", self.floor_seeds[-1], Seed)
         if self.quality.floor and self.seed in self.floor_seeds:
             raise ConfigError(
                 f"quality.floor_seed must differ from seed, the floor's seeds are "
@@ -282,7 +276,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     Handles str, int, float, bool, `X | None` and dict fields. Raises ConfigError on an unknown or
     missing key and on a value of another type (a bool is no int; an int is a float).
     """
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
@@ -297,32 +291,17 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def check_type(where: str, value: Any, hint: Any) -> Any:
-    """`value` as a `hint`, or ConfigError. Integers are taken where floats are expected."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    for option in options:
-        kind = typing.get_origin(option) or option
-        if kind is float and type(value) in (int, float) and not math.isnan(value):
-            return float(value)
-        if type(value) is kind:
-            return value
-    words = " or ".join(_WORDS.get(typing.get_origin(o) or o, str(o)) for o in options)
-    raise ConfigError(f"{where} must be {words}, found {value!r} ({type(value).__name__})")
+    """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`."""
+    try:
+        return fitted(where, value, hint)
+    except KindError as error:
+        raise ConfigError(f"{error}{_quoted(where, value, hint)}") from error
 
 
-_WORDS = {
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    bool: "true or false",
-    dict: "a mapping",
-    type(None): "null",
-}
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Union, types.UnionType)
-
-
-def _at_least(where: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{where} must be at least {least}, found {value}")
+def _quoted(where: str, value: Any, hint: Any) -> str:
+    """How to write a text that YAML reads as something else."""
+    text = str in (hint, *typing.get_args(hint))
+    if not text or value is None or isinstance(value, str):
+        return ""
+    shown = value if isinstance(value, int | float) else "..."
+    return f"; a text that looks like something else is quoted twice: '{where}=\"{shown}\"'"

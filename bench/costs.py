@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from decoders.kernels.cpu.processor import DOT
+from decoders.execution.cpu.processor import DOT
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack

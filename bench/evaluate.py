@@ -10,17 +10,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.captions import captions_of
+from bench.config import check_type
 from bench.console import complain, progress, say, table
 from bench.errors import ConfigError, unknown
 from bench.manual import manual
+from bench.os_errors import ready_file, ready_folder
 from bench.records import write_atomically
+from decoders.kinds import Seed, Within
 
 if TYPE_CHECKING:
     from metrics.official.papers import Figure
@@ -38,15 +43,18 @@ class EvaluateConfig:
     reference: Path | None = None
     metrics: tuple[str, ...] = DEFAULT_METRICS
     out: Path | None = None
-    limit: int | None = None
-    size: int = 256
-    batch: int = 64
-    seed: int = 0
+    limit: Annotated[int, Within(2, 10**9)] | None = None
+    size: Annotated[int, Within(1, 4096)] = 256
+    batch: Annotated[int, Within(1, 2**20)] = 64
+    seed: Seed = 0
     device: str = "auto"
     cache_dir: Path = Path("results/runs/.cache")
     weights: dict[str, str | None] = field(default_factory=dict)
     folder: Path | None = None
     arch: dict[str, str] = field(default_factory=dict)
+
+
+EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
 
 
 def cmd_evaluate(words: Sequence[str]) -> int:
@@ -57,6 +65,8 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         return 2
     config = parse(words)
     device = _device(config.device)
+    if config.out is not None:
+        ready_file(config.out)
     figures = evaluate(config, device)
     say(f"{config.images}: {figures[0].images} images on {device}")
     say(table(*_table(figures)))
@@ -82,6 +92,9 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
     reference = image_files(config.reference) if config.reference else ()
+    _require_others(config, files, reference)
+    if reference:
+        ready_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
         weights=config.weights,
@@ -96,6 +109,26 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     )
     kept = slice(None, config.limit)
     return evaluation.figures(files[kept], captions[kept], reference)
+
+
+def _require_others(
+    config: EvaluateConfig, files: Sequence[Path], reference: Sequence[Path]
+) -> None:
+    """ConfigError where images are compared with themselves: the same files, links to them, or a
+    copy of the whole folder."""
+    from decoders.models.weights import sha256_of
+
+    own = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, files)}
+    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, reference)}
+    shared = len(own.keys() & other.keys())
+    if not shared and sorted(own.values()) == sorted(other.values()):
+        shared = len({*map(sha256_of, files)} & {*map(sha256_of, reference)})
+    if shared:
+        raise ConfigError(
+            f"{shared} of the {len(files)} images of {config.images} are the same pictures as in "
+            f"reference={config.reference}: a distance of pictures to themselves says nothing; "
+            "name a folder of real images"
+        )
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:
@@ -142,9 +175,9 @@ def _value(key: str, value: str) -> Any:
         return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
     if key in ("limit", "size", "batch", "seed"):
         least = {"limit": 2, "seed": 0}.get(key, 1)
-        if not value.isdecimal() or int(value) < least:
+        if not re.fullmatch("[0-9]{1,40}", value):
             raise ConfigError(f"{key} must be an integer of at least {least}, found {value!r}")
-        return int(value)
+        return check_type(key, int(value), EVALUATED[key])
     return value
 
 

@@ -3,14 +3,16 @@
 Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
 baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), or where
 decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. Where no floor
-is known the verdict is *unknown*, and says why. fairness.csv: one row a decoder.
+is known the verdict is *unknown*, and says why. A decoder of which a part ran as tensor code, where
+other decoders run kernels, is fair and marked, with what the part cost. fairness.csv: one row per
+decoder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,20 +21,24 @@ from bench.paired import every_latency_row
 from bench.records import write_atomically
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
-COLUMNS = ["decoder", "verdict", "reason", "factor"]
+COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
 FAIR, UNFAIR, UNKNOWN = "fair", "unfair", "unknown"
+KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
+PHASES = {"draft": "drafting", "verify": "target forward", "accept": "acceptance"}
 
 
 @dataclass(frozen=True)
 class Fairness:
     """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
-    step, NaN where it is not known."""
+    step, NaN where it is not known. mixed: which of its parts ran as tensor code where others run
+    kernels, and their share of a step."""
 
     decoder: str
     verdict: str
     reason: str
     factor: float
+    mixed: str = ""
 
 
 def judge(
@@ -44,7 +50,26 @@ def judge(
     and guidance is its own. roofline: roofline.csv. limit: floors that a baseline's step may take.
     """
     timed = every_latency_row(rows)
-    return [_judge(name, rows, timed, baselines, roofline, limit) for name in rows.decoder.unique()]
+    names = rows.decoder.unique()
+    found = [_judge(name, rows, timed, baselines, roofline, limit) for name in names]
+    return [replace(one, mixed=mixed(timed, one.decoder)) for one in found]
+
+
+def mixed(timed: pd.DataFrame, decoder: str) -> str:
+    """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
+    kernel, with their share of the step; "" where none did."""
+    mine = timed[timed.decoder == decoder]
+    paths = [dict(p.split("=", 1) for p in str(path).split(", ") if p) for path in mine.path]
+    if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
+        return ""
+    steps = float(mine.nfe.sum())
+    whole = 1e3 * sum(float(mine[f"seconds_{phase}"].sum()) for phase in PHASES) / steps
+    said = []
+    for phase, words in PHASES.items():
+        if any(path.get(phase) == TENSOR for path in paths):
+            cost = 1e3 * float(mine[f"seconds_{phase}"].sum()) / steps
+            said.append(f"its {words} ran as tensor code, {cost:.2g} of {whole:.2g} ms per step")
+    return "; ".join(said)
 
 
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.console import progress, say
 from bench.errors import ConfigError, DiskFullError, unknown
+from bench.os_errors import ready_file
 
 if TYPE_CHECKING:
     import torch
@@ -40,10 +41,11 @@ def cmd_features(words: Sequence[str]) -> int:
     from decoders.models.text.features import write_features
 
     own, rest = _own(words)
-    out = Path(own["out"])
+    out = Path(own["out"]).expanduser()
     if out.exists():
         raise ConfigError(f"{out} is there already; remove it or choose another out=")
     config = compose_study(rest)
+    ready_file(out)
     prompts: PromptSet = call(config.prompts, count=None)
     device = prepare(config.backend)
     encoder = _encoder(own, config, device)

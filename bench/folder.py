@@ -38,9 +38,15 @@ from bench.differences import MACHINES, differences
 from bench.errors import DiskFullError, FolderError
 from bench.links import refuse_links
 from bench.row_identity import Changed, changed
+from decoders.documents import read_object
+from decoders.kinds import Amount, KindError
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
+IDENTITY = {
+    "schema_version": int, "config_hash": str, "rows": Amount,
+    "config": dict[str, Any], "machine": dict[str, Any],
+}  # fmt: skip
 BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
 STALE = ".stale"  # in place of .parquet, on rows that do not count
@@ -199,7 +205,7 @@ def open_folder(
     refuse_links(path)
     begun = any(path.glob("rows/*/*.parquet"))
     if study.exists() and begun:
-        _guard(path, json.loads(study.read_text(encoding="utf-8")), identity)
+        _guard(path, _read(study), identity)
     elif not study.exists() and path.exists() and any(p.name not in BEFORE for p in path.iterdir()):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
@@ -224,16 +230,22 @@ def read_identity(path: Path) -> dict[str, Any]:
     to know how many. Raises FolderError where there is none, or another kind of file."""
     study = path / "study.json"
     try:
-        found = json.loads(study.read_text(encoding="utf-8"))
+        found = _read(study)
     except FileNotFoundError:
         raise FolderError(
             f"{path} holds no run; `python -m bench run` with the same words makes one"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FolderError(f"{study} is damaged ({error}); choose another run_dir=") from error
-    if not isinstance(found, dict) or not {"config_hash", "config", "machine"} <= set(found):
+    if not {"config_hash", "config", "machine"} <= set(found):
         raise FolderError(f"{study} is no study.json of a run; choose another run_dir=")
     return found
+
+
+def _read(study: Path) -> dict[str, Any]:
+    """study.json, each key of its kind. Raises FolderError."""
+    try:
+        return read_object(study, IDENTITY)
+    except KindError as error:
+        raise FolderError(f"{study} is damaged: {error}; choose another run_dir=") from error
 
 
 def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:

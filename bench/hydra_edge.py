@@ -7,8 +7,10 @@ not there.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -19,14 +21,14 @@ from hydra.errors import (
     ConfigCompositionException,
     HydraException,
     MissingConfigException,
-    OverrideParseException,
 )
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from bench.errors import ConfigError, nearest, unknown
 
-PARTS = ("loop", "drafter", "tree", "acceptance")
+PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")
 QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
@@ -34,7 +36,7 @@ def parse_override(word: str) -> Override:
     """One word of a command line. Raises ConfigError."""
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
-    except OverrideParseException as error:
+    except HydraException as error:  # of its grammar, or an unknown function: name(...)
         bare = re.sub(r""""[^"]*"|'[^']*'""", "", word.partition("=")[2])
         if "overrides:" in bare and "=" in bare:
             raise ConfigError(
@@ -42,14 +44,27 @@ def parse_override(word: str) -> Override:
                 "their own: " + QUOTED
             ) from error
         raise ConfigError(
-            f"cannot read the override {word!r}; write key=value, for example latency.prompts=8 "
-            f"({str(error.message).splitlines()[0]})"
+            f"cannot read the override {word!r}; {_quoting(word)} ({str(error).splitlines()[0]})"
         ) from error
+    except ValueError as error:  # a number that Python itself refuses to read
+        raise ConfigError(f"cannot read the override {word[:60]!r}...: {error}") from error
     if override.is_sweep_override():
+        path = "/" in word.partition("=")[2]
         raise ConfigError(
             f"{word!r} is a sweep; give one value, or list several entries in decoders="
+            + (f"; if it is a path, {_quoting(word)}" if path else "")
         )
     return override
+
+
+def _quoting(word: str) -> str:
+    """How to write a word that Hydra's grammar does not take as it stands."""
+    key, equals, value = word.partition("=")
+    if not equals or not value or value[0] in "[{\"'":
+        return "write key=value, for example latency.prompts=8"
+    inner = value.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = shlex.quote(f'{key}="{inner}"')
+    return f"a value with = ( ) , or the like is quoted for Hydra and for the shell: {quoted}"
 
 
 @contextmanager
@@ -77,6 +92,10 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
         raise ConfigError(_composition(name, str(error))) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"{name}: {error}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
+        ) from error
 
 
 def _composition(name: str, message: str) -> str:
@@ -111,4 +130,15 @@ def plain(config: DictConfig) -> dict[str, Any]:
         if "Missing mandatory value" in str(error):
             raise ConfigError(f"{key} has no value; set it with {key}=...") from error
         raise ConfigError(str(error)) from error
-    return {str(key): value for key, value in found.items()}
+    return {str(key): _at_home(value) for key, value in found.items()}
+
+
+def _at_home(value: Any) -> Any:
+    """With `~/` written out, as the shell does where it sees one: it sees none behind a `=`."""
+    if isinstance(value, dict):
+        return {key: _at_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_at_home(item) for item in value]
+    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+        return str(Path(value).expanduser())
+    return value

@@ -41,9 +41,3 @@ def with_study(words: Sequence[str], study: str) -> list[str]:
     """The words, with `study=` in front where they name none."""
     named = any(word.partition("=")[0] == "study" for word in words)
     return list(words) if named else [f"study={study}", *words]
-
-
-def at_least(where: str, value: int, least: int) -> None:
-    """Raises ConfigError for a number that is too small."""
-    if value < least:
-        raise ConfigError(f"{where} must be at least {least}, found {value}")

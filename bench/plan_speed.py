@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.checkpoints import read_object
 from bench.costs import ASSUMED_MAL, ASSUMED_WAIT, BYTES, Shape, Speed
-from decoders.kernels.cpu.processor import DOT, vectors
+from decoders.execution.cpu.processor import DOT, vectors
 
 if TYPE_CHECKING:
     from bench.config import StudyConfig
@@ -50,10 +50,10 @@ def speed_of(config: StudyConfig, shape: Shape | None, assumed: Mapping[str, Spe
 
 def _in_kernel(config: StudyConfig, shape: Shape | None) -> bool:
     """Whether the layers run in the CPU kernel, as far as their shape tells
-    (`decoders.models.native.reason` looks at the loaded model)."""
+    (`decoders.execution.cpu.packing.reason` looks at the loaded model)."""
     if config.backend.layers != "native" or shape is None:
         return False
-    from decoders.kernels.cpu.layers import MOST
+    from decoders.execution.cpu.layers import MOST
 
     return not shape.qk_norm and shape.blocks * BYTES[config.backend.dtype] <= MOST
 

@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 
 def call(loader: LoaderConfig, **extra: Any) -> Any:
-    """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names shown)
-    and for one that cannot be imported, ConfigError for keywords that it does not take; whatever
-    the target raises is a ConfigError too, unless it explains itself or is the system's."""
-    from decoders.compose import resolve
+    """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names shown),
+    for one that cannot be imported and for values that are not of the kind it is annotated with,
+    ConfigError for keywords that it does not take; whatever the target raises is a ConfigError too,
+    unless it explains itself or is the system's."""
+    from decoders.compose import check_keywords, resolve
 
     target = resolve(loader.target)
     if not callable(target):
@@ -35,6 +36,7 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
         for key in {**extra, **loader.kwargs}:
             if key not in parameters:
                 raise ConfigError(unknown(f"setting of {loader.name}", key, parameters))
+    check_keywords(loader.name, target, loader.kwargs, parameters)
     try:
         return target(**extra, **loader.kwargs)
     except _explained():

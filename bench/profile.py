@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from bench.console import complain, progress, say
-from bench.own_settings import at_least, own_settings
+from bench.errors import ConfigError
+from bench.os_errors import ready_folder
+from bench.own_settings import own_settings
+from decoders.kinds import Count, Within, require
 
 if TYPE_CHECKING:
     from bench.config import StudyConfig
@@ -29,13 +32,12 @@ class ProfileSettings:
     """`profile.*`. steps: recorded steps of an image; top: operators shown a decoder (the file has
     all); batch: images decoded at once."""
 
-    steps: int = 16
-    top: int = 12
-    batch: int = 1
+    steps: Annotated[int, Within(1, 10**6)] = 16
+    top: Count = 12
+    batch: Annotated[int, Within(1, 2**20)] = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "top", "batch"):
-            at_least(f"profile.{name}", getattr(self, name), 1)
+        require(self, "profile.", ConfigError)
 
 
 def cmd_profile(words: Sequence[str]) -> int:
@@ -50,6 +52,7 @@ def cmd_profile(words: Sequence[str]) -> int:
     settings, rest = own_settings(ProfileSettings, "profile", words)
     config = compose_study(rest)
     folder = Path(config.run_dir) / FOLDER
+    ready_folder(folder)
     found, made = record(config, settings, folder)
     say(terminal(config, found, settings.top))
     for path in save(config, made, found, folder):

@@ -48,7 +48,8 @@ class Window:
 
 
 class SteppedExecution:
-    """A decoder's execution that tells a window of every step."""
+    """A decoder's execution that tells a window of every step, and names the pieces that it has put
+    in the place of the loop's."""
 
     def __init__(self, inner: Any, window: Window) -> None:
         self.inner, self.window = inner, window
@@ -56,7 +57,16 @@ class SteppedExecution:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def begin(self, loop: Any, run: Any) -> Any:
+        run = self.inner.begin(loop, run)
+        chosen = getattr(run, "pieces", None)
+        if chosen is not None and id(loop) in chosen:
+            chosen[id(loop)] = _named(chosen[id(loop)])
+        return run
+
     def step(self, loop: Any, run: Any) -> tuple[Any, ...]:
+        if hasattr(run, "room"):  # codes that a step may choose: steps are told apart
+            run.room = 1
         with self.window.step():
             out: tuple[Any, ...] = self.inner.step(loop, run)
         return out
@@ -65,7 +75,7 @@ class SteppedExecution:
 @contextmanager
 def annotated(decoder: Any, window: Window) -> Iterator[None]:
     """Names everything of `decoder` for the block and leaves it as it was. A decoder without an
-    execution (a loop of someone's own) is one step as a whole."""
+    execution (a plug-in's loop) is one step as a whole."""
     with ExitStack() as stack:
         execution = getattr(decoder, "execution", None)
         if execution is None:
@@ -73,8 +83,6 @@ def annotated(decoder: Any, window: Window) -> Iterator[None]:
             put(stack, decoder, "generate", stepped(generate, window))
         else:
             put(stack, decoder, "execution", SteppedExecution(execution, window))
-            if hasattr(decoder, "at_once"):  # steps are told apart
-                put(stack, decoder, "at_once", 1)
             _phases(stack, decoder)
         if execution is None or execution.name == "eager":
             _parts(stack, decoder)
@@ -93,15 +101,17 @@ def stepped(work: Callable[..., Any], window: Window) -> Callable[..., Any]:
     return call
 
 
-def labelled(label: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """`work` under a name of the profile."""
+def labelled(label: str, work: Callable[..., Any], phase: str = "") -> Callable[..., Any]:
+    """`work` under a name of the profile; phase: it is a piece."""
 
     @functools.wraps(work)
     def call(*args: Any, **kwargs: Any) -> Any:
         with record_function(PREFIX + label):
             return work(*args, **kwargs)
 
-    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.kernels.cpu.checks.patched
+    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.api.computed
+    if phase:
+        call.phase = phase  # type: ignore[attr-defined]
     return call
 
 
@@ -115,18 +125,24 @@ def put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     object.__setattr__(owner, name, value)
 
 
+def _named(pieces: Any) -> list[Any]:
+    """The pieces under the names of their phases, once each; `__name__` stays, by which an
+    execution replaces them."""
+    return [
+        (phase, piece if hasattr(piece, "phase") else labelled(phase, piece, phase))
+        for phase, piece in pieces
+    ]
+
+
 def _phases(stack: ExitStack, decoder: Any) -> None:
     """Names the pieces: those that are called as they are, and those a backend has prepared."""
 
-    def named(pieces: Any) -> list[Any]:
-        return [(phase, labelled(phase, piece)) for phase, piece in pieces]
-
     pieces = decoder.pieces
-    put(stack, decoder, "pieces", lambda: named(pieces()))
+    put(stack, decoder, "pieces", lambda: _named(pieces()))
     for shape, kept in list(decoder.prepared.items()):
         if isinstance(kept, list):  # compiled pieces; a recorded graph has none
             stack.callback(decoder.prepared.__setitem__, shape, kept)
-            decoder.prepared[shape] = named(kept)
+            decoder.prepared[shape] = _named(kept)
 
 
 def _parts(stack: ExitStack, decoder: Any) -> None:

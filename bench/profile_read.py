@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.profile_annotate import PREFIX, STEP
-from decoders.kernels.cpu.library import NAMES
+from decoders.execution.cpu.library import NAMES
 
 PRODUCTS = re.compile(
     r"aten::(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|_addmm_activation|"

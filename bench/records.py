@@ -58,7 +58,8 @@ SCHEMA = pa.schema(
         *((name, _REAL) for name in MEASURED),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
         *((name, pa.list_(kind)) for name, kind in LISTS.items()),
-        ("image", _TEXT), ("image_hash", _TEXT), ("peak_memory_mb", _REAL), ("git_commit", _TEXT),
+        ("path", _TEXT), ("image", _TEXT), ("image_hash", _TEXT), ("peak_memory_mb", _REAL),
+        ("git_commit", _TEXT),
         ("git_dirty", pa.bool_()), ("versions", _TEXT), ("cpu", _TEXT), ("gpu", _TEXT),
         ("threads", _WHOLE), ("config_hash", _TEXT), ("weights_hash", _TEXT),
         ("sources", _TEXT), ("prompt_hash", _TEXT), ("started_at", _TEXT),
@@ -71,7 +72,7 @@ def empty_measures() -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(MEASURED, math.nan)
     row |= dict.fromkeys(("nfe", "drafter_calls", "tree_depth", "tree_nodes"), 0)
     row |= {column: [] for column in LISTS}
-    row |= {"image": "", "image_hash": "", "peak_memory_mb": math.nan}
+    row |= {"path": "", "image": "", "image_hash": "", "peak_memory_mb": math.nan}
     return row
 
 

@@ -119,6 +119,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
             "tree_nodes": trace.tree_nodes,
             "accepted": steps[steps >= 0].tolist(),
             "peak_memory_mb": outcome.peak_mb,
+            "path": ", ".join(f"{phase}={ran}" for phase, ran in trace.path.items()),
             "codes": outcome.generation.codes[b].tolist(),
         }
         for column in ("kind", "depth", "step", "moved", "bound"):

@@ -45,10 +45,8 @@ from bench.study import Batch, Cell
 from bench.time_limit import require_main_thread
 from bench.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
-from decoders.backends.execution import execution
-from decoders.kernels.cpu.library import missing
+from decoders.execution.eager import executed
 from decoders.kernels.selected import Kernels
-from decoders.models import native
 
 log = logging.getLogger(__name__)
 LATE = 2  # images that ran into the time limit until a decoder is not tried any more
@@ -107,11 +105,9 @@ def load_model(
     cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
-    how = execution(config.backend.execution)
-    model = dataclasses.replace(loaded, name=config.model.name, execution=how)
+    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
+    model = executed(dataclasses.replace(loaded, name=config.model.name), mode)
     set_attention(model, config.backend)
-    if config.backend.layers == "native":
-        set_native(model)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model
@@ -144,16 +140,6 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
     model.target.kernels = Kernels(
         backend.attention, "eager" if backend.execution == "eager" else None
     )
-
-
-def set_native(model: ImageModel) -> None:
-    """Gives the target, and with it its drafters, the CPU kernel; a model that it cannot run keeps
-    PyTorch's operators, with a warning.
-
-    Raises ConfigError where the kernel cannot be built."""
-    if missing() is not None:
-        raise ConfigError(f"backend.layers=native: {missing()}; or use backend.layers=torch")
-    native.offer(model.target, model.name)
 
 
 def with_text_hashes(model: ImageModel) -> ImageModel:

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from bench.console import progress, say
 from bench.errors import ConfigError
-from bench.own_settings import at_least, own_settings, with_study
+from bench.os_errors import ready_folder
+from bench.own_settings import own_settings, with_study
+from decoders.kinds import Amount, Count, Within, require
 
 if TYPE_CHECKING:
     from bench.config import StudyConfig
@@ -30,23 +32,17 @@ class ScalingSettings:
     """`scaling.*`. A batch size is decoded `repeats` times, or more often where that makes fewer
     than `images` images; warmups: untimed calls before, of every decoder and batch size."""
 
-    batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
-    repeats: int = 3
-    images: int = 8
-    warmups: int = 1
+    batches: list[Annotated[int, Within(1, 2**20)]] = field(default_factory=lambda: [1, 4, 16, 64])
+    repeats: Annotated[int, Within(2, 10**6)] = 3
+    images: Count = 8
+    warmups: Amount = 1
 
     def __post_init__(self) -> None:
+        require(self, "scaling.", ConfigError)
         if not self.batches:
             raise ConfigError("scaling.batches is empty; for example scaling.batches=[1,4,16,64]")
-        for batch in self.batches:
-            if type(batch) is not int:
-                raise ConfigError(f"scaling.batches holds whole numbers, found {batch!r}")
-            at_least("an item of scaling.batches", batch, 1)
         if len(set(self.batches)) < len(self.batches):
             raise ConfigError(f"scaling.batches names a batch size twice: {self.batches}")
-        at_least("scaling.repeats", self.repeats, 2)
-        at_least("scaling.images", self.images, 1)
-        at_least("scaling.warmups", self.warmups, 0)
 
     def calls(self, batch: int) -> int:
         """Timed calls of a batch size."""
@@ -64,6 +60,7 @@ def cmd_scaling(words: Sequence[str]) -> int:
 
     settings, rest = own_settings(ScalingSettings, "scaling", with_study(words, STUDY))
     config = compose_study(rest)
+    ready_folder(Path(config.run_dir))
     made = measure(config, settings)
     say(terminal(made))
     for path in save(made, Path(config.run_dir)):

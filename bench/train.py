@@ -27,8 +27,9 @@ from bench.config import (
 )
 from bench.console import say, table
 from bench.errors import ConfigError
-from bench.hydra_edge import compose_config, hydra_session, plain
+from bench.hydra_edge import compose_config, hydra_session, parse_override, plain
 from bench.measure.device import prepare, provenance
+from bench.os_errors import ready_file, ready_folder
 from bench.plugins import call
 from bench.runner import load_model
 from bench.training_plots import draw_curves
@@ -66,6 +67,9 @@ def cmd_train(words: Sequence[str]) -> int:
     """Trains a drafter (or goes on where a training stopped) and writes it, its acceptance per
     depth and its curves."""
     study = compose_train(words)
+    ready_folder(Path(study.run_dir))
+    ready_file(Path(study.run_dir) / RECORD)
+    ready_folder(Path(study.run_dir) / DRAFTER)
     device = prepare(_own_device(study.backend))
     with joined(device) as world:
         done = run_training(study, device, world)
@@ -84,6 +88,8 @@ def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStu
     Raises ConfigError: unknown option or key (with the nearest known names), wrong type; and
     DecoderError for impossible values.
     """
+    for word in words:
+        parse_override(word)
     with hydra_session(config_module):
         root = plain(compose_config("train_config", list(words)))
     drafter = check_type("drafter", root["drafter"], dict)

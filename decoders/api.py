@@ -1,7 +1,9 @@
 """The contracts of the code base: what a model, a drafter, a tree, an acceptance rule and a loop
 are.
 
-A decoder is *composed*: loop x drafter x tree x acceptance rule (DESIGN: four separate choices).
+A decoder is *composed*: loop x proposer x verifier, run by an execution. A drafter with a tree is
+one proposer (`decoders.propose.grown`), an acceptance rule makes one verifier
+(`decoders.verify.by_node`).
 Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached
 by their dotted path (``decoders.acceptance.lantern.Lantern``) through ``decoders.compose``.
 
@@ -11,17 +13,19 @@ guidance, 1 without), R = G * B rows of a model call, ordered [conditional rows;
 rows].
 
 Conventions for plug-ins: every part is built as ``cls(model, **yaml_keywords)``; a loop as
-``cls(model, sampling=..., drafter=..., tree=..., acceptance=..., **yaml_keywords)``.
+``cls(model, sampling=..., proposer=..., verifier=..., **yaml_keywords)``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from decoders.kinds import Amount, NotNegative, Within, require
 
 
 class DecoderError(ValueError):
@@ -41,24 +45,13 @@ class Sampling:
     top_k 0 and top_p 1 switch the filters off.
     """
 
-    temperature: float = 1.0
-    cfg: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: NotNegative = 1.0
+    cfg: NotNegative = 1.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise DecoderError(
-                f"sampling.temperature must be >= 0, found {self.temperature}; 0 is greedy"
-            )
-        if not self.cfg >= 0:
-            raise DecoderError(f"sampling.cfg must be >= 0, found {self.cfg}; 1 is no guidance")
-        if self.top_k < 0:
-            raise DecoderError(
-                f"sampling.top_k must be >= 0, found {self.top_k}; 0 keeps all codes"
-            )
-        if not 0 < self.top_p <= 1:
-            raise DecoderError(f"sampling.top_p must be in (0, 1], found {self.top_p}; 1 is off")
+        require(self, "sampling.", DecoderError)
 
     @property
     def greedy(self) -> bool:
@@ -162,6 +155,7 @@ class Trace:
     )  # prefill/draft/verify/accept, whole batch
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
+    path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
     pairs: VerifiedPairs | None = None
 
 
@@ -190,7 +184,7 @@ class ImageModel:
     dtype: torch.dtype
     weights_sha256: dict[str, str]  # file name -> hash of what was loaded
     drafters: dict[str, Any] = field(default_factory=dict)  # name -> path or state of its weights
-    execution: Any = None  # a `decoders.backends.execution.Execution`; None is eager
+    execution: Any = None  # a `decoders.execution.eager.Execution`; None is eager
 
     @property
     def codebook(self) -> Tensor:
@@ -260,6 +254,10 @@ class Draft:
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
     children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
     of fixed shape gives its ``ancestry``; else it follows from the parents.
+
+    Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
+    table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of
+    the leaves' numbers.
     """
 
     codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
@@ -268,6 +266,140 @@ class Draft:
     children: Tensor  # [B, N + 1, K] int64
     q: Tensor | None  # [B, N + 1, V] float32
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
+    levels: int = 0  # D, the deepest that a node can be; 0: N
+    by_leaf: bool = False
+
+    def __post_init__(self) -> None:
+        self.levels = self.levels or self.codes.shape[1] - 1
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
+    `decoders.loops.start.begin`."""
+
+    model: ImageModel
+    sampling: Sampling
+    text: TextFeatures
+    noise: Any  # decoders.noise.Noise of the same batch
+    cache: Any  # decoders.cache.KVCache, filled up to the prefix
+    hidden: Tensor  # [R, P, D], states of the prefix
+    first: Tensor  # [B] int64, the first code
+    law: Tensor  # [B, V], the distribution it came from
+
+    @property
+    def batch(self) -> int:
+        return int(self.first.shape[0])
+
+
+@dataclass
+class Seen:
+    """What the last step showed. T = 1 + the most drafts that a step accepts.
+
+    ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
+    that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
+    first step, None where nobody asks.
+    """
+
+    hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
+    codes: Tensor  # [B, T] int64, committed in the last step; the last real one is the root
+    count: Tensor  # [B] int64, how many of them are real
+    start: Tensor  # [B] int64, place in the image of the first
+    draft: Draft | None = None
+    p: Tensor | None = None  # [B, N + 1, V] float32
+    nodes: Tensor | None = None  # [B, D + 1] int64, see `Settled.nodes`
+
+
+class ProposerSession(Protocol):
+    """A proposer at work on B images; what it keeps is tensors of static shapes.
+
+    Optional: ``require_finite()``, called once behind the last step. It raises NumericalError where
+    a draft's law was not finite, which nothing may wait for earlier.
+    """
+
+    @property
+    def calls(self) -> int:
+        """Forwards of a drafter so far."""
+        ...
+
+    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+        """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What
+        it returns lasts until the next call."""
+        ...
+
+
+class Proposer(Protocol):
+    """Proposes drafts: a drafter that grows a tree, or a window that is redrawn. Built as
+    ``cls(model, **yaml_keywords)``."""
+
+    nodes: int  # N of every draft
+    depth: int  # D, its levels: the most drafts that a step accepts
+    branching: int  # K, most children of a node
+    reads_laws: bool  # whether `Seen.draft`, `p` and `nodes` are wanted
+
+    def begin(self, start: Start) -> ProposerSession: ...
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the target says of the codes after every node of a draft."""
+
+    logits: Tensor  # [B, N + 1, V] float32, guided, not processed
+    p: Tensor  # [B, N + 1, V] float32, processed; at temperature 0 the raw softmax
+    greedy: bool  # temperature 0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a verifier made of a draft of D levels."""
+
+    nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
+    count: Tensor  # [B] int64, drafts accepted
+    last_code: Tensor  # [B] int64, the corrected or bonus code behind them
+    bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
+    moved: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
+    bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
+    relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone
+
+
+class Verifier(Protocol):
+    """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``."""
+
+    def begin(self, start: Start) -> Any:
+        """State of B images for `decide`, tensors of static shapes; None if it keeps none."""
+        ...
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """place [B]: that of the root's children in the image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Computes:
+    """What a class says that some of its methods compute, under a name that an execution knows: it
+    may then run them in another way. A class says so in its attribute ``computes``, a tuple; it
+    holds for subclasses and objects that override none of these methods."""
+
+    name: str
+    methods: tuple[str, ...]
+
+
+def computed(part: Any, name: str) -> bool:
+    """Whether a part computes what its class, or one that it inherits from, says under `name`: no
+    method meant is overridden by a subclass or by the object itself (what stands in a method's
+    place and is the same says so by being ``unchanged``)."""
+    for owner in type(part).__mro__:
+        for said in vars(owner).get("computes", ()):
+            if said.name == name:
+                return all(_same(part, owner, method) for method in said.methods)
+    return False
+
+
+def _same(part: Any, owner: type, method: str) -> bool:
+    own = vars(part).get(method) if hasattr(part, "__dict__") else None
+    if own is not None and not getattr(own, "unchanged", False):
+        return False
+    return getattr(type(part), method, None) is getattr(owner, method, None)
 
 
 @dataclass(frozen=True)
@@ -288,7 +420,12 @@ class Test:
 
 @runtime_checkable
 class AcceptRule(Protocol):
-    """A pure function of tensors; leading dims are arbitrary. All float32."""
+    """A pure function of tensors; leading dims are arbitrary. All float32.
+
+    A rule that depends on the depth or the place also has ``at(draft, place) -> AcceptRule``: the
+    rule of this draft, place [B] that of the root's children. It then judges the children of all
+    nodes, x [B, N + 1]; at temperature 0 all children at once, x [B, N + 1, K].
+    """
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
         """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at

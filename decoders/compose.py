@@ -8,13 +8,17 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from decoders.api import Decoder, DecoderError, ImageModel, Sampling
+from decoders.api import Decoder, DecoderError, ImageModel, Proposer, Sampling, Verifier
+from decoders.kinds import KindError, fitted, hints_of
 from decoders.places import installed_folders, place
+from decoders.propose.grown import Grown
+from decoders.verify.by_node import ByNode
 
 
 class BrokenModule(DecoderError):
@@ -36,12 +40,13 @@ class DecoderSpec:
     loop: PartSpec
     drafter: PartSpec | None = None
     tree: PartSpec | None = None
-    acceptance: PartSpec | None = None
+    acceptance: PartSpec | None = None  # a rule, or a verifier
+    proposer: PartSpec | None = None  # in the place of drafter and tree
 
     @property
     def parts(self) -> list[PartSpec]:
         """Those that it has."""
-        every = (self.loop, self.drafter, self.tree, self.acceptance)
+        every = (self.loop, self.proposer, self.drafter, self.tree, self.acceptance)
         return [part for part in every if part is not None]
 
 
@@ -124,40 +129,50 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
             f"{_nearest(unknown[0], options)}; it takes: "
             f"{', '.join(options) or 'no options'}"
         )
-    for name, value in part.kwargs.items():
-        if name in parameters:
-            _check_kind(part.target, name, value, parameters[name].annotation)
+    check_keywords(part.target, cls, part.kwargs, parameters)
     return cls(model, **extra, **part.kwargs)
 
 
-def _check_kind(target: str, name: str, value: Any, annotation: Any) -> None:
-    """Refuses a value that is not of the plain kind the class is annotated with (int, float, bool,
-    str); an int serves as a float. Other annotations are the class's own business."""
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    kinds: dict[str, tuple[tuple[type, ...], str]] = {
-        "int": ((int,), "a whole number"),
-        "float": ((int, float), "a number"),
-        "bool": ((bool,), "true or false"),
-        "str": ((str,), "a name"),
-    }
-    if kind not in kinds:
-        return
-    allowed, words = kinds[kind]
-    wrong_bool = isinstance(value, bool) and kind != "bool"
-    if wrong_bool or not isinstance(value, allowed):
-        raise DecoderError(
-            f"{target}: {name} must be {words}, found {value!r} ({type(value).__name__})"
-        )
+def check_keywords(
+    target: str, made: Any, kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """DecoderError where a keyword is not what `made` annotates it with; its default always is."""
+    hints = hints_of(made)
+    for name, value in kwargs.items():
+        if name in hints and not (name in parameters and value is parameters[name].default):
+            try:
+                fitted(f"{target}: {name}", value, hints[name])
+            except KindError as error:
+                raise DecoderError(str(error)) from error
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
-    parts = {
-        name: None if part is None else build_part(part, model)
-        for name, part in (
-            ("drafter", spec.drafter),
-            ("tree", spec.tree),
-            ("acceptance", spec.acceptance),
-        )
-    }
-    return build_part(spec.loop, model, sampling=sampling, **parts)
+    proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
+    return build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+
+
+def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
+    """The proposer that a specification names, or its drafter on its tree; None for neither."""
+    named = [part for part in (spec.drafter, spec.tree) if part is not None]
+    if spec.proposer is not None:
+        if named:
+            raise DecoderError(
+                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree beside "
+                "it: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
+            )
+        return build_part(spec.proposer, model)
+    if not named:
+        return None
+    built = [
+        None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
+    ]
+    return Grown(*built)
+
+
+def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
+    """The verifier that a specification names; an acceptance rule judges node by node."""
+    if spec.acceptance is None:
+        return None
+    part = build_part(spec.acceptance, model)
+    return part if hasattr(part, "decide") else ByNode(part)

@@ -24,7 +24,6 @@ class Recorder:
         self.steps = torch.zeros(1, dtype=torch.long, device=device)  # taken so far
         self.span = torch.arange(width, device=device)
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
-        self.bad_draft = torch.zeros_like(self.bad)
 
     def first(self, codes: Tensor) -> None:
         """The code sampled from the prefill, [B]."""
@@ -32,7 +31,12 @@ class Recorder:
 
     def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, width] at places start..start + width - 1, start [B]."""
-        index = (start[:, None] + self.span[: codes.shape[1]]).clamp_max(self.codes.shape[1] - 1)
+        self.put(start[:, None] + self.span[: codes.shape[1]], codes, **fields)
+
+    def put(self, places: Tensor, codes: Tensor, **fields: Tensor) -> None:
+        """codes and fields [B, n] at any places [B, n] of the image, at most one code a place; what
+        lies past its end is cut off."""
+        index = places.clamp_max(self.codes.shape[1] - 1)
         self.codes.scatter_(1, index, codes)
         for name, value in fields.items():
             buffer: Tensor = getattr(self, name)
@@ -47,12 +51,6 @@ class Recorder:
         """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
         end."""
         self.bad |= ~torch.isfinite(p.sum())
-
-    def check_draft(self, logits: Tensor, q: Tensor | None) -> None:
-        """The same for a drafter: its distributions q [B, N + 1, V], or where it has none the
-        logits of the root [B, V], which may rule codes out with minus infinity."""
-        found = logits.amax(-1) if q is None else q
-        self.bad_draft |= ~torch.isfinite(found.sum())
 
     def finish(
         self,

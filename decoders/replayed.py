@@ -21,12 +21,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Draft, ImageModel, Sampling
-from decoders.drafters.session import Drafter, Tree
+from decoders.api import (
+    DecoderError,
+    Draft,
+    ImageModel,
+    Law,
+    Proposer,
+    Sampling,
+    Settled,
+    Start,
+    Verifier,
+)
 from decoders.noise import ACCEPT_SLOT, Noise
 from decoders.speculative import Speculative
-from decoders.speculative_run import Run
-from decoders.verification import Path, Verdicts, longest
+from decoders.verification import Path, at_node, longest
 
 FINEST = 100  # steps at most in which a stated mean is met exactly
 RECORDS = "records.parquet"
@@ -42,46 +50,66 @@ class Replayed(Speculative):
         self,
         model: ImageModel,
         sampling: Sampling,
-        drafter: Drafter | None,
-        tree: Tree | None,
-        acceptance: AcceptRule | None,
+        proposer: Proposer | None = None,
+        verifier: Verifier | None = None,
         mal: float | None = None,
         trace: str | None = None,
         decoder: str | None = None,
     ) -> None:
         """trace: a run's folder or its records.parquet; decoder: whose rows of it. Raises
         DecoderError where not exactly one of `mal` and `trace` is given, or neither fits."""
-        super().__init__(model, sampling, drafter, tree, acceptance)
+        replay = None if verifier is None else Recorded(verifier)
+        super().__init__(model, sampling, proposer, replay)
         if (mal is None) == (trace is None):
             raise DecoderError(
                 "replayed acceptance needs loop.mal (a mean accepted length, such as 3.6) or "
                 "loop.trace (a run's folder), and not both"
             )
         if mal is not None:
-            recorded = [even_lengths(mal, self.tree.depth)]
+            recorded = [even_lengths(mal, self.proposer.depth)]
             self.source = f"mal={mal:g}"
         else:
             recorded = recorded_lengths(FilePath(str(trace)), decoder)
             self.source = f"{decoder} of {trace}"
-        begins = [0]
-        for image in recorded[:-1]:
-            begins.append(begins[-1] + len(image))
-        place = self.model.device
-        self.lengths = torch.tensor([n for image in recorded for n in image], device=place)  # [T]
-        self.begins = torch.tensor(begins, device=place)  # [images], first step of each
+        assert replay is not None
+        replay.follow(recorded, model.device)
 
     def __str__(self) -> str:
         return f"replayed({self.source})"
 
-    def _decide(
-        self, run: Run, draft: Draft, p: Tensor, codes: Tensor, valid: Tensor
-    ) -> tuple[Path, Verdicts, tuple[Tensor, Tensor, Tensor]]:
-        """The rule's verdicts, and the recorded length in place of its path. Nothing is recorded of
-        what was moved: no draft was accepted on its merits."""
-        _, verdicts, (moved, bound, relaxed) = super()._decide(run, draft, p, codes, valid)
-        wanted = self._wanted(run.noise, run.target_calls)
-        along = torch.zeros_like(moved), torch.zeros_like(bound), torch.zeros_like(relaxed)
-        return cut(longest(draft, valid, self.tree.depth), wanted), verdicts, along
+
+class Recorded:
+    """The verifier: the given one's verdicts, and the recorded length in place of its path."""
+
+    def __init__(self, verifier: Any) -> None:
+        self.verifier, self.rule = verifier, getattr(verifier, "rule", None)
+
+    def __str__(self) -> str:
+        return str(self.verifier)
+
+    def follow(self, images: Sequence[Sequence[int]], device: torch.device) -> None:
+        """The recorded lengths of the steps of some images."""
+        begins = [0]
+        for image in images[:-1]:
+            begins.append(begins[-1] + len(image))
+        self.lengths = torch.tensor([n for image in images for n in image], device=device)  # [T]
+        self.begins = torch.tensor(begins, device=device)  # [images], first step of each
+
+    def begin(self, start: Start) -> tuple[Any, Tensor]:
+        """The state: that of the verifier, and the steps done, [B]."""
+        return self.verifier.begin(start), torch.zeros_like(start.first)
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """Nothing is recorded of what was moved: no draft was accepted on its merits."""
+        inner, step = state
+        found = self.verifier.decide(law, draft, noise, place, inner)
+        valid = draft.children > 0
+        path = cut(longest(draft, valid, draft.levels), self._wanted(noise, step))
+        step.add_(1)
+        none = torch.zeros_like(found.moved)
+        bonus = ~at_node(valid, path.last).any(-1)
+        relaxed = torch.zeros_like(found.relaxed)
+        return Settled(path.nodes, path.count, found.last_code, bonus, none, none, relaxed)
 
     def _wanted(self, noise: Noise, step: Tensor) -> Tensor:
         """Recorded length of every row's step, [B] int64; step [B]: steps done."""

@@ -1,54 +1,44 @@
-"""The moving state of a speculative run, and what its steps read off it: who sees whom, what was
-moved along the path, which pairs were verified.
+"""The moving state of a speculative run, and what its steps read off it: who sees whom, which pairs
+were verified.
 
 Apart from the loop (`decoders.speculative`), which says in which order a step does what.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Draft
+from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
-from decoders.drafters.session import DraftSession
-from decoders.kernels.cpu.speculation import NativeStep
 from decoders.noise import Noise
 from decoders.recording import PairSampler, Recorder
 from decoders.timing import Stopwatch
-from decoders.verification import Path, Verdicts, ancestry, children_of
-
-
-@dataclass
-class Told:
-    """What was committed last, for the drafter to read: up to D + 1 codes a row, ending in the
-    root."""
-
-    hidden: Tensor  # [R, D + 1, D], hidden[:, i] is the target state that predicted codes[:, i]
-    codes: Tensor  # [B, D + 1] int64
-    count: Tensor  # [B] int64, how many of them are real
-    start: Tensor  # [B] int64, place of the first
+from decoders.verification import ancestry, children_of
 
 
 @dataclass
 class Run:
-    """The moving state of B images."""
+    """The moving state of B images. Its tensors are changed in place: an execution may hold their
+    addresses."""
 
-    seen: Tensor  # [R, most S] bool, open to every query: valid prefix, and all behind it
+    open: Tensor  # [R, most S] bool, slots open to every query: valid prefix, and all behind it
     noise: Noise
     cache: KVCache
-    session: DraftSession
+    session: ProposerSession
+    state: Any  # the verifier's
     record: Recorder
     pairs: PairSampler
     watch: Stopwatch
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
-    told: Told
-    native: NativeStep | None = None  # verification and settling in the CPU kernel
+    seen: Seen
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
 
     @property
     def shape(self) -> int:
@@ -56,38 +46,53 @@ class Run:
         return len(self.length)
 
 
-def at_node(values: Tensor, node: Tensor) -> Tensor:
-    """values [B, N + 1, V], node [B] -> [B, V]."""
-    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+def first_seen(start: Start, proposer: Proposer) -> Seen:
+    """What is seen before the first step: the code sampled from the prefill, and the state that
+    predicted it."""
+    depth, ones = proposer.depth, torch.ones_like(start.first)
+    seen = Seen(
+        F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
+        F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
+        ones,
+        ones - 1,
+    )
+    if proposer.reads_laws:
+        batch, nodes = start.batch, proposer.nodes + 1
+        size = start.model.target.vocab_size
+        blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
+        kids = blank[..., None].repeat(1, 1, proposer.branching)
+        law = torch.zeros(batch, nodes, size, device=ones.device)
+        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
+    return seen
+
+
+def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+    """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
+    an execution may hold their addresses; a draft with deterministic children leaves q as it is."""
+    kept = seen.draft
+    assert kept is not None and seen.p is not None and seen.nodes is not None
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(kept, name).copy_(getattr(draft, name))
+    if draft.q is not None and kept.q is not None:
+        kept.q.copy_(draft.q)
+    seen.p.copy_(p)
+    seen.nodes.copy_(nodes)
 
 
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
-    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool."""
+    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
+    [B, 1]: the root's slot."""
     nodes = draft.codes.shape[1]
     above = draft.ancestry
     if above is None:
-        above = ancestry(draft.parents, len(run.record.span) - 1)
+        above = ancestry(draft.parents, draft.levels)
     relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
     inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    seen = run.seen[:, : run.cache.capacity]  # [R, S]
+    seen = run.open[:, : run.cache.capacity]  # [R, S]
     before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
     index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
     return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
-
-
-def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
-
-    Past the accepted drafts: the first child that was tested and rejected.
-    """
-    batch, _, width = u.shape
-    depth = path.order.shape[1]
-    flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
-    taken = flat.clamp_max(u.shape[1] * width - 1)
-    moved = verdicts.moved.reshape(batch, -1).gather(1, taken)
-    bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
-    relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
-    return moved, bound, relaxed
 
 
 def visited_pairs(

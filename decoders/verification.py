@@ -3,7 +3,7 @@
 The children of a node are tested in order; what a later child meets depends on the earlier ones
 having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
 in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
-very same function; the kernels that take its place (`decoders.kernels.acceptance`) are tested
+very same function; the kernels that take its place (`decoders.execution.judge`) are tested
 against it.
 """
 
@@ -76,6 +76,11 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
 
 
+def at_node(values: Tensor, node: Tensor) -> Tensor:
+    """values [B, N + 1, V], node [B] -> [B, V]."""
+    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
 @dataclass(frozen=True)
 class Path:
     """The walk of B rows through their trees."""
@@ -105,8 +110,27 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
     return Path(path, moved.sum(1), order, path[:, -1])
 
 
+def table_order(draft: Draft, above: Tensor) -> Tensor:
+    """Places [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes at
+    one depth, the one with the lower number is on the earlier row (METHODS 6).
+
+    above [B, N + 1, N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a
+    path's nodes, or with `Draft.by_leaf` by the number of the leaf in which the path ends.
+    """
+    number = torch.arange(above.shape[1], device=above.device)  # [N + 1]
+    size = above.sum(1)  # [B, N + 1], nodes at or below
+    if draft.by_leaf:
+        below = above & (size == 1)[..., None]  # [B, leaf, N + 1]
+        return torch.where(below, number[:, None], len(number)).amin(1)  # the lowest leaf below
+    siblings = draft.parents[:, :, None] == draft.parents[:, None]  # [B, N + 1, N + 1]
+    earlier = siblings & (number[:, None] > number)  # [B, n, siblings numbered below n]
+    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below these siblings
+    return (above * ahead[:, None]).sum(-1)
+
+
 def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
-    """Greedy: the deepest node whose whole path was accepted, the first one on ties (METHODS 6).
+    """Greedy: the longest path that was accepted whole; of equally long ones the first in the
+    released table of paths (METHODS 6).
 
     accepted [B, N + 1, K] bool per (node, child).
     """
@@ -117,17 +141,17 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
     hit = hit.scatter(1, index, accepted.reshape(batch, -1))
     which = torch.zeros_like(draft.codes).scatter(1, index, rank)  # order among siblings
     hit[:, 0], which[:, 0] = True, 0
-    for _ in range(depth):
-        hit = hit & hit.gather(1, draft.parents)
-    best = torch.where(hit, draft.depth, -1).argmax(1, keepdim=True)  # [B, 1], first on ties
-    count = draft.depth.gather(1, best)  # [B, 1]
-    # Climb from the best node, then lay the path out from the root.
-    path = torch.zeros(batch, depth + 1, dtype=torch.long, device=accepted.device)
-    node = best
-    for _ in range(depth + 1):
-        path = path.scatter(1, draft.depth.gather(1, node), node)
-        node = draft.parents.gather(1, node)
-    level = torch.arange(depth + 1, device=accepted.device)
-    path = torch.where(level <= count, path, best)
-    order = torch.where(level[1:] <= count, which.gather(1, path[:, 1:]), 0)
+    above = ancestry(draft.parents, depth) if draft.ancestry is None else draft.ancestry
+    whole = (hit[:, None] | ~above).all(-1)  # [B, N + 1], nodes whose path was accepted
+    reached = torch.where(whole, draft.depth, -1)
+    count = reached.amax(1, keepdim=True)  # [B, 1]
+    place = torch.where(reached == count, table_order(draft, above), torch.iinfo(torch.long).max)
+    best = place.argmin(1, keepdim=True)  # [B, 1]
+    # The path of the best node, laid out from the root; what is not on it falls off the end.
+    mine = above.gather(1, best[..., None].expand(-1, -1, nodes))[:, 0]  # [B, N + 1]
+    level = torch.where(mine, draft.depth, depth + 1)
+    number = torch.arange(nodes, device=accepted.device).expand(batch, -1)
+    path = best.repeat(1, depth + 2).scatter(1, level, number)[:, :-1]  # [B, D + 1]
+    live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
+    order = torch.where(live, which.gather(1, path[:, 1:]), 0)
     return Path(path, count[:, 0], order, best[:, 0])

@@ -6,7 +6,7 @@ extracted once (``features``).
 
 What to know when reading them. FID falls with the number of images n even when the distributions
 agree, by about 1/n: compare decoders at equal n only; `bias` is the jackknife's estimate of that
-share at this n. The intervals are about the figure *at this n*, for another draw of the generated
+share at this n. The intervals are about the figure *at this n*, for new samples of the generated
 images with the reference fixed: FID and recall by the delete-a-group jackknife (wide rather than
 narrow, see ``stats.jackknife``; a bootstrap's duplicates would put the interval above FID itself),
 KID by half-sized subsets, precision by a bootstrap over images.

@@ -34,7 +34,14 @@ from bench.gate.small import (
     small_spec,
 )
 from bench.outcome import Failure, attempt
-from decoders.api import Decoder, DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import (
+    Decoder,
+    DecoderError,
+    ImageModel,
+    NumericalError,
+    Sampling,
+    TextFeatures,
+)
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.noise import Noise
 
@@ -67,14 +74,16 @@ def check_decoder(
     small, says, seen = spec, "", []
     if checkpoints(spec.drafter):
         with _one_thread():
-            small, says = _drafting(
-                spec, sampling, real, model is not None and captions is not None
-            )
+            judged = model is not None and captions is not None
+            small, says = _drafting(spec, sampling, real, judged)
         if model is not None and captions is not None:
             seen = [real_check(_as_exact(spec), sampling, model, captions())]
             says += f"; {seen[0].evidence['images']} images of the real model follow its AR law"
     with _one_thread():
-        report = check(small, sampling, real, seen)
+        try:
+            report = check(small, sampling, real, seen)
+        except NumericalError as error:  # a drafter that says NaN declares no distribution
+            return GateReport("violates", 1.0, f"no finite law: {error}", {})
     if not says or any(finding.fault for finding in seen):
         return report
     return replace(report, detail=f"{report.detail}; {says}")
@@ -86,7 +95,7 @@ def _drafting(
     """The composition whose drafter drafts on small models, and what became of the drafter. One
     that cannot be built small leaves its place to another drafter, if images of the real model are
     judged; else DecoderError."""
-    trial = attempt(lambda: _trial(spec, sampling, real))
+    trial = attempt(lambda: _trial(spec, sampling, real), (NumericalError,))
     if not isinstance(trial, Failure):
         return spec, "the drafter has random weights in the enumerated models"
     if not judged:
@@ -117,7 +126,8 @@ def _trial(
 
 
 def _native(model: ImageModel) -> bool:
-    return getattr(model.target, "native", None) is not None
+    native = getattr(model.execution, "native", None)
+    return native is not None and native(model.target) is not None
 
 
 @contextmanager

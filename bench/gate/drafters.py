@@ -116,9 +116,8 @@ class Watched:
 
 
 class WatchedSession:
-    """Hands everything on to a session. It has no kernel to draft whole trees unseen."""
-
-    native = None
+    """Hands everything on to a session. It says of no method what it computes, so that no execution
+    drafts whole trees unseen."""
 
     def __init__(self, session: Any, watch: Watched, sampling: Sampling) -> None:
         self._session, self._watch, self._sampling = session, watch, sampling
@@ -142,7 +141,7 @@ def finite_check(decoder: Any, text: TextFeatures, noise: Noise) -> Finding:
     what such a drafter declares is no distribution. `decoder` is used up."""
     if getattr(decoder, "drafter", None) is None:
         return Finding("drafter", "")
-    decoder.drafter = watch = Watched(decoder.drafter)
+    decoder.proposer.drafter = watch = Watched(decoder.drafter)
     decoder.generate(text, noise)
     fault = "the drafter's logits hold NaN or infinity: its q is no distribution" * watch.bad
     return Finding("drafter", fault, 0.0, {"logits are finite": not watch.bad})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.kernels.acceptance import judge_of
+from decoders.execution.judge import judge_of
 from metrics.node_law import MAX_DRAWS, NodeLaw, draw_count, ordered_draws
 from metrics.node_law import node_law as law_of
 
@@ -18,4 +18,5 @@ def node_law(
 ) -> NodeLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
     native: judged by the CPU kernel, where it computes the rule."""
-    return law_of(rule, p, q, children, judge_of(rule, p.device, native))
+    judge = judge_of(rule, p.device, "cpu" if native else "eager")
+    return law_of(rule, p, q, children, judge)

@@ -17,10 +17,10 @@ from bench.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
 from decoders.drafters.eagle import EagleNet
-from decoders.models.native import make_native
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
-from decoders.noise import OVERRUN, SLOTS, Noise
+from decoders.noise import Noise
 
 WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
 HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
@@ -75,12 +75,11 @@ def small_model(
             net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
         eye = torch.eye(width)
         net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
-    if native:  # from here on the weights are final
-        make_native(target)
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = SmallTokenizer(model.codebook, raw)
-    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+    made = replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+    return executed(made, "cpu") if native else made  # the weights are final
 
 
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
@@ -100,7 +99,7 @@ def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
 
 
 def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
-    return Noise(torch.rand(count, length + OVERRUN, SLOTS, generator=generator))
+    return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
 
 
 def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:

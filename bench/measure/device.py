@@ -14,7 +14,7 @@ import torch
 
 from bench.config import BackendConfig
 from bench.errors import ConfigError
-from decoders.kernels.cpu.processor import cpuinfo, vectors
+from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
 PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")

@@ -1,6 +1,6 @@
 """Parts of a decoding step as loops of one piece, so that a backend runs them as it runs a step.
 
-A backend (`decoders.backends.execution`) takes a loop, whose piece reads and changes the tensors of
+A backend (`decoders.execution.eager`) takes a loop, whose piece reads and changes the tensors of
 a state; here they are a drafter call, matrix products alone, and what a decoder's own step is made
 of.
 """
@@ -19,15 +19,17 @@ from torch import Tensor, nn
 
 from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.autoregressive import Autoregressive
-from decoders.backends.execution import Piece, execution
+from decoders.autoregressive import AT_ONCE, Autoregressive
 from decoders.cache import BLOCK
 from decoders.distribution import probabilities
-from decoders.models.native import Native
+from decoders.execution.cpu.packing import Native
+from decoders.execution.eager import Piece, execution
 from decoders.noise import Noise, sample
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.timing import Stopwatch
 from decoders.trees.chain import Chain
+from decoders.verify.by_node import ByNode
 
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
 AHEAD = 8  # steps that an AR decoder takes before it is put back, or one call's, if those are more
@@ -172,18 +174,18 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
                 run.seen[..., target.prefix + start - 1 :] = False
             loop.execution.step(loop, run)
 
-        run.count = count
+        run.room = count
         return steps
 
     one = taking(1)
-    if run.native is None:
+    if run.path.get("verify") != "kernel":  # tensor code takes one code a step
         return Steps(1, one)
     seconds = []
     for _ in range(TRIES):
         began = time.perf_counter()
         one()
         seconds.append(time.perf_counter() - began)
-    count = max(1, min(int(CALL / min(seconds)), loop.at_once, half))
+    count = max(1, min(int(CALL / min(seconds)), AT_ONCE, half))
     return Steps(count, taking(count))
 
 
@@ -192,7 +194,9 @@ def speculative_step(loop: Speculative, text: TextFeatures, told: int) -> list[C
     `told` codes, the other verifies what was drafted."""
     half = loop.model.target.length // 2
     run = loop.standing(text, _noise(loop.model), half, min(told, half))
-    (_, draft), (_, verify), *_ = loop.pieces()
+    run = loop.execution.begin(loop, run)
+    chosen = getattr(run, "pieces", {}).get(id(loop), loop.pieces())
+    (_, draft), (_, verify), *_ = chosen
     pieces = Again("draft", draft), Again("verify", verify, draft(run))
     return [repeated(loop.model, piece, run) for piece in pieces]
 
@@ -203,7 +207,7 @@ def verification(
     """A call that verifies a chain of `nodes` nodes, as `speculative_step` does."""
     code = torch.zeros(1, dtype=torch.long, device=model.device)
     silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
-    loop = Speculative(model, sampling, silent, Chain(depth=nodes), Exact())
+    loop = Speculative(model, sampling, Grown(silent, Chain(depth=nodes)), ByNode(Exact()))
     return speculative_step(loop, text, 1)[1]
 
 
@@ -218,7 +222,11 @@ def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name:
     target: Any = model.target
     copies, device = sampling.guidance_rows, model.device
     hidden = target.prefill(text, copies, target.new_cache(copies, target.prefix))  # [G, P, D]
-    session = Eagle(model, name).begin(text, hidden, sampling, 2, 1)
+    drafter = Eagle(model, name)
+    offer = getattr(model.execution, "offer", None)
+    if offer is not None:  # an execution that packs nets, as it does when a loop is built
+        offer(drafter.net, f"drafter {name}")
+    session = drafter.begin(text, hidden, sampling, 2, 1)
     one = torch.ones(1, dtype=torch.long, device=device)
     session.advance(hidden[:, -1:], one[:, None] - 1, one, one + target.length // 2)
     tensors = {

@@ -33,7 +33,7 @@ from bench.measure.pieces import (
 from bench.measure.rates import NOISY, MachineRates
 from bench.measure.roofline import Unknown, Work, drafter_net, target_net
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.native import Native
+from decoders.execution.cpu.packing import Native
 
 ROUNDS = 60
 WARMUP = 8
@@ -146,7 +146,8 @@ def _steps(model: ImageModel, sampling: Sampling, text: TextFeatures, count: int
 
 
 def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
-    own, target = getattr(net, "native", None), getattr(model.target, "native", None)
+    native = getattr(model.execution, "native", lambda net: None)
+    own, target = native(net), native(model.target)
     return None if own is None or target is None else (own, target)
 
 

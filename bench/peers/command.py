@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import progress, say
 from bench.errors import ConfigError
+from bench.os_errors import ready_folder
 from bench.own_settings import own_settings, with_study
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def cmd_peers(words: Sequence[str]) -> int:
 
     settings, rest = own_settings(PeersSettings, "peers", with_study(words, STUDY))
     config = compose_study(rest)
+    ready_folder(Path(config.run_dir))
     logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
     made = compare(config, settings)
     say(terminal(made))

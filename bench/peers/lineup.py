@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from bench.config import DecoderEntry
 from bench.errors import ConfigError, unknown
 from bench.outcome import Failure, attempt
-from bench.own_settings import at_least
 from bench.peers.convert import llama_of
 from bench.peers.generate import Assisted, Generate
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.compose import build_decoder
+from decoders.kinds import Count, Positive, Within, require
 from decoders.training.states import transformer_of
 
 MODES = ("sampling", "greedy", "guided_sampling", "guided_greedy")
@@ -35,20 +35,17 @@ class PeersSettings:
     drafts: the assistant's first layers of the target and its codes a round, where none of our
     decoders names them."""
 
-    prompts: int = 8
-    check: int = 2
-    tolerance: float = 1e-4
+    prompts: Annotated[int, Within(2, 10**9)] = 8
+    check: Count = 2
+    tolerance: Positive = 1e-4
     modes: list[str] = field(default_factory=lambda: list(MODES[:3]))
     variants: list[str] = field(default_factory=lambda: list(VARIANTS))
     attention: str = "sdpa"
-    layers: int = 2
-    drafts: int = 3
+    layers: Count = 2
+    drafts: Annotated[int, Within(1, 4096)] = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("prompts", 2), ("check", 1), ("layers", 1), ("drafts", 1)):
-            at_least(f"peers.{name}", getattr(self, name), least)
-        if not self.tolerance > 0:
-            raise ConfigError(f"peers.tolerance must be above 0, found {self.tolerance}")
+        require(self, "peers.", ConfigError)
         for name, known in (("modes", MODES), ("variants", tuple(VARIANTS))):
             chosen = getattr(self, name)
             if not chosen:

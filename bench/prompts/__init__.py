@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import ConfigError, PromptError
+from decoders.text_files import require_size, said_as
 
 if TYPE_CHECKING:
     from decoders.models.text.features import FeatureCache
+
+MOST_NAME = 200  # characters of an id or a category
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,14 @@ def check(
     prompts: Sequence[Prompt], source: str, count: int | None, *, duplicates: bool = False
 ) -> list[Prompt]:
     """The first `count` prompts (None: all). Raises PromptError on an empty one, one that repeats
-    another (unless `duplicates`), control characters, or too few prompts (TooFewPrompts); `source`
-    names the set."""
+    another (unless `duplicates`), an id that stands twice, control characters, fields that are too
+    long, or too few prompts (TooFewPrompts); `source` names the set."""
     if len(prompts) < (count or 1):
         raise TooFewPrompts(source, len(prompts), count or 1)
     first: dict[str, str] = {}
+    ids: set[str] = set()
     for prompt in prompts[:count]:
+        _check_fields(prompt, source)
         if not prompt.text.strip():
             raise PromptError(f"{source}: the prompt {prompt.id} is empty; remove it or write one")
         if not prompt.text.isprintable():
@@ -150,5 +155,23 @@ def check(
                 f"{source}: the prompts {first[prompt.text]} and {prompt.id} are the same "
                 f"({prompt.text!r}); they would give the same image twice, remove one"
             )
+        if prompt.id in ids:
+            raise PromptError(
+                f"{source}: two prompts have the id {prompt.id!r}; ids name rows and pictures, so "
+                "each prompt needs its own"
+            )
+        ids.add(prompt.id)
         first[prompt.text] = prompt.id
     return list(prompts[:count])
+
+
+def _check_fields(prompt: Prompt, source: str) -> None:
+    """PromptError where an id or a category cannot be a name, or the text is too long."""
+    for key, value in (("id", prompt.id), ("category", prompt.category)):
+        if len(value) > MOST_NAME or not value.isprintable():
+            raise PromptError(
+                f"{source}: the {key} {value[:60]!r} must be at most {MOST_NAME} printable "
+                f"characters, found {len(value)}"
+            )
+    with said_as(PromptError):
+        require_size(prompt.text, f"{source}: the prompt {prompt.id}")

@@ -41,7 +41,7 @@ def _one_an_image(annotations: list[dict[str, Any]], pick: str) -> dict[str, str
     """Image id -> its caption."""
     captions: dict[str, str] = {}
     for annotation in annotations:
-        image, text = str(annotation["image_id"]), str(annotation["caption"])
+        image, text = str(annotation["image_id"]), annotation["caption"]
         if image not in captions or (pick == "longest" and len(text) > len(captions[image])):
             captions[image] = text
     return captions
@@ -50,12 +50,20 @@ def _one_an_image(annotations: list[dict[str, Any]], pick: str) -> dict[str, str
 def _annotations(source: Path, found: Any) -> list[dict[str, Any]]:
     """The annotations of an official file, or PromptError."""
     rows = found.get("annotations") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or not all(
-        isinstance(r, dict) and {"image_id", "caption"} <= set(r) for r in rows
-    ):
+    if not isinstance(rows, list) or not all(map(_is_annotation, rows)):
         raise PromptError(
             f"{source} is not an official COCO caption file: expected a key `annotations` with "
             "image_id and caption in each item, or a list of captions; other files are read with "
             "prompts=file"
         )
     return rows
+
+
+def _is_annotation(row: Any) -> bool:
+    """{"image_id": number or text, "caption": text, ...}"""
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("caption"), str)
+        and isinstance(row.get("image_id"), (int, str))
+        and not isinstance(row["image_id"], bool)
+    )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from bench.errors import PromptError, unknown
 from bench.prompts import Prompt, check, prompt_set
-from bench.prompts.file import read_text
+from bench.prompts.file import read_table, read_text
+from decoders.text_files import one_line
 
 
 @prompt_set
 def load(count: int | None, path: str, category: str | None = None) -> list[Prompt]:
     """The first `count` prompts of the official file, of one category if given. PromptError."""
     source = Path(path)
-    lines = read_text(source).splitlines()
-    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    rows = read_table(source, read_text(source), quotes=False)
     if not rows or not {"Prompt", "Category"} <= set(rows[0]):
         raise PromptError(f"{source} is not PartiPrompts.tsv: no columns Prompt and Category")
     prompts = [
-        Prompt(f"parti-{number:04d}", row["Prompt"].strip(), row["Category"])
+        Prompt(f"parti-{number:04d}", one_line(row["Prompt"]), one_line(row["Category"]))
         for number, row in enumerate(rows, start=1)
     ]
     if category is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import say
 from bench.errors import ConfigError, nearest, unknown
+from bench.os_errors import ready_folder
 
 if TYPE_CHECKING:
     from bench.published.judge import Tolerance
@@ -39,7 +40,8 @@ def cmd_compare(words: Sequence[str]) -> int:
     rows = table.load(Path(given["published"]) if "published" in given else table.DEFAULT)
     result = build(rows, measured.load(summary), names.load(), tolerance)
     beside = Path("compare") if "summary" in given else summary.parent / "compare"
-    folder = Path(given["out"]) if "out" in given else beside
+    folder = Path(given["out"]).expanduser() if "out" in given else beside
+    ready_folder(folder)
     say(terminal(result))
     for path in save(result, folder):
         say(f"wrote {path}")

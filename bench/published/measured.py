@@ -61,7 +61,7 @@ class Figure:
 @dataclass(frozen=True)
 class Part:
     """`lantern(k=1000, delta=0.3, residual=paper)` taken apart; a bare word is a setting of itself
-    (`static(lantern_57, nodes=57)`)."""
+    (`static(naive_extend_57, nodes=57)`)."""
 
     name: str
     settings: Mapping[str, str]

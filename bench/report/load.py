@@ -44,7 +44,7 @@ RECORD_COLUMNS = (
     "repeat", "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
     "accepted", "kind", "moved", "bound", "tv_output", "tv_declared_bound", "tv_output_bound",
-    "image", *PROVENANCE,
+    "path", "image", *PROVENANCE,
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ ROOFLINE_COLUMNS = (
     *(f"{part}_{figure}" for part in ("step", "ar", "verify", "draft")
       for figure in ("ms", "floor_ms", "over_floor")),
 )  # fmt: skip
-FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor")
+FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor", "mixed")
 
 
 def load_run(run_dir: Path) -> Run:
@@ -95,7 +95,7 @@ def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        words = {name: str for name in ("decoder", "baseline", "reason", "note")}
+        words = {name: str for name in ("decoder", "baseline", "reason", "note", "mixed")}
         table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=[""])
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} is not a readable table ({error}); {_REMEDY}") from error

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.report.cells import detail_tables, main_tables
+from bench.report.footnotes import columns, facts, footnotes
 from bench.report.load import PROVENANCE
 from bench.report.model import Run, as_text
 from bench.report.roofline import roofline_legend, roofline_tables
-from bench.report.tables import failures, legend
+from bench.report.tables import failures
 
 TEMPLATES = Path(__file__).parent / "templates"
 MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -51,7 +52,8 @@ def render(run: Run, figures: list[Figure], notes: list[str]) -> str:
         study=run.study,
         tables=main_tables(run),
         details=detail_tables(run),
-        legend=legend(run),
+        legend=footnotes(run),
+        reading=[*facts(run), *columns(run)],
         floors=roofline_tables(run),
         floor_legend=roofline_legend(run),
         figures=figures,

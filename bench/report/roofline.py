@@ -25,12 +25,12 @@ def roofline_legend(run: Run) -> list[str]:
     if not roofline_tables(run):
         return []
     lines = [
-        "Step: all but the prefill, over the target forwards; its floor is that of its forwards. "
-        "Forward: an AR step, or the verification of a tree of the given codes a row (root "
-        "included). Draft call: a forward of the drafter, growing the tree included. Floor: "
-        "max(bytes / bandwidth, operations / rate) of weights, cache and head; over floor: the "
-        "time over it. Accept share: acceptance, commit and bookkeeping as a share of draft, "
-        "verification and acceptance."
+        "Forward: an AR step, or the verification of a tree of that many codes per row, root "
+        "included.",
+        "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
+        "operations / rate).",
+        "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
+        "acceptance.",
     ]
     if run.machine is not None:
         lines.append(f"Machine: {run.machine}.")
@@ -53,6 +53,7 @@ def fairness_legend(run: Run) -> list[str]:
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
         for reason, names in run.unjudged.items()
     ]
+    lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
     if not lines and (fair := run.fair):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
     return lines

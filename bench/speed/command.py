@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.console import complain, say, table
+from bench.os_errors import ready_folder
 
 if TYPE_CHECKING:
     from bench.config import DecoderEntry
@@ -38,6 +39,7 @@ def cmd_predict(words: Sequence[str]) -> int:
     told, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
     rows = read_run(config)
+    ready_folder(Path(config.run_dir) / "predict")
     prompts = call(config.prompts, count=1)
     model = load_model(config, prepare(config.backend), prompts)
     same_machine(config, model)
@@ -102,6 +104,7 @@ def cmd_tune(words: Sequence[str]) -> int:
     folder = Path(told.study.run_dir)
     out = Path(told.tune.out) if told.tune.out else folder / "decoder" / "tuned.yaml"
     claim(out)
+    ready_folder(folder)
     search, prompts = _loaded(told)
     candidates = explore(search, prompts)
     kept = eligible(search, candidates)

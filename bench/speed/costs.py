@@ -23,6 +23,8 @@ from bench.measure.pieces import ar_steps, speculative_step, warmed
 from bench.outcome import Outcome, decode
 from bench.speed.model import Baseline, SpeedError, StepCosts, StepSeconds
 from decoders.api import Decoder, ImageModel, TextFeatures
+from decoders.loops.start import begin
+from decoders.noise import Noise
 
 REPEATS, SETTLE, BUDGET = 40, 4, 5.0  # of a piece: repeats at most, first ones left out, seconds
 LEAST = 5  # repeats however slow a piece is
@@ -65,7 +67,7 @@ def piece_by_piece(
 ) -> StepCosts:
     """Costs of loops of one drafter and one sampling, by their names; with each, how many codes the
     step before committed. text: one encoded prompt. Pieces run as the model's backend runs a step.
-    SpeedError on a loop of somebody's own that does not let its pieces be timed."""
+    SpeedError if a plug-in's loop does not let its pieces be timed."""
     pieces: Pieces = {}
     with torch.inference_mode():
         for name, (loop, told) in loops.items():
@@ -89,14 +91,12 @@ Pieces = dict[tuple[str, str], Callable[[], Any]]  # by kind and loop, "" where 
 
 def _prefills(model: ImageModel, loop: Any, text: TextFeatures) -> Pieces:
     """The prefills of target and drafter, which loops of one drafter share."""
-    target, tree, sampling = model.target, loop.tree, loop.sampling
-    copies = sampling.guidance_rows
-    cache = target.new_cache(copies, target.prefix)
-    hidden = target.prefill(text, copies, cache)  # [R, P, D]
-    room = tree.depth + 1, tree.session_nodes
+    target, copies = model.target, loop.sampling.guidance_rows
+    noise = Noise.for_prompts(0, ["a step"], target.length).to(model.device)
+    start = begin(model, loop.sampling, text, noise, target.prefix)
     return {
-        ("prefill", ""): lambda: target.prefill(text, copies, cache),
-        ("begin", ""): lambda: loop.drafter.begin(text, hidden, sampling, *room),
+        ("prefill", ""): lambda: target.prefill(text, copies, start.cache),
+        ("begin", ""): lambda: loop.proposer.begin(start),
     }
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from bench.speed.model import TreeShape
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
+from decoders.propose.grown import Grown
+from decoders.verify.by_node import ByNode
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,8 @@ class Workshop:
             self.loop,
             self.model,
             sampling=self.sampling,
-            drafter=self.drafter,
-            tree=tree,
-            acceptance=rule,
+            proposer=Grown(self.drafter, tree),
+            verifier=ByNode(rule),
         )
         return built
 

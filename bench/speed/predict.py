@@ -21,7 +21,6 @@ from bench.config import StudyConfig
 from bench.console import progress
 from bench.errors import ConfigError, unknown
 from bench.outcome import Failure, attempt
-from bench.own_settings import at_least
 from bench.paired import latency_rows, paired_speedup, pairs
 from bench.speed.costs import PARTS, baseline_of, in_place, piece_by_piece
 from bench.speed.model import (
@@ -41,6 +40,7 @@ from bench.speed.recorded import recorded_step
 from bench.study import Cell
 from decoders.api import ImageModel
 from decoders.compose import build_decoder
+from decoders.kinds import Count, require
 from decoders.trees.chain import Chain
 from metrics.stats import Interval
 
@@ -55,13 +55,13 @@ class PredictConfig:
     a decoder, for costs=images. shorter: also what chains would do with fewer levels."""
 
     costs: str = "auto"
-    images: int = 2
+    images: Count = 2
     shorter: bool = True
 
     def __post_init__(self) -> None:
         if self.costs not in COSTS:
             raise ConfigError(unknown("predict.costs", self.costs, COSTS))
-        at_least("predict.images", self.images, 1)
+        require(self, "predict.", ConfigError)
 
 
 @dataclass(frozen=True)

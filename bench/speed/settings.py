@@ -11,12 +11,13 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.config import DecoderEntry, StudyConfig, build
 from bench.errors import ConfigError, unknown
-from bench.hydra_edge import PARTS, compose_config, hydra_session, plain
-from bench.own_settings import at_least, with_study
+from bench.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
+from bench.own_settings import with_study
+from decoders.kinds import Count, Share, Within, require
 
 if TYPE_CHECKING:
     from decoders.compose import PartSpec
@@ -29,26 +30,23 @@ class TuneConfig:
     """See conf/tune_config.yaml. k, delta and lam are the grids that `rules` refers to."""
 
     exactness: str
-    tv: float | None
+    tv: Share | None
     base: str
     trees: list[Any]
     rules: list[Any]
     k: list[Any]
     delta: list[Any]
     lam: list[Any]
-    prompts: int
-    pairs: int
-    probes: int
-    measure: int
+    prompts: Count
+    pairs: Count
+    probes: Count
+    measure: Annotated[int, Within(1, 10**6)]
     out: str | None
 
     def __post_init__(self) -> None:
         if self.exactness not in CLASSES:
             raise ConfigError(unknown("tune.exactness", self.exactness, CLASSES))
-        if self.tv is not None and not 0 <= self.tv <= 1:
-            raise ConfigError(f"tune.tv is a total variation from 0 to 1, found {self.tv}")
-        for name, least in (("prompts", 1), ("pairs", 1), ("probes", 1), ("measure", 1)):
-            at_least(f"tune.{name}", getattr(self, name), least)
+        require(self, "tune.", ConfigError)
         if self.out is not None and not self.out.endswith(".yaml"):
             raise ConfigError(f"tune.out must end in .yaml, found {self.out!r}")
         for name in ("trees", "rules"):
@@ -86,6 +84,7 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
     for word in own:
         if "." not in word.partition("=")[0]:
             raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
+        parse_override(word)
     rest = with_study([word for word in words if word not in own], "tune")
     with hydra_session("conf"):
         root = plain(compose_config("tune_config", own))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Test
+from decoders.api import Computes, Test
 from decoders.distribution import normalised, pick, without
 
 
@@ -32,6 +32,8 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
 
 class Exact:
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
+
+    computes = (Computes("exact", ("test", "greedy", "at")),)
 
     def __init__(self, model: Any = None) -> None:
         del model  # the rule needs nothing from it

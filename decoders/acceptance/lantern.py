@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from decoders.acceptance.relaxed import RelaxedRule
-from decoders.api import DecoderError
+from decoders.api import Computes, DecoderError
 
 
 class Lantern(RelaxedRule):
     """k nearest neighbours, bound delta in [0, 1]. delta 0 moves only codes of probability zero."""
+
+    computes = (Computes("lantern", ("test", "greedy", "bound_of", "at")),)
 
     def __init__(
         self,

@@ -10,12 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from decoders.acceptance.relaxed import RelaxedRule
-from decoders.api import DecoderError
+from decoders.api import Computes, DecoderError
 from decoders.distribution import pick
 
 
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword)."""
+
+    computes = (Computes("lantern_pp", ("test", "greedy", "bound_of", "at")),)
 
     def __init__(
         self,

@@ -16,16 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import Computes, DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits
-from decoders.kernels.cpu.advancing import NativeAdvance
-from decoders.kernels.cpu.checks import patched
-from decoders.kernels.cpu.drafting import NativeDrafter, Net, State
-from decoders.models.native import Native, active, offer
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, additive, prefix_mask, turns
-from decoders.models.whole_steps import plain
 
 
 class EagleNet(nn.Module):
@@ -36,7 +31,11 @@ class EagleNet(nn.Module):
 
     rope: Tensor
     code_tokens: Tensor | None
-    native: Native | None = None  # `fc` and the layer in the CPU kernel; None: PyTorch's operators
+    computes = (
+        Computes("mix", ("mix",)),
+        Computes("step", ("step", "run", "mix")),
+        Computes("eagle net", ("step", "run", "mix", "token_ids")),
+    )
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -74,8 +73,7 @@ class EagleNet(nn.Module):
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
         both = torch.cat([embedded, features], -1)
-        own = active(self)
-        return self.fc(both) if own is None else own.project(both)
+        return self.fc(both)
 
     def step(
         self,
@@ -88,9 +86,6 @@ class EagleNet(nn.Module):
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
-        own = active(self)
-        if own is not None:
-            return own.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype)  # [R, 1, T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
@@ -123,6 +118,8 @@ class EagleSession:
     child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
     """
 
+    computes = (Computes("eagle session", ("advance", "expand", "_forward", "_logits")),)
+
     def __init__(
         self,
         net: EagleNet,
@@ -136,7 +133,7 @@ class EagleSession:
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies = sampling.guidance_rows
         rows = prefix_hidden.shape[0]
-        self.start = model.target.prefix - 1  # P - 1
+        self.start, self.max_new = model.target.prefix - 1, max_new  # P - 1
         weight = net.fc.weight
         device = weight.device
         capacity = aligned(self.start + model.target.length + max_new + nodes + 1)
@@ -154,21 +151,6 @@ class EagleSession:
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
         if self.start:
             self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
-        self.native = self._native()
-        told = (self.prefix[:, 0], self.start, max_new)
-        self._advance = None if self.native is None else NativeAdvance(self.native, *told)
-
-    def _native(self) -> NativeDrafter | None:
-        """This session in the CPU kernel, where drafter and target run in it."""
-        net, own, theirs = self.net, active(self.net), plain(self.target)
-        if own is None or theirs is None or type(self) is not EagleSession:
-            return None  # a session of somebody's own may draft in its own way
-        if type(net) is not EagleNet or patched(net, ("mix", "step", "token_ids")):
-            return None  # as may a net; the kernel's calls have no norm before the layer
-        embedding = net.embed_tokens.weight.detach().contiguous()
-        weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
-        state = State(self.features, self.seen, self.root_slot, self.root_code, self.cache)
-        return NativeDrafter(weights, state, self.cfg)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""
@@ -191,25 +173,19 @@ class EagleSession:
         return self.net.step(ids, features, places, slots, seen, self.cache)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        if self._advance is not None:
-            self.calls += 1
-            return self._advance(hidden, codes, count, start)
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
         seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
         ids = self.net.token_ids(self._rows(codes))
         out = self._forward(ids, hidden, slots, slots, seen)
         last = count[:, None] - 1  # [B, 1]
-        self.root_code = codes.gather(1, last)[:, 0]
+        self.root_code.copy_(codes.gather(1, last)[:, 0])
         last = self._rows(last)  # [R, 1]
         self.features[:, :1] = take(out, last)
         self.seen[:, :1] = take(seen, last)
-        self.root_slot = slots.gather(1, last)  # [R, 1]
+        self.root_slot.copy_(slots.gather(1, last))  # [R, 1]
         return self._logits(self.features[:, :1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        if self.native is not None:
-            self.calls += 1
-            return self.native.expand(codes, nodes, parents, depth)
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
@@ -239,8 +215,6 @@ class Eagle:
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
         self.net, self.model = net_of(model, checkpoint), model
         check_match(self.net, model.target)
-        if getattr(model.target, "native", None) is not None:
-            offer(self.net, f"drafter {checkpoint}")
 
     def __str__(self) -> str:
         return "eagle"

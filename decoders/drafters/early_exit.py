@@ -20,7 +20,6 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import aligned
 from decoders.distribution import code_logits
 from decoders.drafters.eagle import take
-from decoders.models.native import offer
 from decoders.models.transformer import Transformer, empty
 from decoders.training.states import transformer_of
 
@@ -105,8 +104,6 @@ class EarlyExit:
     def __init__(self, model: ImageModel, layers: int = 2) -> None:
         target = transformer_of(model)
         self.net, self.exit_layers = first_layers(target, layers), layers
-        if target.native is not None:
-            offer(self.net, str(self))
 
     def __str__(self) -> str:
         return f"early_exit(layers={self.exit_layers})"

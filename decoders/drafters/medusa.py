@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,13 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.distribution import code_logits
+from decoders.kinds import Within
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
 from decoders.training.learner import Drafted
 from decoders.training.states import States, transformer_of
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+Heads = Annotated[int, Within(most=64)]
 
 
 class Head(nn.Module):
@@ -100,7 +102,7 @@ class Medusa:
     """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote; null:
     `heads` untrained heads."""
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: int = 4) -> None:
+    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
         net = MedusaNet(model, heads) if checkpoint is None else read_medusa(model, checkpoint)
         self.net = net.to(model.device, model.dtype).eval().requires_grad_(False)
 
@@ -125,7 +127,7 @@ class MedusaLearner:
 
     net: nn.Module
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: int = 4) -> None:
+    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
         net = MedusaNet(model, heads) if checkpoint is None else read_medusa(model, checkpoint)
         self.net = self.medusa = net.to(model.device).float()
         self.start = transformer_of(model).prefix - 1
@@ -152,7 +154,8 @@ class MedusaLearner:
 
 def read_medusa(model: ImageModel, folder: str) -> MedusaNet:
     """The heads of a folder that `MedusaLearner.save` wrote. Raises DecoderError."""
-    net = MedusaNet(model, int(read_json(Path(folder) / CONFIG).get("heads", 0)))
+    described = read_json(Path(folder) / CONFIG, {"heads": Annotated[int, Within(1, 64)]})
+    net = MedusaNet(model, described.get("heads", 0))
     path = Path(folder) / WEIGHTS
     load_into(net, read_tensors(path), str(path))
     return net

@@ -1,4 +1,4 @@
-"""What a tree may ask of a drafter, and what a loop tells it.
+"""What a tree may ask of a drafter, and what a loop gives it.
 
 A session drafts for one batch of images. Its nodes are numbered by the tree that grows; 0 is the
 root. What a session or a tree returns lasts until its next call: memory may be used again.
@@ -20,7 +20,7 @@ class DraftSession(Protocol):
     calls: int  # forwards of the drafter so far
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        """Tells the drafter what was committed; returns guided logits after the new root, [B, V]
+        """Gives the drafter the committed codes; returns guided logits after the new root, [B, V]
         float32.
 
         hidden [R, T, D]: target states; hidden[:, i] is the state that predicted codes[:, i].
@@ -39,7 +39,7 @@ class DraftSession(Protocol):
 
 
 class DraftError(DecoderError):
-    """A session that says what no tree can read."""
+    """The drafter returned a wrong shape or dtype."""
 
 
 def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor:

@@ -13,14 +13,12 @@ All float32. Nothing waits for the device; with a `Space` passed in nothing is a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
-from decoders.api import AcceptRule, DecoderError, Test
+from decoders.api import AcceptRule, DecoderError, Test, computed
 from decoders.kernels.runtime import programs
 from decoders.noise import BELOW_ONE
 from decoders.verification import Verdicts
@@ -43,12 +41,13 @@ class Bound:
 def admitted_by(rule: AcceptRule) -> Bound | None:
     """What a rule admits, whatever its residual; None for a rule that no kernel computes (a
     subclass may have changed it)."""
-    if type(rule) is Exact:
+    one: Any = rule
+    if computed(rule, "exact"):
         return Bound(None, 0, "exact", 0.0)
-    if type(rule) is Lantern:
-        return Bound(rule.table, rule.k, "delta", rule.delta)
-    if type(rule) is LanternPP:
-        return Bound(rule.table, rule.k, "lambda", rule.lam)
+    if computed(rule, "lantern"):
+        return Bound(one.table, one.k, "delta", one.delta)
+    if computed(rule, "lantern_pp"):
+        return Bound(one.table, one.k, "lambda", one.lam)
     return None
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.kinds import Positive, fitted
 from decoders.models.chameleon_layout import layer_sources
 from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
 from decoders.models.layouts import harmless
@@ -28,7 +29,7 @@ from decoders.models.text.chameleon import (
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.vq.chameleon_vq import HUB, load_tokenizer
 from decoders.models.vq.tokenizer import NoTokenizer
-from decoders.models.weights import dtype_of
+from decoders.models.weights import dtype_of, explained
 
 NEEDED = (
     "hidden_size",
@@ -71,7 +72,7 @@ def config_of(
         tokens=int(given["vocab_size"]),
         positions="line",
         prefix_rope="identity",
-        rope_base=float(rope.get("rope_theta", given.get("rope_theta", 10000.0))),
+        rope_base=_rope_base(opened, rope.get("rope_theta", given.get("rope_theta", 10000.0))),
         qk_norm=True,
         row_end=row_end,
     )
@@ -81,6 +82,12 @@ def config_of(
             f"a prompt of {prefix} and an image of {found.length} tokens are more than the model's "
             f"{places} positions; lower model.prefix or model.grid"
         )
+    return found
+
+
+def _rope_base(opened: Checkpoint, value: Any) -> float:
+    with explained():
+        found: float = fitted(f"{opened.path}: config.json: rope_theta", value, Positive)
     return found
 
 
@@ -114,12 +121,22 @@ def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[
         "tok_embeddings.weight": Source((embedding,)),
         "norm.weight": Source(("model.norm.weight",)),
         "output.weight": Source(
-            (embedding if tied else "lm_head.weight",), lambda head: head[tokens]
+            (embedding if tied else "lm_head.weight",), lambda head: _rows(head, tokens)
         ),
     }
     for n in range(cfg.layers):
         out |= layer_sources(f"layers.{n}.", f"model.layers.{n}.", cfg.heads, cfg.head_dim)
     return out
+
+
+def _rows(head: Tensor, tokens: Tensor) -> Tensor:
+    """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
+    if head.ndim != 2 or len(head) <= int(tokens.max()):
+        raise DecoderError(
+            f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
+            "vocabulary and the weights belong together?"
+        )
+    return head[tokens]
 
 
 def load_target(

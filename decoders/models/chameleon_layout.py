@@ -20,7 +20,13 @@ from decoders.models.transformer import Layer
 
 
 def to_pairs(rows: Tensor, heads: int) -> Tensor:
-    """[H d, ...] in halves -> [H d, ...] in neighbouring pairs."""
+    """[H d, ...] in halves -> [H d, ...] in neighbouring pairs. Raises DecoderError for rows that
+    are no pairs of this many heads."""
+    if not rows.ndim or not len(rows) or len(rows) % (2 * heads):
+        raise DecoderError(
+            f"rows of {heads} heads must be a multiple of {2 * heads}, found {list(rows.shape)}; "
+            "does config.json belong to these weights?"
+        )
     split = rows.reshape(heads, 2, -1, *rows.shape[1:])  # [H, 2, d / 2, ...]
     return split.transpose(1, 2).reshape(rows.shape)
 
@@ -47,7 +53,8 @@ def head_values(heads: int, head_dim: int) -> Callable[[Tensor], Tensor]:
     where it does not fit the heads."""
 
     def change(values: Tensor) -> Tensor:
-        if values.shape[-1] != head_dim or heads % (values.numel() // head_dim):
+        whole = values.numel() and values.shape[-1:] == (head_dim,)
+        if not whole or heads % (values.numel() // head_dim):
             raise DecoderError(
                 f"scales of {heads} heads of {head_dim} must be [{head_dim}] or [groups, "
                 f"{head_dim}], found {tuple(values.shape)}; does config.json belong to these "

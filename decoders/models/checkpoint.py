@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,21 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
+from decoders.documents import CONFIG
+from decoders.models.checked import checked, checked_dtype
+from decoders.models.file_kind import require_weights, zipped
 from decoders.models.weights import read_json, sha256_of
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+CUT = (EOFError, OSError, RuntimeError, zipfile.BadZipFile)  # what torch says of a damaged file
+BENT = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error)
+UNKNOWN = (
+    "invalid load key",
+    "Unsupported operand",
+)  # bytes that are no pickle's, or a newer one's
 INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
 
 
@@ -49,26 +61,31 @@ class Checkpoint:
     def keys(self) -> set[str]:
         return set(self.index)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Raises DecoderError where there is no such tensor."""
+    def shape(self, name: str, dims: int | None = None) -> tuple[int, ...]:
+        """dims: how many dimensions it must have. Raises DecoderError where there is no such
+        tensor, or one of another number of dimensions."""
         if name in self.pickled:
-            return tuple(self.pickled[name].shape)
-        from safetensors import safe_open
-
-        with safe_open(self._file(name), framework="pt") as file:
-            return tuple(file.get_slice(name).get_shape())
+            found = tuple(self.pickled[name].shape)
+        else:
+            with opened_file(self.file(name)) as file:
+                found = tuple(file.get_slice(name).get_shape())
+        if dims is not None and (len(found) != dims or 0 in found):
+            raise DecoderError(
+                f"{self.file(name)}: the tensor {name} is {list(found)}, expected {dims} dimensions"
+                "; is it of another model?"
+            )
+        return found
 
     def read(self, name: str) -> Tensor:
-        """One tensor on the CPU, in the file's dtype. The file is mapped for this call only: what
-        was read is not kept in memory."""
+        """One tensor on the CPU, in the file's dtype, which is floating point (`checked_dtype`).
+        The file is mapped for this call only: what was read is not kept in memory."""
         if name in self.pickled:
-            return self.pickled[name]
-        from safetensors import safe_open
+            return checked_dtype(self.pickled[name], name, self.file(name))
+        with opened_file(self.file(name)) as file:
+            return checked_dtype(file.get_tensor(name), name, self.file(name))
 
-        with safe_open(self._file(name), framework="pt") as file:
-            return file.get_tensor(name)
-
-    def _file(self, name: str) -> Path:
+    def file(self, name: str) -> Path:
+        """The file that holds a tensor. Raises DecoderError where none does."""
         if name not in self.index:
             raise DecoderError(f"{self.path} has no tensor {name!r}; it has {some(self.index)}")
         return self.index[name]
@@ -85,6 +102,20 @@ def some(names: Sequence[str] | Mapping[str, Any] | set[str], count: int = 4) ->
     return ", ".join(ordered[:count]) + more
 
 
+def numbered(checkpoint: Checkpoint, pattern: str) -> int:
+    """How many parts a checkpoint numbers from 0 on, such as layers; the pattern's first group is
+    the number. Raises DecoderError where there is none, or numbers are left out."""
+    matches = (re.fullmatch(pattern, name) for name in checkpoint.index)
+    found = {match[1] for match in matches if match}
+    if found != set(map(str, range(len(found)))) or not found:
+        shown = pattern.replace(r"(\d+)", "N").replace("\\", "").removesuffix(".+")
+        raise DecoderError(
+            f"{checkpoint.path}: tensors named {shown} must be numbered from 0 on without gaps, "
+            f"found {some(found) or 'none'}; are all files of the checkpoint there?"
+        )
+    return len(found)
+
+
 def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
     """Opens a local folder or file, or a hub id (fetched with progress, resumed if interrupted).
 
@@ -92,21 +123,31 @@ def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights
     model. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
     a pickle that is more than tensors.
     """
+    found = index_checkpoint(source, files, what)
+    paths = sorted(set(found.index.values()))
+    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
+    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
+    pool.shutdown(wait=False)
+    return found
+
+
+def index_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
+    """`open_checkpoint` without the digests of the files."""
     place = locate(source, files, what)
     folder = place if place.is_dir() else place.parent
-    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    described = folder / "config.json"
+    config = read_json(described, CONFIG) if described.exists() else {}
     found = Checkpoint(place, config, {})
     for path in _files(place, files, what):
+        _require_ending(path)
+        require_weights(path)
         if path.suffix in PICKLED:
             tensors = read_pickle(path)
             found.pickled |= tensors
             found.index |= dict.fromkeys(tensors, path)
         else:
-            found.index |= dict.fromkeys(_names(path), path)
-    paths = sorted(set(found.index.values()))
-    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
-    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
-    pool.shutdown(wait=False)
+            with opened_file(path) as file:
+                found.index |= dict.fromkeys(file.keys(), path)
     return found
 
 
@@ -149,7 +190,7 @@ def _snapshot(hub_id: str, wanted: Sequence[str], what: str) -> Path:
 
 def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
     """The files that hold the tensors of a folder, or the file itself."""
-    if place.is_file():
+    if not place.is_dir():
         return [place]
     for name in LISTS if not files else ():
         if (place / name).exists():
@@ -164,10 +205,12 @@ def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
 
 
 def _shards(place: Path, name: str, what: str) -> list[Path]:
-    weights = read_json(place / name).get("weight_map")
-    if not isinstance(weights, dict):
-        raise DecoderError(f"{place / name} has no `weight_map`; download it again")
-    shards = sorted({place / f for f in weights.values()})
+    weights = read_json(place / name, {"weight_map": dict[str, str]}).get("weight_map")
+    if not weights:
+        raise DecoderError(
+            f"{place / name} has no `weight_map` from tensors to names of files; download it again"
+        )
+    shards = sorted({inside(place, file, name) for file in weights.values()})
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise DecoderError(
@@ -177,18 +220,40 @@ def _shards(place: Path, name: str, what: str) -> list[Path]:
     return shards
 
 
-def _names(path: Path) -> list[str]:
-    """Names of the tensors of a safetensors file."""
-    if path.suffix != ".safetensors":
+def inside(folder: Path, file: str, listed_by: str) -> Path:
+    """A file that an index lists, which must lie in the index's folder.
+
+    Raises DecoderError for absolute names, `..`, and links that leave the folder. The hub's cache
+    is known: its snapshots link to the blobs of the same repository.
+    """
+    path, root = folder / file, folder.resolve()
+    roots = [root, *(up.parent / "blobs" for up in root.parents if up.name == "snapshots")]
+    plain = not Path(file).is_absolute() and ".." not in Path(file).parts and "\0" not in file
+    if plain and any(path.resolve().is_relative_to(root) for root in roots):
+        return path
+    raise DecoderError(
+        f"{folder / listed_by} lists {file!r}, which is not in {folder}; an index may name files "
+        "of its own folder alone: copy the file there, or correct the index"
+    )
+
+
+def _require_ending(path: Path) -> None:
+    if path.suffix not in (".safetensors", *PICKLED):
         raise DecoderError(
             f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
             f"{path.suffix or 'no ending'}"
         )
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[Any]:
+    """A safetensors file, mapped. Raises DecoderError where it, or what is read of it, is
+    damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return list(file.keys())
+            yield file
     except (SafetensorError, OSError) as error:
         raise DecoderError(
             f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
@@ -198,18 +263,19 @@ def _names(path: Path) -> list[str]:
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
     """The tensors of a .pt/.bin file, unwrapped from `model`, `module` or `state_dict`."""
+    require_weights(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=_zipped(path))
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
     except pickle.UnpicklingError as error:
+        if any(words in str(error) for words in UNKNOWN):
+            odd = ValueError("it has bytes that a pickle of tensors has not")
+            raise _unreadable(path, odd) from error
         raise DecoderError(
             f"{path} holds more than tensors and would have to run code to be read, which is "
             f"refused{_culprit(error)}. Convert it to safetensors on a machine where you trust it"
         ) from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise DecoderError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); it is truncated or another "
-            "format: download it again"
-        ) from error
+    except (*CUT, *BENT) as error:
+        raise _unreadable(path, error) from error
     for name in INSIDE:
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
@@ -221,17 +287,18 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def _unreadable(path: Path, error: Exception) -> DecoderError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return DecoderError(
+        f"{path} cannot be read ({reason}); it is truncated, damaged or another format: download "
+        "it again"
+    )
+
+
 def _culprit(error: pickle.UnpicklingError) -> str:
     """Which object a pickle wanted, as torch's message names it."""
     found = re.search(r"GLOBAL ([\w.]+)", str(error))
     return f" (it wants {found[1]})" if found else ""
-
-
-def _zipped(path: Path) -> bool:
-    """Whether a pickled file is in torch's zip layout, which can be mapped."""
-    import zipfile
-
-    return zipfile.is_zipfile(path)
 
 
 @dataclass(frozen=True)
@@ -277,20 +344,29 @@ def fill(
             + "; ".join(parts)
         )
     for name, source in sources.items():
-        pieces = source.pieces(checkpoint)
-        shape = tuple(own[name].shape)
-        found = (sum(p.shape[0] for p in pieces), *pieces[0].shape[1:])
-        if found != shape:
-            raise DecoderError(
-                f"{checkpoint.path}: {' + '.join(source.names)} is {found}, expected {shape}; "
-                "does config.json belong to these weights?"
-            )
-        value = torch.empty(shape, dtype=dtype, device=device)
+        pieces = _fitting(source, tuple(own[name].shape), checkpoint)
+        value = torch.empty(own[name].shape, dtype=dtype, device=device)
         first = 0
         for piece in pieces:
             value[first : first + len(piece)].copy_(piece)
             first += len(piece)
         assign(module, name, value)
+
+
+def _fitting(source: Source, shape: tuple[int, ...], checkpoint: Checkpoint) -> list[Tensor]:
+    """The pieces of a parameter, which together have its shape and are weights (`checked`)."""
+    pieces = source.pieces(checkpoint)
+    rests = {tuple(p.shape[1:]) for p in pieces}
+    found = [list(p.shape) for p in pieces]
+    whole = all(p.ndim for p in pieces) and sum(p.shape[0] for p in pieces) == shape[0]
+    if not whole or rests != {shape[1:]}:
+        raise DecoderError(
+            f"{checkpoint.path}: {' + '.join(source.names)} is {' + '.join(map(str, found))}, "
+            f"expected {list(shape)}; does config.json belong to these weights?"
+        )
+    for name, piece in zip(source.names, pieces, strict=True):
+        checked(piece, name, checkpoint.file(name))
+    return pieces
 
 
 def assign(module: nn.Module, name: str, value: Tensor) -> None:

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
+from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
 from decoders.models.layouts import harmless, layer_sources
 from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
 from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer
 from decoders.models.weights import dtype_of
 
-LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+LAYER = r"layers\.(\d+)\..+"
 logger = logging.getLogger(__name__)
 VQ_FILES = (
     "vq_ds16_t2i.pt",
@@ -74,18 +74,17 @@ def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> Tr
             f"{checkpoint.path} is no LlamaGen checkpoint: expected model.embed_tokens.weight (hub "
             f"conversion) or tok_embeddings.weight (original .pt), found {sorted(names)[:4]}"
         )
-    vocab, width = checkpoint.shape(embedding)
+    vocab, width = checkpoint.shape(embedding, 2)
     gate = "mlp.gate_proj" if llama else "feed_forward.w1"
     key = f"{body}layers.0.self_attn.k_proj.weight"
-    if llama and checkpoint.shape(key)[0] != width:
+    if llama and checkpoint.shape(key, 2)[0] != width:
         raise DecoderError(f"{checkpoint.path}: grouped-query attention is not a LlamaGen layout")
     found: dict[str, Any] = {
         "vocab": vocab,
         "width": width,
-        "layers": 1
-        + max(int(n.split("layers.")[1].split(".")[0]) for n in names if "layers." in n),
+        "layers": numbered(checkpoint, rf"{re.escape(body)}{LAYER}"),
         "heads": heads or int(given.get("num_attention_heads", 0)) or _heads(checkpoint, width),
-        "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight")[0],
+        "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),
         "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
         "rope_base": float(given.get("rope_base", given.get("rope_theta", 10000.0))),
@@ -99,10 +98,10 @@ def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> Tr
 def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
     names = checkpoint.keys()
     if f"{at}uncond_embedding" in names:
-        prefix, text_width = checkpoint.shape(f"{at}uncond_embedding")
+        prefix, text_width = checkpoint.shape(f"{at}uncond_embedding", 2)
         return {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
     if f"{at}embedding_table.weight" in names:
-        rows = checkpoint.shape(f"{at}embedding_table.weight")[0]
+        rows = checkpoint.shape(f"{at}embedding_table.weight", 2)[0]
         return {"conditioning": "class", "prefix": 1, "classes": rows - 1}
     raise DecoderError(
         f"{checkpoint.path}: expected {at}uncond_embedding (captions) or "
@@ -235,31 +234,33 @@ def load_tokenizer(
 
 
 def read_vq(opened: Checkpoint, grid: int) -> LlamaGenVQ:
-    """The tokenizer of a release file; its shape is read off the tensors."""
-    shapes = {name: opened.shape(name) for name in opened.index}
-    needed = ("encoder.conv_in.weight", "quantize.embedding.weight", "quant_conv.weight")
-    if any(name not in shapes for name in needed):
+    """The tokenizer of a release file; its shape is read off the decoder's tensors. A file without
+    an encoder is read too: its tokenizer only decodes."""
+    names = opened.keys()
+    needed = ("decoder.conv_in.weight", "quantize.embedding.weight", "post_quant_conv.weight")
+    if any(name not in names for name in needed):
         raise DecoderError(
             f"{opened.path} is no LlamaGen VQ tokenizer: expected {', '.join(needed)}, found "
-            f"{sorted(shapes)[:4]}"
+            f"{some(names)}"
         )
-    channels = shapes["encoder.conv_in.weight"][0]
-    levels = 1 + max(int(n.split(".")[2]) for n in shapes if n.startswith("encoder.conv_blocks."))
-    first = "encoder.conv_blocks.{}.res.0.conv1.weight"
-    blocks = {n.split(".")[4] for n in shapes if n.startswith("encoder.conv_blocks.0.res.")}
-    codes, dim = shapes["quantize.embedding.weight"]
+    levels = numbered(opened, r"decoder\.conv_blocks\.(\d+)\.res\.0\.conv1\.weight")
+    blocks = numbered(opened, r"decoder\.conv_blocks\.0\.res\.(\d+)\.conv1\.weight")
+    first = "decoder.conv_blocks.{}.res.0.conv1.weight"  # level 0 is the coarsest
+    widths = [opened.shape(first.format(level), 4)[0] for level in reversed(range(levels))]
+    entry = "encoder.conv_in.weight"
+    own = opened.shape(entry, 4)[0] if entry in names else None
+    codes, dim = opened.shape("quantize.embedding.weight", 2)
     cfg = VQConfig(
         codes=codes,
         dim=dim,
-        channels=channels,
-        ch_mult=tuple(shapes[first.format(i)][0] // channels for i in range(levels)),
-        res_blocks=len(blocks),
-        z_channels=shapes["encoder.conv_out.weight"][0],
+        **widths_of(widths, own),
+        res_blocks=blocks - 1,
+        z_channels=opened.shape("decoder.conv_in.weight", 4)[1],
         grid=grid,
         group_width=1,
     )
     with torch.device("meta"):
-        module = LlamaGenVQ(cfg)
-    own = {name: Source((name,)) for name, _ in module.named_parameters()}
-    fill(module, own, opened, torch.float32, torch.device("cpu"), harmless)
+        module = LlamaGenVQ(cfg, encodes=has_encoder(names))
+    parts = {name: Source((name,)) for name, _ in module.named_parameters()}
+    fill(module, parts, opened, torch.float32, torch.device("cpu"), harmless)
     return module.eval()

@@ -5,12 +5,15 @@ structural codes, token ids of the codes. Nothing here has weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.kinds import NotNegative, Positive, Within, require
 
+Size = Annotated[int, Within(1, 2**24)]
 OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
 CHOICES = {
     "prefix_rope": ("zero", "identity"),
@@ -33,26 +36,27 @@ class TransformerConfig:
     METHODS 6), which only the drafter's prefix notices.
     """
 
-    vocab: int = 16384
-    width: int = 1280
-    layers: int = 36
-    heads: int = 20
-    ffn: int = 3584
-    grid: int = 16
-    prefix: int = 120
-    text_width: int = 2048
-    norm_eps: float = 1e-5
+    vocab: Size = 16384
+    width: Size = 1280
+    layers: Annotated[int, Within(0, 10_000)] = 36
+    heads: Size = 20
+    ffn: Size = 3584
+    grid: Annotated[int, Within(1, 4096)] = 16
+    prefix: Annotated[int, Within(0, 2**20)] = 120
+    text_width: Annotated[int, Within(0, 2**24)] = 2048
+    norm_eps: NotNegative = 1e-5
     prefix_rope: str = "zero"
     conditioning: str = "caption"
-    classes: int = 1000
-    tokens: int = 0
+    classes: Annotated[int, Within(0, 2**24)] = 1000
+    tokens: Annotated[int, Within(0, 2**24)] = 0
     positions: str = "grid"
-    rope_base: float = 10000.0
+    rope_base: Positive = 10000.0
     qk_norm: bool = False
     row_end: bool = False
     pads: str = "masked"
 
     def __post_init__(self) -> None:
+        require(self, "the model's ", DecoderError)
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"

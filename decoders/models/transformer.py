@@ -20,12 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import TextFeatures
+from decoders.api import Computes, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
-from decoders.models.native import Native, active
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -230,7 +229,13 @@ class Transformer(nn.Module):
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     forced: Tensor | None  # see `forced_codes`
     kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
-    native: Native | None = None  # the layers in the CPU kernel; None: PyTorch's operators
+    computes = (
+        Computes("stack", ("stack",)),
+        Computes("forward_codes", ("forward_codes", "token_ids", "embed", "stack")),
+        Computes("logits", ("logits",)),
+        Computes("guided_logits", ("logits", "guided_logits")),
+        Computes("cache", ("new_cache",)),
+    )
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -269,14 +274,11 @@ class Transformer(nn.Module):
             weight.device,
         )
 
-    def _run(
+    def stack(
         self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        """x [R, T, D] at places [R, T] of the rotary table; keys and values go to slots [R, T];
-        mask [R, T, S]."""
-        own = active(self)
-        if own is not None:
-            return own.layers(x, places, slots, mask, cache)
+        """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
+        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias, index = additive(mask, x.dtype), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):
@@ -316,7 +318,7 @@ class Transformer(nn.Module):
         """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
 
         With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
-        filled, but for those of padded places that nobody reads, whose states are then zeros.
+        filled.
         """
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
@@ -324,37 +326,23 @@ class Transformer(nn.Module):
         slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
         mask = prefix_mask(valid, self.cfg)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
-        if active(self) is None or self.cfg.pads != "masked":
-            return self._run(x, slots, slots, mask, cache)
-        # In the kernel the columns before the longest caption are left out. Nobody reads them: not
-        # a drafter either, as one with pads="released" is refused beside this target.
-        first = int(valid.any(0).int().argmax())
-        hidden = self._run(x[:, first:], slots[:, first:], slots[:, first:], mask[:, first:], cache)
-        return F.pad(hidden, (0, 0, first, 0))  # [R, P, D]
+        return self.stack(x, slots, slots, mask, cache)
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         places = self.prefix + grid_index  # [R, T]
-        own = active(self)
-        if own is not None:
-            ids, table = self.token_ids(codes), self.tok_embeddings.weight
-            return own.layers(ids, places, slots, mask, cache, table)
         x = self.embed(codes)  # [R, T, D]
         if self.kernels is not None:
             return self._run_kernels(x, turns(self.rope, places), slots, mask, cache)
-        return self._run(x, places, slots, mask, cache)
+        return self.stack(x, places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        own = active(self)
-        return self.output(hidden) if own is None else own.project(hidden)
+        return self.output(hidden)
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
-        own = active(self)
-        if own is not None and type(self).logits is Transformer.logits:  # else a plug-in's
-            return own.project.guided(hidden, cfg)
         return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------

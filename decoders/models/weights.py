@@ -4,7 +4,9 @@ runs."""
 from __future__ import annotations
 
 import hashlib
-import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
+from decoders.documents import read_object
+from decoders.kinds import KindError
+from decoders.models.checked import DTYPES, checked
+from decoders.models.file_kind import require_weights
 
 CHUNK = 1 << 20
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -50,6 +50,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             f"{path} is not a .safetensors file; pickled checkpoints (.pt, .bin, .ckpt) "
             "can run code when loaded and are never unpickled here: convert it first"
         )
+    require_weights(path)
     if sha256 is not None and (found := sha256_of(path)) != sha256:
         raise DecoderError(
             f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
@@ -68,7 +69,8 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
-    """Strict load with an error that lists what is missing, unexpected or of another shape."""
+    """Strict load with an error that lists what is missing, unexpected or of another shape, and of
+    weights that cannot be (`checked`)."""
     own = module.state_dict()
     missing = sorted(own.keys() - tensors.keys())
     extra = sorted(tensors.keys() - own.keys())
@@ -86,6 +88,9 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
             + "; ".join(found + shapes[:4])
             + ". Is the configuration beside it the one it was trained with?"
         )
+    for name, tensor in tensors.items():
+        if own[name].is_floating_point():  # others are counters
+            checked(tensor, name, origin)
     module.load_state_dict({n: t.to(own[n].dtype) for n, t in tensors.items()})
 
 
@@ -96,6 +101,7 @@ def write_weights(module: nn.Module, path: Path, dtype: torch.dtype = torch.bflo
 
 def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> str:
     """Writes tensors (floats as `dtype`) and returns the file's SHA-256."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,19 +109,28 @@ def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> s
         name: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).contiguous()
         for name, t in named.items()
     }
-    save_file(kept, path)
+    try:
+        save_file(kept, path)
+    except SafetensorError as error:  # its words for what the system refused
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), str(error), str(path)) from error
     return sha256_of(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The object of a JSON file, see `decoders.documents`. Raises DecoderError."""
     if not path.exists():
         raise DecoderError(f"no {path.name} at {path.parent}: expected it beside the weights")
+    with explained():
+        return read_object(path, known)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What a file says wrongly, as DecoderError."""
     try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise DecoderError(
-            f"{path} is not valid JSON ({error}); download it again, or restore it from git"
-        ) from error
-    if not isinstance(content, dict):
-        raise DecoderError(f"{path} must hold an object, found {type(content).__name__}")
-    return content
+        yield
+    except KindError as error:
+        raise DecoderError(str(error)) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.drafters.eagle import EagleNet
+from decoders.kinds import built, fitted
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.models.weights import dtype_of, load_into, read_json, read_tensors
+from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
@@ -40,25 +41,38 @@ STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What models.json says of a part and its loading needs; sampling: of the target alone."""
+
+    config: dict[str, Any]
+    sha256: str
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+
 def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
     """A frozen configuration dataclass from JSON; unknown or missing keys are an error."""
-    known = {f.name for f in fields(kind)}
-    if values.keys() - known:
-        raise DecoderError(
-            f"{origin}: unknown keys {sorted(values.keys() - known)} in the "
-            f"configuration of {kind.__name__}; known: {sorted(known)}"
-        )
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    with explained():
+        return built(kind, values, f"{origin}: configuration of {kind.__name__}")
+
+
+def part_of(card: dict[str, Any], name: str, path: Path) -> Part:
+    """One part of models.json. Raises DecoderError."""
+    if name not in card:
+        raise DecoderError(f"{path} does not describe {name!r}; run `make tiny`")
+    with explained():
+        own = fitted(f"{path}: {name}", card[name], dict[str, Any])
+        kept = {key: own[key] for key in ("config", "sha256", "sampling") if key in own}
+        return built(Part, kept, f"{path}: {name}")
 
 
 def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
     """Loads one part's checksummed weights into `module`, frozen; returns their SHA-256."""
-    if name not in card:
-        raise DecoderError(f"{folder / CARD} does not describe {name!r}; run `make tiny`")
+    digest = part_of(card, name, folder / CARD).sha256
     path = folder / f"{name}.safetensors"
-    load_into(module, read_tensors(path, card[name]["sha256"]), str(path))
+    load_into(module, read_tensors(path, digest), str(path))
     module.eval().requires_grad_(False)
-    return str(card[name]["sha256"])
+    return digest
 
 
 def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
@@ -67,7 +81,8 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
     for part in parts:
         if part not in card:
             continue  # `load_part` says so
-        known = card[part].get("trained_with")
+        own = card[part]
+        known = own.get("trained_with") if isinstance(own, dict) else {}  # `part_of` says so
         if known is None:
             log.warning(
                 "%s does not say which weights %s was trained with; whether they belong together "
@@ -102,11 +117,12 @@ def load(
     path = folder / CARD
     check_together(folder, card, ("vq", "text", "target", *["eagle"] * drafters))
     hashes = {}
-    vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], path))
+    vq = LlamaGenVQ(config_of(VQConfig, part_of(card, "vq", path).config, path))
     hashes["vq"] = load_part(folder, card, "vq", vq)
-    text = WordEncoder(config_of(WordEncoderConfig, card["text"]["config"], path))
+    text = WordEncoder(config_of(WordEncoderConfig, part_of(card, "text", path).config, path))
     hashes["text"] = load_part(folder, card, "text", text)
-    config = config_of(TransformerConfig, card["target"]["config"], path)
+    described = part_of(card, "target", path)
+    config = config_of(TransformerConfig, described.config, path)
     target = Transformer(config)
     hashes["target"] = load_part(folder, card, "target", target)
     built: dict[str, Any] = {}
@@ -118,7 +134,7 @@ def load(
         target=cast(target, place, kind),
         text=text.to(place),
         tokenizer=VQTokenizer(vq.to(place)),
-        sampling=Sampling(**card["target"]["sampling"]),
+        sampling=config_of(Sampling, described.sampling, path),
         device=place,
         dtype=kind,
         weights_sha256=hashes,
@@ -128,10 +144,6 @@ def load(
 
 def load_drafter(folder: Path, card: dict[str, Any]) -> tuple[EagleNet, str]:
     """The drafter alone, frozen, whatever target it was trained with; and its SHA-256."""
-    if "eagle" not in card:
-        raise DecoderError(
-            f"{folder / CARD} does not describe a drafter; train one with `python -m bench tiny "
-            f"drafter weights={folder}`"
-        )
-    net = EagleNet(config_of(TransformerConfig, card["eagle"]["config"], folder / CARD))
+    path = folder / CARD
+    net = EagleNet(config_of(TransformerConfig, part_of(card, "eagle", path).config, path))
     return net, load_part(folder, card, "eagle", net)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Target
 from decoders.distribution import code_logits
+from decoders.kinds import Amount, Count, NotNegative, Within, require
 from decoders.models.transformer import Transformer
 from decoders.training.learner import Drafted, Learner
 from decoders.training.states import States, true_states
@@ -34,30 +36,21 @@ class LossConfig:
     """
 
     guided: bool = False
-    cfg: float = 1.0
-    regression: float = 1.0
-    soft: float = 0.1
-    overlap: float = 0.0
-    noise: float = 0.2
-    top_k: int = 0
-    rollout: int = 1
-    unroll_from: float = 0.0
-    roots: int = 64
-    decay: float = 1.0
+    cfg: NotNegative = 1.0
+    regression: NotNegative = 1.0
+    soft: NotNegative = 0.1
+    overlap: NotNegative = 0.0
+    noise: NotNegative = 0.2
+    top_k: Amount = 0
+    rollout: Count = 1
+    unroll_from: Annotated[float, Within(0, 1, below=True)] = 0.0
+    roots: Count = 64
+    decay: Annotated[float, Within(0, 1, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("regression", "soft", "overlap", "noise", "top_k"):
-            if getattr(self, name) < 0:
-                raise DecoderError(f"loss.{name} must be >= 0, found {getattr(self, name)}")
+        require(self, "loss.", DecoderError)
         if not (self.regression or self.soft or self.overlap):
             raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
-        if not 0 <= self.unroll_from < 1:
-            raise DecoderError(f"loss.unroll_from must be in [0, 1), found {self.unroll_from}")
-        if self.rollout < 1 or self.roots < 1 or not 0 < self.decay <= 1:
-            raise DecoderError(
-                "expected loss.rollout >= 1, loss.roots >= 1 and 0 < loss.decay <= 1, found "
-                f"{self.rollout}, {self.roots} and {self.decay}"
-            )
 
     def at(self, progress: float) -> LossConfig:
         """The loss when `progress` (0..1) of the training is done."""

@@ -45,7 +45,7 @@ def write_saved(folder: Path, saved: Saved, net: nn.Module, optims: list[Any]) -
 def read_saved(
     folder: Path, settings: dict[str, Any], net: nn.Module, optims: list[Any]
 ) -> Saved | None:
-    """Loads the checkpoint of `folder` into net and optimisers; None where there is none.
+    """Loads the checkpoint of `folder` into net and optimisers; None if there is no file.
 
     Raises DecoderError where it is of a run with other settings, or cannot be read.
     """

@@ -14,13 +14,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.kinds import Amount, Count, Positive, Within, require
 from decoders.models.transformer import Transformer
-from decoders.models.weights import write_tensors
+from decoders.models.weights import read_json, write_tensors
 from decoders.training.shard_files import join, pack, read_row, stack, unpack
 from decoders.training.sources import Source
 from decoders.training.states import States, target_states
@@ -38,22 +40,16 @@ class DataConfig:
     share of captions dropped where rows are single.
     """
 
-    shard: int = 64
-    ring: int = 16
-    reuse: float = 4.0
+    shard: Amount = 64
+    ring: Count = 16
+    reuse: Positive = 4.0
     folder: str | None = None
     keep: bool = False
-    chunk: int = 16
-    drop: float = 0.1
+    chunk: Count = 16
+    drop: Annotated[float, Within(0, 1, below=True)] = 0.1
 
     def __post_init__(self) -> None:
-        if self.shard < 0 or self.ring < 1 or self.reuse <= 0 or self.chunk < 1:
-            raise DecoderError(
-                "expected data.shard >= 0, data.ring >= 1, data.reuse > 0 and data.chunk >= 1, "
-                f"found {self.shard}, {self.ring}, {self.reuse} and {self.chunk}"
-            )
-        if not 0 <= self.drop < 1:
-            raise DecoderError(f"data.drop must be in [0, 1), found {self.drop}")
+        require(self, "data.", DecoderError)
         if self.keep and self.folder is None:
             raise DecoderError("data.keep=true needs data.folder, where the shards are kept")
 
@@ -252,7 +248,7 @@ class Ring:
             "drop": 0.0 if self.maker.paired else self.config.drop,
         }
         path = folder / MANIFEST
-        if path.exists() and (found := json.loads(path.read_text())) != mine:
+        if path.exists() and (found := read_json(path)) != mine:
             wrong = [f"{k}: {found.get(k)} there, {v} here" for k, v in mine.items()
                      if found.get(k) != v]  # fmt: skip
             raise DecoderError(

@@ -8,17 +8,17 @@ those of photographs.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.text_files import one_line, parse_json, parse_table, read_text, said_as
 from decoders.training.states import Images, text_to
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -127,19 +127,16 @@ def sampled(
 ) -> Listed:
     """Codes that the target draws, `rounds` images a prompt, each with noise of its own."""
     from decoders.autoregressive import Autoregressive
-    from decoders.noise import Noise
+    from decoders.noise import Noise, image_key
 
     decoder = Autoregressive(model, sampling)
     count = len(prompts)
 
     def make(numbers: list[int]) -> Images:
         words = [prompts[n % count] for n in numbers]
-        tables = [
-            Noise.for_prompts(seed + n // count, [word], model.target.length).uniform
-            for n, word in zip(numbers, words, strict=True)
-        ]
+        keys = [image_key(seed + n // count, w) for n, w in zip(numbers, words, strict=True)]
         text = text_to(model.text.encode(words), model.device)
-        codes = decoder.generate(text, Noise(torch.cat(tables))).codes
+        codes = decoder.generate(text, Noise.of_keys(torch.stack(keys), model.target.length)).codes
         return Images(text, codes.to(model.device).clone())  # no inference tensor
 
     return listed(count * rounds, held_out, seed, make)
@@ -170,26 +167,28 @@ class Scenes:
 def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
     """(picture, caption) of every row of the file. Raises DecoderError: no such file, no such
     column, a picture that is not there, an empty caption."""
-    if not captions.is_file():
+    if not captions.exists():
         raise DecoderError(f"no captions at {captions}: set data.captions to a .csv, .tsv or .json")
-    text = captions.read_text(encoding="utf-8-sig")
-    if captions.suffix == ".json":
-        rows = json.loads(text)
-    elif captions.suffix in (".csv", ".tsv"):
-        delimiter = "\t" if captions.suffix == ".tsv" else ","
-        rows = list(csv.DictReader(text.splitlines(), delimiter=delimiter))
-    else:
+    if captions.suffix not in (".json", ".csv", ".tsv"):
         raise DecoderError(f"captions must be .csv, .tsv or .json, found {captions.name}")
+    with said_as(DecoderError):
+        text, source = read_text(captions), str(captions)
+        if captions.suffix == ".json":
+            rows = parse_json(text, source)
+        else:
+            rows = parse_table(text, "\t" if captions.suffix == ".tsv" else ",", source)
+    if not isinstance(rows, list):
+        raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
     found = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not row.get("image") or not row.get("caption"):
             raise DecoderError(
-                f"{captions}: row {number} needs `image` and `caption`, found {row!r}"
+                f"{captions}: row {number} needs `image` and `caption`, found {brief(row)}"
             )
         path = folder / str(row["image"])
         if path.suffix.lower() not in PICTURES or not path.is_file():
             raise DecoderError(f"{captions}: row {number} names {path}, which is no picture")
-        found.append((path, str(row["caption"])))
+        found.append((path, one_line(str(row["caption"]))))
     return found
 
 

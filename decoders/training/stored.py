@@ -5,15 +5,18 @@ Why apart from the ring: nothing is computed here, and the target is needed for 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from decoders.api import DecoderError
+from decoders.kinds import Count
 from decoders.models.transformer import Transformer
+from decoders.models.weights import read_json
 from decoders.training.shard_files import read_row, stack, unpack
 from decoders.training.shards import MANIFEST, drawn
 from decoders.training.sources import held_out_split
 from decoders.training.states import States
+
+KEPT = {"shard": Count, "paired": bool}
 
 
 class Stored:
@@ -34,15 +37,17 @@ class Stored:
                 f"{folder} holds {len(self.files)} shards, at least 2 and {MANIFEST} are needed; "
                 "write them with data.keep=true data.folder=..."
             )
-        found = json.loads((folder / MANIFEST).read_text())
+        found = read_json(folder / MANIFEST, KEPT)
         wanted = {
             "paired": paired, "length": target.length, "prefix": target.prefix,
             "width": target.width,
         }  # fmt: skip
-        wrong = [f"{k}: {found[k]} there, {v} here" for k, v in wanted.items() if found[k] != v]
+        wrong = [
+            f"{k}: {found.get(k)} there, {v} here" for k, v in wanted.items() if found.get(k) != v
+        ]
         if wrong:
             raise DecoderError(f"the shards of {folder} do not fit: {'; '.join(wrong)}")
-        self.size, self.batch, self.seed = int(found["shard"]), batch, seed
+        self.size, self.batch, self.seed = found.get("shard", 1), batch, seed
         self.device = target.output.weight.device
         parts = held_out_split(len(self.files), held_out, seed)
         self.parts = dict(zip(("train", "valid"), parts, strict=True))

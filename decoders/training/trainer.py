@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError, Sampling
+from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
 from decoders.models.transformer import Transformer
 from decoders.training.acceptance import Acceptance, acceptance
 from decoders.training.learner import Learner
@@ -41,35 +42,30 @@ class TrainConfig:
     budget_seconds: the schedule ends then, whatever `steps` says.
     """
 
-    steps: int = 1000
-    batch: int = 4
-    micro: int = 0
-    lr: float = 1e-4
-    muon_lr: float = 0.0
-    decay: float = 0.01
-    clip_value: float = 0.5
-    clip_norm: float = 0.0
-    warmup: int = 30
+    steps: Count = 1000
+    batch: Count = 4
+    micro: Amount = 0
+    lr: NotNegative = 1e-4
+    muon_lr: NotNegative = 0.0
+    decay: NotNegative = 0.01
+    clip_value: NotNegative = 0.5
+    clip_norm: NotNegative = 0.0
+    warmup: Amount = 30
     schedule: str = "linear"
-    floor: float = 0.0
+    floor: NotNegative = 0.0
     precision: str = "bf16"
-    seed: int = 0
-    log_every: int = 20
-    save_every: int = 200
-    evaluate_every: int = 500
-    held_out: int = 48
-    depth: int = 6
+    seed: Seed = 0
+    log_every: Count = 20
+    save_every: Count = 200
+    evaluate_every: Amount = 500
+    held_out: Count = 48
+    depth: Count = 6
     resume: bool = True
-    budget_seconds: float | None = None
+    budget_seconds: Positive | None = None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "log_every", "save_every", "held_out", "depth"):
-            if getattr(self, name) < 1:
-                raise DecoderError(f"train.{name} must be at least 1, found {getattr(self, name)}")
-        for name in ("lr", "muon_lr", "decay", "clip_value", "clip_norm", "warmup", "floor"):
-            if getattr(self, name) < 0:
-                raise DecoderError(f"train.{name} must be at least 0, found {getattr(self, name)}")
-        if self.micro < 0 or (self.micro and self.batch % self.micro):
+        require(self, "train.", DecoderError)
+        if self.micro and self.batch % self.micro:
             raise DecoderError(
                 f"train.micro must divide train.batch={self.batch}, found {self.micro}"
             )

@@ -7,22 +7,32 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.growing import NativeDynamic
+from decoders.kinds import Within
 from decoders.noise import Noise
-from decoders.trees.native import grower
+
+TINY = 1e-30  # probability
+FLOOR = math.log(TINY)
 
 
 class Dynamic:
-    def __init__(self, model: Any = None, depth: int = 5, top_k: int = 10, nodes: int = 58) -> None:
+    computes = (Computes("dynamic tree", ("grow",)),)
+
+    def __init__(
+        self,
+        model: Any = None,
+        depth: Annotated[int, Within(most=256)] = 5,
+        top_k: Annotated[int, Within(most=256)] = 10,
+        nodes: Annotated[int, Within(most=4096)] = 58,
+    ) -> None:
         del model
         most = top_k + (depth - 1) * top_k**2
         if depth < 1 or top_k < 1 or not depth <= nodes <= most:
@@ -45,10 +55,6 @@ class Dynamic:
         noise: Noise,
         position: Tensor,
     ) -> Draft:
-        whole = grower(session, self, sampling, self._native) if type(self) is Dynamic else None
-        if whole is not None:
-            session.calls += self.depth - 1
-            return whole(root_logits, noise, position)
         del noise, position  # deterministic given the prefix
         width, batch = self.top_k, len(root_logits)
         device = root_logits.device
@@ -80,10 +86,6 @@ class Dynamic:
             torch.cat(all_parents, 1),
         )
 
-    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeDynamic:
-        """What grows this tree in one call."""
-        return NativeDynamic(drafter, sampling, self.depth, self.top_k, self.nodes)
-
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
         """Keeps the best N candidates [B, C]; a parent's score is never below its child's, and the
         stable order keeps parents first, so no node loses its parent."""
@@ -112,6 +114,8 @@ class Dynamic:
             depth,
             _children(parent, self.branching),
             None,
+            levels=self.depth,
+            by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
         )
 
 
@@ -127,6 +131,8 @@ def _children(parent: Tensor, width: int) -> Tensor:
 
 
 def _log(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Log-probabilities of the processed distribution; codes filtered out stay at a finite floor,
-    so that scores remain ordered."""
-    return probabilities(logits, sampling).clamp_min(1e-30).log()
+    """Log-probabilities of the processed distribution. Codes that are filtered out stay below all
+    others at finite, different values, so that scores remain ordered, always in the same way."""
+    p = probabilities(logits, sampling)
+    below = FLOOR - torch.arange(p.shape[-1], device=p.device)  # [V]
+    return torch.where(p > 0, p.clamp_min(TINY).log(), below)

@@ -7,7 +7,6 @@ of draws.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,68 +14,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
 from decoders.drafters.session import DraftSession, require_logits
-from decoders.kernels.cpu.drafting import NativeDrafter
-from decoders.kernels.cpu.growing import Flat, NativeStatic
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
-from decoders.trees.native import grower
+from decoders.trees.named import Path, named_trees, own_name, tree_names
 from decoders.verification import ancestry, drop_sibling
-
-Path = tuple[int, ...]
-
-
-def widths_to_paths(widths: Sequence[int]) -> list[Path]:
-    """A tree with the given level widths, mass at the low ranks.
-
-    A level takes the candidates of least cost from the level above, where a child of rank r costs r
-    and ranks add up along a path: likely paths (all first ranks) get most of the children.
-    """
-    level: list[Path] = [()]
-    paths: list[Path] = []
-    for width in widths:
-        candidates = [(*path, rank) for path in level for rank in range(MAX_CHILDREN)]
-        candidates.sort(key=lambda p: (sum(p), max(p), p))
-        if width < 1 or width > len(candidates):
-            raise DecoderError(f"tree level widths must be in 1..{len(candidates)}, found {width}")
-        level = sorted(candidates[:width])
-        paths += level
-    return paths
-
-
-# EAGLE-1's 25-node tree (widths 4/8/8/3/2) and LANTERN++'s level widths for 57 nodes (METHODS 4).
-NAMED: dict[str, list[int]] = {
-    "eagle_25": [4, 8, 8, 3, 2],
-    "lantern_57": [5, 13, 16, 14, 9],
-    "small_12": [3, 3, 2, 2, 1, 1],
-    "binary_8": [2, 2, 2, 1, 1],
-    "narrow_9": [2, 1, 1, 1, 1, 1, 1, 1],
-    "narrow_5": [2, 1, 1, 1],
-}
 
 
 def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
-    """A tree's name, or its paths -> sorted paths; DecoderError on a hole in the tree."""
+    """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
+    tree, or a path that stands twice."""
     if isinstance(choices, str):
-        if choices not in NAMED:
-            near = difflib.get_close_matches(choices, NAMED, 3, 0.5)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise DecoderError(
-                f"unknown static tree {choices!r}{hint}; known: {', '.join(NAMED)}; or give its "
-                "paths, as in [[0],[1],[0,0]]"
-            )
-        return sorted(widths_to_paths(NAMED[choices]), key=lambda p: (len(p), p))
+        return sorted(named_trees()[own_name(choices)], key=lambda p: (len(p), p))
     if not _are_paths(choices):
         raise DecoderError(
-            f"tree.choices must be a tree's name ({', '.join(NAMED)}) or its paths, each a list of "
-            f"child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
+            f"tree.choices must be a tree's name ({', '.join(tree_names())}) or its paths, each a "
+            f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
         )
-    paths = sorted({tuple(path) for path in choices}, key=lambda p: (len(p), p))
-    known = set(paths) | {()}
+    paths: list[Path] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
+    known = {*paths, ()}
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
-    for path in paths:
+    for path, before in zip(paths, [None, *paths], strict=False):
+        if path == before:
+            raise DecoderError(f"tree.choices holds the path {list(path)} twice; leave one out")
         if not path:
             raise DecoderError(
                 "tree.choices holds the empty path: the root is implied, leave it out"
@@ -133,24 +95,21 @@ class Shape:
         """codes [B, N + 1], children [B, N + 1, K], q [B, N + 1, V] -> a draft of this shape."""
         batch = len(codes)
         parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
-        return Draft(codes, parent, depth, children, q, self.ancestry.expand(batch, -1, -1))
-
-    def flat(self) -> Flat:
-        """As the CPU kernel takes it."""
-        sizes = torch.tensor([0] + [len(level.parents) for level in self.levels])
-        parents = torch.cat([level.parents for level in self.levels])
-        return Flat(parents, sizes.cumsum(0), self.parent[0], self.children[0])
+        above = self.ancestry.expand(batch, -1, -1)
+        return Draft(codes, parent, depth, children, q, above, len(self.levels))
 
 
 class Static:
-    """A fixed tree. ``choices``: a name of `NAMED`, or a list of paths."""
+    """A fixed tree. ``choices``: a name of `decoders.trees.named`, or a list of paths."""
+
+    computes = (Computes("static tree", ("grow",)),)
 
     def __init__(
-        self, model: Any = None, choices: str | Sequence[Sequence[int]] = "eagle_25"
+        self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
     ) -> None:
         del model
         self.paths = parse_choices(choices)
-        self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
+        self.label = own_name(choices) if isinstance(choices, str) else f"{len(self.paths)} nodes"
         index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
         self.nodes = len(self.paths)
         self.depth = max(len(path) for path in self.paths)
@@ -172,12 +131,8 @@ class Static:
         position: Tensor,
     ) -> Draft:
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
-        whole = grower(session, self, sampling, self._native)
-        if whole is not None:
-            session.calls += self.depth - 1
-            return whole(root_logits, noise, position)
         batch, vocab = root_logits.shape
-        shape = self._shape_on(root_logits.device)
+        shape = self.shape_on(root_logits.device)
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
@@ -205,12 +160,7 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _native(self, drafter: NativeDrafter, sampling: Sampling) -> NativeStatic:
-        """What grows this tree in one call."""
-        shape = self._shape_on(torch.device("cpu"))
-        return NativeStatic(drafter, sampling, shape.flat(), shape.draft)
-
-    def _shape_on(self, device: torch.device) -> Shape:
+    def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
         if self._shape is None or self._shape.parent.device != device:
             self._shape = self._build(device)

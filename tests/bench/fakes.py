@@ -120,9 +120,8 @@ class FakeLoop:
         model: ImageModel,
         *,
         sampling: Sampling,
-        drafter: Any,
-        tree: Any,
-        acceptance: Any,
+        proposer: Any,
+        verifier: Any,
         step: int = 1,
         seconds: float = 0.0,
         fail_at: str = "",
@@ -131,7 +130,8 @@ class FakeLoop:
         broken: str = "",
         label: str = "",
     ) -> None:
-        self.sampling, self.rule, self.step, self.seconds = sampling, acceptance, step, seconds
+        self.sampling, self.step, self.seconds = sampling, step, seconds
+        self.rule = getattr(verifier, "rule", None)
         self.fail_at, self.kill_at, self.flag = fail_at, kill_at, flag
         self.broken, self.label = broken, label
         self.prepared: dict[int, str] = {}  # as a backend that records steps keeps them

@@ -103,6 +103,16 @@ def test_a_part_can_be_swapped_for_decoders_that_have_it():
     assert entry(config, "lantern").spec.tree.target.endswith("Static")
 
 
+def test_a_swapped_part_takes_settings_of_its_own_on_the_same_line():
+    words = ["study=main", "decoders=[ar,lantern]", "tree=chain", "tree.depth=3"]
+    config = compose_study(words)
+    assert entry(config, "ar").spec.tree is None
+    assert entry(config, "lantern").spec.tree.kwargs == {"depth": 3}
+    with pytest.raises(ConfigError, match="choices"):  # a setting of the part that was replaced
+        compose_study([*words, "tree.choices=[[0]]"])
+    assert entry(compose_study([*words[:2], "tree=none"]), "lantern").spec.tree is None
+
+
 def test_entries_that_an_override_makes_equal_run_once():
     config = compose_study(["study=main", "sampling.temperature=0"])
     assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]

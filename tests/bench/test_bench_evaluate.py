@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image, ImageOps
 
 from bench import evaluate
 from bench.__main__ import main
@@ -75,6 +76,8 @@ def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
     fast = "sampling.temperature=0", "latency.prompts=0", "decoders=[fake_ar,fake_spec]"
     result = run_study(fake_study("prompts=scenes", *fast))
     (ar,), (spec,) = (result.path.glob(f"images/{n}-*/quality") for n in ("fake_ar", "fake_spec"))
+    for picture in ar.glob("*.png"):  # equal pictures are refused
+        ImageOps.invert(Image.open(picture)).save(picture)
     said = [f"images={spec}", f"captions={spec}/captions.json", f"reference={ar}"]
     assert main(["evaluate", *said, "metrics=[scenes]", f"cache_dir={tmp_path / 'cache'}"]) == 0
     assert "6 images on" in capsys.readouterr().out
@@ -116,9 +119,24 @@ def test_a_word_that_the_embedded_clip_does_not_know_stops_it_before_any_image(s
         file.write_bytes(b"no picture")  # reading one would be another error
     with pytest.raises(MetricError, match=r"does not know the word 'zebra' of 'a small red zebra"):
         cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
-    assert not (tmp_path / "cache").exists()
+    assert not [*(tmp_path / "cache").glob("*")]  # tried for writing, and nothing computed
     with pytest.raises(MetricError, match=r"0\.png"):  # the caption is not of the first ones
         cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", "limit=7"))
+
+
+def test_a_folder_against_itself_is_refused(scenes, tmp_path):
+    images, captions, real = scenes
+    link, copy = tmp_path / "link", tmp_path / "copy"
+    link.symlink_to(images)
+    copy.mkdir()
+    for file in image_files(images):
+        (copy / file.name).write_bytes(file.read_bytes())
+    for other in (images, link, copy):
+        with pytest.raises(ConfigError, match=r"12 of the 12 images .* the same pictures"):
+            cmd_evaluate(words((images, captions, other), tmp_path, "metrics=[scenes]"))
+    (real / "more.png").symlink_to(images / "3.png")
+    with pytest.raises(ConfigError, match="1 of the 12 images"):
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
 
 
 NAMED = [{"image": f"{n}.png", "caption": f"picture {n}"} for n in (10, 2, 1)]
@@ -132,6 +150,8 @@ NAMED = [{"image": f"{n}.png", "caption": f"picture {n}"} for n in (10, 2, 1)]
         ("c.json", json.dumps(NAMED)),
         ("c.json", json.dumps({d["image"]: d["caption"] for d in NAMED})),
         ("c.jsonl", "\n".join(json.dumps({"file": d["image"], **d}) for d in NAMED)),
+        ("c.txt", "picture\u20281\npicture\x852\npicture\x0b10\n"),
+        ("c.csv", 'image,caption\n1,"picture\n1"\n2,picture 2\n10,picture 10\n'),
         ("c.csv", "File,Caption\n10,picture 10\n1,picture 1\n2,picture 2\n"),
         ("c.tsv", "image\ttext\n2.png\tpicture 2\n10.png\tpicture 10\n1.png\tpicture 1\n"),
     ],
@@ -157,6 +177,10 @@ def test_captions_find_their_images(tmp_path, name, text):
         ("c.json", json.dumps([{"image": "1", "caption": "a"}, "b"]), "item 2 must be a mapping"),
         ("c.json", json.dumps({"annotations": [], "info": {}}), "official annotation file"),
         ("c.yaml", "a: b", "unknown kind of caption file"),
+        ("c.csv", "image,caption\n1,a cat, small\n2,b\n10,c\n", "line 2, has 3 fields"),
+        ("c.json", '{"1": "a", "1": "b", "2": "c"}', "the key '1' twice"),
+        ("c.json", "[" * 100000, "nested too deep"),
+        ("c.jsonl", "[" * 100000, "line 1, is nested too deep"),
     ],
 )
 def test_captions_that_do_not_match_are_refused(tmp_path, name, text, message):
@@ -166,7 +190,7 @@ def test_captions_that_do_not_match_are_refused(tmp_path, name, text, message):
 
 
 def test_missing_captions_file_is_named(tmp_path):
-    with pytest.raises(PromptError, match=r"none\.txt do not exist"):
+    with pytest.raises(PromptError, match=r"none\.txt does not exist; set captions="):
         captions_of([Path("1.png")], tmp_path / "none.txt")
 
 

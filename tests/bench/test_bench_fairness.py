@@ -14,7 +14,7 @@ from bench.__main__ import main
 from bench.compose import compose_study
 from bench.config import FairnessConfig
 from bench.errors import ConfigError
-from bench.fairness import SAME, judge, judge_folder
+from bench.fairness import SAME, judge, judge_folder, mixed
 from bench.finish import finish
 from bench.measure.rates import MachineRates
 from bench.roofline import roofline
@@ -35,7 +35,7 @@ def rows(*changed: dict[str, object]) -> pd.DataFrame:
     for (name, temperature), extra in zip(names, [*changed, {}, {}, {}], strict=False):
         where = {
             "backend": "cpu", "device": "cpu", "dtype": "bfloat16", "threads": 2, "cpu": "EPYC",
-            "gpu": "",
+            "gpu": "", "path": "",
         }  # fmt: skip
         made += [
             {
@@ -160,5 +160,19 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
         with pytest.raises(ConfigError, match=r"fairness\.factor"):
             compose_study(["study=smoke", word])
     for bad in (1.0, 0.0, -3.0, math.inf):
-        with pytest.raises(ConfigError, match=r"fairness\.factor must be a number above 1"):
+        with pytest.raises(ConfigError, match=r"factor must be (above 1|a finite)"):
             FairnessConfig(bad)
+
+
+def test_a_part_that_ran_as_tensor_code_beside_kernels_is_marked_with_its_cost() -> None:
+    """A plug-in's rule on tensors beside a built-in's in the kernel: fair, and said so."""
+    seconds = {"seconds_draft": 0.2, "seconds_verify": 1.0, "seconds_accept": 0.4}
+    lines = [
+        {"decoder": "built_in", "path": "draft=kernel, verify=kernel, accept=kernel", "nfe": 100},
+        {"decoder": "mine", "path": "draft=kernel, verify=kernel, accept=tensor", "nfe": 400},
+    ]
+    timed = pd.DataFrame([{**line, **seconds} for line in lines])
+    assert mixed(timed, "built_in") == ""
+    assert mixed(timed, "mine") == "its acceptance ran as tensor code, 1 of 4 ms per step"
+    all_tensors = timed.assign(path="draft=tensor, verify=tensor, accept=tensor")
+    assert mixed(all_tensors, "mine") == ""

@@ -10,7 +10,7 @@ from bench.compose import compose_study, settled
 from bench.config import BackendConfig
 from bench.errors import ConfigError
 from bench.train import compose_train
-from decoders.kernels.cpu import library
+from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
 STUDY = [SEARCHPATH, "study=fake", "decoders=[ar]"]

@@ -20,7 +20,7 @@ from bench.profile_annotate import Window, annotated
 from bench.profile_read import PRODUCTS, read
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.kernels.cpu.library import missing
+from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.bench import fakes

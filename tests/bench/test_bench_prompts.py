@@ -107,3 +107,80 @@ def test_official_files():
     listed = coco.load(None, str(DATA / "captions_val2017_longest.json"))
     assert [p.text for p in listed] == [p.text for p in found]
     assert len(parti.load(1632, str(DATA / "PartiPrompts.tsv"))) == 1632
+
+
+# ---- files as other programs write them ---------------------------------------------------------
+
+
+def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path):
+    """U+2028, U+0085 and a vertical tab would cut a prompt in two and shift all that follow."""
+    text = "a red\u2028cube\r\na blue\x85ring\na \x0b cat\ra dog"
+    for name in ("a.txt", "a.csv"):
+        head = "prompt\r\n" if name.endswith("csv") else ""
+        found = file.load(None, write(tmp_path, name, head + text.replace("\ra", "\na")))
+        assert [p.text for p in found] == ["a red cube", "a blue ring", "a cat", "a dog"]
+    lines = parti.load(None, write(tmp_path, "p.tsv", "Prompt\tCategory\na\u2028b\tc\x85d\n"))
+    assert [(p.text, p.category) for p in lines] == [("a b", "c d")]
+
+
+def test_a_newline_in_quotes_is_a_space(tmp_path):
+    text = 'id,prompt\n1,"a red\ncube"\n2,"a ""blue""\r\n ring, large"\n'
+    found = file.load(None, write(tmp_path, "a.csv", text))
+    assert [p.text for p in found] == ["a red cube", 'a "blue" ring, large']
+    items = json.dumps(["a red\ncube", {"prompt": "a\n\nring"}])
+    assert [p.text for p in file.load(None, write(tmp_path, "a.json", items))] == [
+        "a red cube",
+        "a ring",
+    ]
+
+
+def test_an_id_of_zero_is_an_id(tmp_path):
+    items = [{"id": n, "prompt": f"cube {n}"} for n in range(3)]
+    path = write(tmp_path, "a.json", json.dumps(items))
+    assert [p.id for p in file.load(None, path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.csv", "id,prompt\nx,a cube\nx,a ring\n", "two prompts have the id 'x'"),
+        ("a.csv", "id,prompt\n2,a cube\n,a ring\n", "two prompts have the id '2'"),
+        ("a.csv", "id,prompt\n1,a cube, red\n", "line 2, has 3 fields, the header 2"),
+        ("a.csv", "id,prompt,category\n1,a cube\n", "line 2, has 2 fields, the header 3"),
+        ("a.csv", 'id,prompt\n1,"a cube\n2,a ring\n', "unexpected end of data"),
+        ("a.tsv", 'prompt\n"hello" cat\n', "each of its quotes twice"),
+        ("a.csv", "prompt,Prompt\na,b\n", "a column is named twice"),
+        ("a.csv", "prompt\n" + "a" * 200_000, "line 2, cannot be read as a table"),
+        ("a.txt", "a" * 10_001, "has 10001 characters, at most 10000"),
+        ("a.txt", "a\x00b\n", "control characters"),
+        ("a.json", "[" * 100_000, "nested too deep"),
+        ("a.json", "[" * 700 + "]" * 700, "item 1 must be"),
+        ("a.json", "[1" + "0" * 5000 + "]", "number that is too large"),
+        ("a.json", '[{"prompt": "a", "prompt": "b"}]', "the key 'prompt' twice"),
+        ("a.json", '[{"prompt": "a", "Prompt": "b"}]', "item 1 has a key twice"),
+        ("a.json", '[{"prompt": "a", "id": true}]', "the id of item 1 must be"),
+        ("a.json", '[{"prompt": "a", "id": [1]}]', "the id of item 1 must be"),
+        ("a.json", '[{"prompt": "a", "category": NaN}]', "the category of item 1 must be"),
+        ("a.json", '[{"prompt": "a", "id": "\\ud800"}]', "printable characters"),
+        ("a.json", json.dumps([{"prompt": "a", "id": "x" * 201}]), "at most 200 printable"),
+    ],
+)
+def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected):
+    with pytest.raises(PromptError) as error:
+        file.load(None, write(tmp_path, name, text))
+    assert expected in str(error.value) and len(str(error.value)) < 1000
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("load", [file.load, coco.load, parti.load])
+def test_a_named_pipe_is_not_waited_for(tmp_path, load):
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(PromptError, match="named pipe"):
+        load(1, str(tmp_path / "a.txt"))
+
+
+def test_coco_wants_texts(tmp_path):
+    for row in ({"image_id": 1, "caption": 3}, {"image_id": [1], "caption": "a"}):
+        path = write(tmp_path, "c.json", json.dumps({"annotations": [row]}))
+        with pytest.raises(PromptError, match="not an official COCO"):
+            coco.load(None, path)

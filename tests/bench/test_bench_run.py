@@ -14,7 +14,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from bench.captions import captions_of
-from bench.errors import FolderError
+from bench.errors import ConfigError, FolderError
 from bench.finish import finish
 from bench.runner import run_study
 from decoders.api import DecoderError
@@ -319,14 +319,14 @@ def test_codes_outside_the_codebook_are_a_failure(fake_study):
     ("words", "expected"),
     [
         (["acceptance.k=33"], "k must be at most 32"),
-        (["sampling.temperature=-1"], "temperature must be >= 0"),
+        (["sampling.temperature=-1"], "temperature must be at least 0"),
         (["prompts.word='été'"], "cannot read prompt p0: not English"),
         ([f"prompts.word={'long' * 60}"], "cannot read prompt p0: 249"),
         (["loop._target_=tests.bench.fakes:FakeLop"], "FakeLop"),
     ],
 )
 def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
-    with pytest.raises(DecoderError) as error:
+    with pytest.raises((DecoderError, ConfigError)) as error:
         run_study(fake_study(*words))
     assert expected in str(error.value)
     assert fakes.CALLS == []

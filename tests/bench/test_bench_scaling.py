@@ -116,7 +116,7 @@ def test_the_command_prints_the_table_and_needs_one_cell_that_runs(tmp_path, cap
         ("scaling.batchs=[1]", "batches"),
         ("scaling.batches=[]", "empty"),
         ("scaling.batches=[0]", "at least 1, found 0"),
-        ("scaling.batches=[1.5]", "whole numbers"),
+        ("scaling.batches=[1.5]", "must be an integer"),
         ("scaling.batches=[4,4]", "twice"),
         ("scaling.repeats=1", "at least 2"),
         ("scaling.images=no", "an integer"),

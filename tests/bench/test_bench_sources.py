@@ -56,4 +56,4 @@ def test_a_rule_s_source_is_no_part_of_plain_decoding():
     rule = "decoders/acceptance/lantern.py"
     assert rule not in sources_of(["decoders.autoregressive.Autoregressive"])
     assert rule in sources_of(["decoders.acceptance.lantern.Lantern"])
-    assert "decoders/kernels/cpu/kernel.cpp" in sources_of([])
+    assert "decoders/execution/cpu/kernel.cpp" in sources_of([])

@@ -22,13 +22,15 @@ from bench.speed.model import SpeedError, codes_a_step, reach
 from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling
 from decoders.drafters.eagle import Eagle
-from decoders.kernels.cpu.speculation import NativeStep
-from decoders.models.native import make_native
+from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.bench.fakes import SEARCHPATH
 from tests.decoders.native_cases import needs_kernel
 
@@ -158,7 +160,7 @@ def unknown_costs(run: Path, tmp: Path) -> list[str]:
         (other_settings, "other settings: latency.prompts: 3 in the folder, 2 asked for;"),
         (no_run, "holds no run; `python -m bench run` with the same words makes one"),
         (damaged_study, "study.json is damaged"),
-        (other_file, "is no study.json of a run"),
+        (other_file, "study.json is damaged"),
         (damaged_records, "records.parquet is damaged"),
         (unfinished, "holds no finished run"),
         (other_machine, "cpu: not this "),
@@ -175,7 +177,9 @@ def test_what_cannot_be_explained_is_refused(
 
 def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -> Speculative:
     rule = Exact() if rule is None else rule
-    return Speculative(model, Sampling(cfg=2.0, **sampling), Eagle(model), tree, rule)
+    return Speculative(
+        model, Sampling(cfg=2.0, **sampling), Grown(Eagle(model), tree), ByNode(rule)
+    )
 
 
 def test_a_larger_tree_costs_more_to_draft_and_to_verify() -> None:
@@ -197,14 +201,14 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
     CPU kernel where the loop would run it there."""
     model = random_model(vocab=32, grid=4, width=64)
     if native:
-        make_native(model.target)
+        model = executed(model, "cpu")
     calls: list[str] = []
     verify = NativeStep.verify
     monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append("native"), verify(*a))[1])
     loop = loop_of(model, Static(choices="binary_8"), temperature=temperature)
     run = loop.standing(model.text.encode(["x"]), Noise.for_prompts(0, ["x"], 16), 8, 3)
     assert run.length.tolist() == [8]
-    assert run.told.count.tolist() == [3] and run.told.start.tolist() == [5]
+    assert run.seen.count.tolist() == [3] and run.seen.start.tolist() == [5]
     with torch.inference_mode():
         draft, check = speculative_step(loop, model.text.encode(["x"]), 3)
         (first, _), (again, hidden, logits) = draft(), check()

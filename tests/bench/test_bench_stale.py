@@ -26,10 +26,10 @@ from tests.bench.fakes import FakeLoop
 from my_depth import DEPTH
 
 class Mine(FakeLoop):
-    def __init__(self, model, *, sampling, drafter, tree, acceptance, step=3, seconds=0.0,
+    def __init__(self, model, *, sampling, proposer, verifier, step=3, seconds=0.0,
                  fail_at="", kill_at="", flag="", broken="", label=""):
-        super().__init__(model, sampling=sampling, drafter=drafter, tree=tree,
-                         acceptance=acceptance, step=DEPTH, broken=BROKEN, label="mine")
+        super().__init__(model, sampling=sampling, proposer=proposer, verifier=verifier,
+                         step=DEPTH, broken=BROKEN, label="mine")
 """
 MINE = "{decoder: fake_spec, name: mine, overrides: ['loop._target_=my_loop.Mine']}"
 WORDS = (

@@ -19,10 +19,9 @@ from bench.measure.roofline import Unknown, target_net
 from bench.measure.step_table import HEADERS, cells, notes, step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
-from decoders.backends.execution import chain
-from decoders.kernels.cpu.layers import NativeLayers, NativeLinear
-from decoders.kernels.cpu.stepping import NativeNext
-from decoders.models.native import make_native
+from decoders.execution.cpu.layers import NativeLayers, NativeLinear
+from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.eager import chain, executed
 from decoders.models.small import random_model
 from tests.bench import fakes
 from tests.decoders.native_cases import needs_kernel
@@ -126,7 +125,7 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
     monkeypatch.setattr(NativeLayers, "products", asked)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("a slower product"))
     model = random_model(vocab=64, grid=4, width=64, layers=3)
-    make_native(model.target)
+    model = executed(model, "cpu")
     with torch.inference_mode():
         text = model.target.cls_embedding  # its own products are PyTorch's, and not in a step
         monkeypatch.setattr(text, "forward", lambda *_: torch.zeros(2, 4, 64))
@@ -155,7 +154,7 @@ def test_ar_steps_are_so_many_a_call_as_generate_takes(monkeypatch) -> None:
     text = model.text.encode(["x"])
     with torch.inference_mode():
         assert ar_steps(model, Sampling(cfg=2.0), text).count == 1 and not taken
-        make_native(model.target)
+        model = executed(model, "cpu")
         steps = ar_steps(model, Sampling(cfg=2.0), text)
         taken.clear()
         for _ in range(3):
@@ -176,11 +175,14 @@ def test_steps_run_as_the_models_backend_runs_them(monkeypatch) -> None:
     class Counting:
         """Eager, and counts what it was asked for."""
 
-        name, grows = "counting", True
+        name = "counting"
 
         def __init__(self) -> None:
             self.begun: list[str] = []
             self.steps = 0
+
+        def fit(self, loop):
+            return True
 
         def begin(self, loop, run):
             self.begun.append(type(loop).__name__)

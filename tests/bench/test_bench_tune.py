@@ -66,7 +66,7 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
     ("words", "says"),
     [
         (["tune.exactness=exat"], "unknown tune.exactness 'exat'; did you mean 'exact'"),
-        (["tune.tv=1.5"], "total variation from 0 to 1"),
+        (["tune.tv=1.5"], "tune.tv must be at most 1"),
         (["tune.prompts=0"], "tune.prompts must be at least 1"),
         (["tune.trees=[]"], "tune.trees is empty"),
         (["tune.out=mine.json"], "tune.out must end in .yaml"),

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.cache import KVCache
-from decoders.kernels.cpu.library import missing
+from decoders.execution.cpu.library import missing
+from decoders.execution.cpu.packing import pack
+from decoders.execution.cpu.replacing import install
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 
 PREFIX = 4
@@ -58,7 +60,7 @@ class Step:
         """The result [R, T, D] and the cache's content afterwards; `cache` stays as it was."""
         cache = self.cache.widened(self.cache.capacity)
         with torch.inference_mode():
-            out = net._run(self.x, self.places, self.slots, self.mask, cache)
+            out = net.stack(self.x, self.places, self.slots, self.mask, cache)
         return out, cache.data
 
     def alone(self, row: int, query: int, written: Tensor) -> Step:
@@ -127,3 +129,8 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def packed_into(net: Any) -> None:
+    """The kernel's calls in the place of a net's methods."""
+    install(net, pack(net))

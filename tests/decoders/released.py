@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -149,6 +150,16 @@ def write_drafter(folder: Path, pickled: bool = True, without: str = "", **confi
 # ---- references in float64 ----------------------------------------------------------------------
 
 
+@cache
+def _target_weights() -> dict[str, torch.Tensor]:
+    return {k: v.double() for k, v in hub_names(original_llamagen()).items()}
+
+
+@cache
+def _drafter_weights() -> dict[str, torch.Tensor]:
+    return {k: v.double() for k, v in drafter_tensors().items()}
+
+
 def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
@@ -156,19 +167,15 @@ def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _rotate(x: torch.Tensor, places: list[int | None]) -> torch.Tensor:
     """x [T, H, d]: pair (2i, 2i + 1) of the first half turns by row * f_i, of the second by column
     * f_i; places on the prefix (None) vanish."""
-    out = torch.zeros_like(x)
-    d = x.shape[-1]
-    for t, place in enumerate(places):
-        if place is None:
-            continue
-        for pair in range(d // 2):
-            i = pair % (d // 4)
-            axis = place // GRID if pair < d // 4 else place % GRID
-            angle = axis * 10000.0 ** (-2.0 * i / (d // 2))
-            a, b = x[t, :, 2 * pair], x[t, :, 2 * pair + 1]
-            out[t, :, 2 * pair] = a * math.cos(angle) - b * math.sin(angle)
-            out[t, :, 2 * pair + 1] = a * math.sin(angle) + b * math.cos(angle)
-    return out
+    pair = torch.arange(x.shape[-1] // 2)
+    quarter = x.shape[-1] // 4
+    rate = 10000.0 ** (-2.0 * (pair % quarter).double() / (x.shape[-1] // 2))
+    own = torch.tensor([0 if place is None else place for place in places])[:, None]  # [T, 1]
+    angle = torch.where(pair < quarter, own // GRID, own % GRID) * rate  # [T, d / 2]
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x[..., 0::2], x[..., 1::2]  # [T, H, d / 2] each
+    out = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+    return out * torch.tensor([place is not None for place in places])[:, None, None]
 
 
 def _layer(
@@ -193,25 +200,28 @@ def _layer(
     return x + (gate * gate.sigmoid() * up) @ w[f"{at}mlp.down_proj.weight"].T
 
 
-def _visible(valid: list[bool], total: int) -> torch.Tensor:
+@cache
+def _visible(valid: tuple[bool, ...], total: int) -> torch.Tensor:
     """Who sees whom as in the released float32 code: a padded query sees all up to itself and the
     whole caption."""
-    seen = torch.zeros(total, total, dtype=torch.bool)
+    rows = []
     for t in range(total):
+        row = []
         for s in range(total):
             pad_s = s < len(valid) and not valid[s]
             if t < len(valid) and not valid[t]:
-                seen[t, s] = s <= t or (s < len(valid) and valid[s])
+                row.append(s <= t or (s < len(valid) and valid[s]))
             else:
-                seen[t, s] = s <= t and not pad_s
-    return seen
+                row.append(s <= t and not pad_s)
+        rows.append(row)
+    return torch.tensor(rows)
 
 
 def reference_states(
     features: torch.Tensor, valid: list[bool], codes: list[int], conditional: bool
 ) -> torch.Tensor:
     """Normed states [P + T, D] float64 of one row of the target."""
-    w = {k: v.double() for k, v in hub_names(original_llamagen()).items()}
+    w = _target_weights()
     if conditional:
         prefix = features.double() * torch.tensor(valid)[:, None]
     else:
@@ -226,19 +236,19 @@ def reference_states(
     )
     places: list[int | None] = [None] * PREFIX + list(range(len(codes)))
     for n in range(LAYERS):
-        x = _layer(x, w, f"model.layers.{n}.", places, _visible(valid, len(x)))
+        x = _layer(x, w, f"model.layers.{n}.", places, _visible(tuple(valid), len(x)))
     return _norm(x, w["model.norm.weight"])
 
 
 def reference_logits(states: torch.Tensor) -> torch.Tensor:
     """[T, D] -> [T, V]."""
-    return states @ hub_names(original_llamagen())["lm_head.weight"].double().T
+    return states @ _target_weights()["lm_head.weight"].T
 
 
 def reference_draft(states: torch.Tensor, codes: list[int]) -> torch.Tensor:
     """The released drafter's feature after the last of `codes`, [D] float64: it reads the states
     0..P - 1 + len(codes) - 1 with P - 1 zeros and then the codes, and has no padding mask."""
-    w = {k: v.double() for k, v in drafter_tensors().items()}
+    w = _drafter_weights()
     ids = [0] * (PREFIX - 1) + codes
     x = torch.cat([w["embed_tokens.weight"][ids], states[: len(ids)]], 1)
     x = x @ w["fc.weight"].T + w["fc.bias"]

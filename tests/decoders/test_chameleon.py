@@ -18,10 +18,12 @@ from decoders.drafters.eagle import Eagle, EagleNet
 from decoders.drafters.eagle_chameleon import ChameleonEagleNet
 from decoders.models.chameleon import load_anole, load_lumina
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders import chameleon_checkpoint as C
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]
@@ -106,7 +108,9 @@ def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
     ar = Autoregressive(model, sampling).generate(text, noise)
-    fast = Speculative(model, sampling, Eagle(model), TREES[tree], Exact()).generate(text, noise)
+    fast = Speculative(model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(Exact())).generate(
+        text, noise
+    )
     assert torch.equal(ar.codes, fast.codes)
     assert len(ar.codes.unique(dim=0)) == 3
     assert float(fast.trace.target_calls.float().mean()) < model.target.length - 1
@@ -127,7 +131,9 @@ def test_row_ends_stand_in_their_places(folder, tree, rule):
     }
     decoder: Any = Autoregressive(model, sampling)
     if tree in TREES:
-        decoder = Speculative(model, sampling, Eagle(model), TREES[tree], rules[rule])
+        decoder = Speculative(
+            model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(rules[rule])
+        )
     text = model.text.encode(PROMPTS * 4)
     noise = Noise.for_prompts(0, [str(i) for i in range(12)], model.target.length)
     made = decoder.generate(text, noise)

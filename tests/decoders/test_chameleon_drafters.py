@@ -21,8 +21,10 @@ from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
 from tests.decoders import chameleon_checkpoint as C
 
 CODES = [3, 9, 0]
@@ -169,7 +171,9 @@ def test_it_drafts(hf, model, tmp_path):
     text, greedy = model.text.encode(["a red fox"]), Sampling(temperature=0, cfg=3.0)
     noise = Noise.for_prompts(0, ["a"], model.target.length)
     tree = Dynamic(depth=2, top_k=3, nodes=6)
-    fast = Speculative(chosen, greedy, Eagle(chosen), tree, Exact()).generate(text, noise)
+    fast = Speculative(chosen, greedy, Grown(Eagle(chosen), tree), ByNode(Exact())).generate(
+        text, noise
+    )
     assert torch.equal(fast.codes, Autoregressive(chosen, greedy).generate(text, noise).codes)
 
 

@@ -145,7 +145,7 @@ def test_other_files_are_refused(hf, folder, bare, tmp_path):
     torch.save({"state_dict": torn}, tmp_path / "torn.ckpt")
     with pytest.raises(DecoderError, match=r"missing decoder\.up\.1\.upsample\.conv\.bias"):
         anole(folder, tokenizer=str(tmp_path / "torn.ckpt"))
-    more = C.vqgan_tensors(hf) | {"quantize.embedding.weight": torch.zeros(20, C.DIM)}
+    more = C.vqgan_tensors(hf) | {"quantize.embedding.weight": torch.ones(20, C.DIM)}
     torch.save({"state_dict": more}, tmp_path / "more.ckpt")
     with pytest.raises(DecoderError, match="names 16 codes, the VQGAN has 20"):
         anole(folder, tokenizer=str(tmp_path / "more.ckpt"))

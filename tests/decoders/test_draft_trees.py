@@ -10,7 +10,8 @@ from decoders.distribution import probabilities
 from decoders.noise import DRAFT_SLOT, Noise
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import NAMED, Static, draw_distinct, drop_impossible, parse_choices
+from decoders.trees.named import WIDTHS
+from decoders.trees.static import Static, draw_distinct, drop_impossible, parse_choices
 from decoders.verification import drop_sibling
 
 VOCAB = 20
@@ -82,13 +83,11 @@ def test_a_draft_hangs_together(tree, temperature):
     assert (draft.q is None) == (temperature == 0 or isinstance(tree, Dynamic))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", WIDTHS)
 def test_named_trees_have_the_widths_they_are_named_for(name):
     tree = Static(choices=name)
     widths = [tree.level_of.count(d) for d in range(1, tree.depth + 1)]
-    assert widths == NAMED[name]
-    if name == "lantern_57":
-        assert (tree.nodes, tree.depth, widths) == (57, 5, [5, 13, 16, 14, 9])
+    assert widths == WIDTHS[name]
 
 
 def test_a_static_tree_reports_the_q_its_children_were_drawn_from():
@@ -214,13 +213,14 @@ def test_drafts_of_filtered_codes_are_not_offered():
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        ("eagle_52", "nearest: eagle_25, .*; known: eagle_25, lantern_57"),
-        ("nope", "'nope'; known: eagle_25, .*, narrow_9, narrow_5; or give its"),
-        (["eagle_25"], r"must be a tree's name \(eagle_25, .* found \['eagle_25'\]"),
+        ("eagle_52", "nearest: eagle_25.*; known: chain, mc_sim_7b_63, .*, eagle_25"),
+        ("nope", "'nope'; known: chain, .*, narrow_9, narrow_5, .*; or give its"),
+        (["eagle_25"], r"must be a tree's name \(chain, .* found \['eagle_25'\]"),
         (25, "or its paths, .* found 25"),
         ([], "is empty"),
         ([[]], "root is implied"),
         ([[0, 0]], r"path \[0, 0\] has no parent \[0\]"),
+        ([[0], [1], [0]], r"holds the path \[0\] twice; leave one out"),
         ([[0], [0, 1]], r"skips the earlier sibling \[0, 0\]"),
         ([[1]], r"skips the earlier sibling \[0\]"),
         ([[i] for i in range(17)], "at most 16 children"),

@@ -1,4 +1,4 @@
-"""A drafter of somebody's own that answers in another shape or kind is told so, by its name."""
+"""A plug-in's drafter that returns a wrong shape or dtype gets an error with its name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from decoders.acceptance.exact import Exact
 from decoders.api import DecoderError, Sampling
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 
 V = 24
 MODEL = random_model(vocab=V, grid=4, seed=1)
@@ -52,7 +54,7 @@ class Answers:
 
 
 def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
-    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES[tree], Exact())
+    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES[tree]), ByNode(Exact()))
     prompts = [f"p{i}" for i in range(batch)]
     return loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16)).codes
 
@@ -78,7 +80,7 @@ def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says:
 
 def test_logits_of_one_image_for_a_batch_are_refused_with_the_first_batch() -> None:
     drafter = Answers(first=lambda b: torch.zeros(1, V))
-    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES["chain"], Exact())
+    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES["chain"]), ByNode(Exact()))
     for prompts in (["a"], ["a", "b"]):
         noise = Noise.for_prompts(0, prompts, 16)
         if len(prompts) == 1:
@@ -92,7 +94,7 @@ def test_logits_of_one_image_for_a_batch_are_refused_with_the_first_batch() -> N
 
 def test_a_drafter_is_tried_once_however_many_batch_sizes_follow() -> None:
     drafter = Answers()
-    loop = Speculative(MODEL, Sampling(cfg=2.0), drafter, TREES["chain"], Exact())
+    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES["chain"]), ByNode(Exact()))
     for prompts in (["a"], ["a"], ["a", "b"], ["a", "b", "c"]):
         loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16))
     assert drafter.begun == 4 + 1, "a session an image or batch, and one to count its calls"

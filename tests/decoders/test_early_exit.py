@@ -14,10 +14,12 @@ from decoders.autoregressive import Autoregressive
 from decoders.drafters.early_exit import EarlyExit
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.test_backends import Replayed
 
 GRID = 4
@@ -37,7 +39,9 @@ def text(prompts):
 
 def run(layers, tree, temperature, cfg=2.0, prompts=PROMPTS):
     sampling = Sampling(temperature=temperature, cfg=cfg)
-    decoder = Speculative(MODEL, sampling, EarlyExit(MODEL, layers), TREES[tree], Exact())
+    decoder = Speculative(
+        MODEL, sampling, Grown(EarlyExit(MODEL, layers), TREES[tree]), ByNode(Exact())
+    )
     return decoder.generate(text(prompts), Noise.for_prompts(0, prompts, LENGTH))
 
 
@@ -78,7 +82,9 @@ def test_a_recorded_step_gives_the_codes_of_an_eager_one():
     def codes(how):
         model = dataclasses.replace(MODEL, execution=how)
         sampling = Sampling(cfg=2.0)
-        decoder = Speculative(model, sampling, EarlyExit(model, 2), TREES["static"], Exact())
+        decoder = Speculative(
+            model, sampling, Grown(EarlyExit(model, 2), TREES["static"]), ByNode(Exact())
+        )
         made = []
         for prompt in PROMPTS:
             noise = Noise.for_prompts(0, [prompt], LENGTH)

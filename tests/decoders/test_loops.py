@@ -18,10 +18,12 @@ from decoders.cache import KVCache
 from decoders.drafters.eagle import Eagle
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 
 GRID = 5
 LENGTH = GRID * GRID
@@ -43,7 +45,7 @@ def run(
     tree: str, rule: str, temperature: float, prompts: list[str], cfg: float = 2.0, pairs: int = 0
 ) -> Generation:
     sampling = Sampling(temperature=temperature, cfg=cfg)
-    decoder = Speculative(MODEL, sampling, Eagle(MODEL), TREES[tree], RULES[rule])
+    decoder = Speculative(MODEL, sampling, Grown(Eagle(MODEL), TREES[tree]), ByNode(RULES[rule]))
     text = MODEL.text.encode(["x"] * len(prompts))
     return decoder.generate(text, Noise.for_prompts(0, prompts, LENGTH), pairs=pairs)
 
@@ -103,7 +105,9 @@ def test_greedy_exact_equals_greedy_ar(tree: str) -> None:
     features = torch.randn(24, 4, 8, generator=torch.Generator().manual_seed(3))
     text = type(MODEL.text.encode(["x"]))(features, torch.ones(24, 4, dtype=torch.bool))
     ar = Autoregressive(MODEL, sampling).generate(text, noise)
-    fast = Speculative(MODEL, sampling, Eagle(MODEL), TREES[tree], Exact()).generate(text, noise)
+    fast = Speculative(MODEL, sampling, Grown(Eagle(MODEL), TREES[tree]), ByNode(Exact())).generate(
+        text, noise
+    )
     assert torch.equal(ar.codes, fast.codes)
     assert len(ar.codes.unique(dim=0)) > 12  # the prompts do differ
     assert float(fast.trace.target_calls.float().mean()) < LENGTH - 1
@@ -144,16 +148,22 @@ def test_nan_logits_are_an_error(speculative: bool) -> None:
     sampling = Sampling(cfg=2.0)
     decoder: Any = Autoregressive(broken, sampling)
     if speculative:
-        decoder = Speculative(broken, sampling, Eagle(broken), Chain(depth=2), Exact())
+        decoder = Speculative(
+            broken, sampling, Grown(Eagle(broken), Chain(depth=2)), ByNode(Exact())
+        )
     with pytest.raises(NumericalError, match="expected finite logits, found NaN"):
         decoder.generate(broken.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
 
 
 def test_incomplete_compositions_are_refused() -> None:
-    with pytest.raises(DecoderError, match="missing: tree, acceptance"):
-        Speculative(MODEL, Sampling(), Eagle(MODEL), None, None)
+    with pytest.raises(DecoderError, match="missing: tree"):
+        Grown(Eagle(MODEL), None)
+    with pytest.raises(DecoderError, match=r"missing: drafter and tree, .* acceptance rule"):
+        Speculative(MODEL, Sampling())
+    with pytest.raises(DecoderError, match="missing: acceptance rule"):
+        Speculative(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="autoregressive loop has no drafter"):
-        Autoregressive(MODEL, Sampling(), drafter=Eagle(MODEL))
+        Autoregressive(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
         Eagle(MODEL, checkpoint="medusa")
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.drafters.eagle import Eagle, EagleSession
-from decoders.models import native
+from decoders.execution.cpu.drafts import replace_draft
+from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import GrownSession
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
@@ -34,6 +36,13 @@ TREES = {
 }
 
 
+class Replaced(GrownSession):
+    """A proposer's session around a drafter's that is given."""
+
+    def __init__(self, session: EagleSession, tree: Any, sampling: Sampling) -> None:
+        self.session, self.tree, self.sampling = session, tree, sampling
+
+
 @dataclass
 class Drafting:
     """Sessions of some images, and what they are told in two steps."""
@@ -43,18 +52,27 @@ class Drafting:
     batch: int = 3
     dtype: torch.dtype = torch.float32
     rows: tuple[int, ...] | None = None  # these images alone
+    replaced: Any = None  # the session in the kernel
+    whole: bool = False  # and whether its trees grow there
 
     def session(self, kernel: bool, kind: type[EagleSession] = EagleSession) -> EagleSession:
         model = random_model(vocab=VOCAB, grid=4, width=32, dtype=self.dtype)
         if kernel:
-            native.make_native(model.target)
+            model = executed(model, "cpu")
         text = model.text.encode(["a"] * self.batch)
         text = TextFeatures(text.features[self.images], text.mask[self.images])
         copies = self.sampling.guidance_rows
         cache = model.target.new_cache(text.batch * copies, model.target.prefix)
         hidden = model.target.prefill(text, copies, cache)
         size = (self.tree.depth + 1, self.tree.session_nodes)
-        return kind(Eagle(model).net, model, text, hidden, self.sampling, *size)
+        net = Eagle(model).net
+        if kernel:
+            model.execution.offer(net, "the drafter")
+        session = kind(net, model, text, hidden, self.sampling, *size)
+        if kernel:
+            self.replaced = Replaced(session, self.tree, self.sampling)
+            self.whole = replace_draft(self.replaced, model.execution)
+        return session
 
     @property
     def images(self) -> list[int]:
@@ -78,7 +96,13 @@ class Drafting:
         logits = session.advance(*told)
         noise = Noise(torch.rand(self.batch, 80, 33, generator=torch.Generator().manual_seed(7)))
         noise = Noise(noise.uniform[self.images])
-        return self.tree.grow(session, logits, self.sampling, noise, told[2] + told[3])
+        return self.grow(session, logits, noise, told[2] + told[3])
+
+    def grow(self, session: EagleSession, logits: Tensor, noise: Noise, place: Tensor) -> Draft:
+        """Through the call that took the growth's place, where one did."""
+        if self.replaced is not None and self.replaced.session is session:
+            return self.replaced.grow(logits, noise, place)
+        return self.tree.grow(session, logits, self.sampling, noise, place)
 
 
 def alike(have: Draft, want: Draft) -> None:
@@ -109,7 +133,7 @@ def test_a_draft_is_that_of_the_tensor_code(
         for field in ("features", "seen"):
             mine, right = getattr(own, field), getattr(plain, field)
             torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-5)
-    assert own.native is not None and own.native.grower is not None and plain.native is None
+    assert case.whole
     assert own.calls == plain.calls
 
 
@@ -135,34 +159,40 @@ def test_an_image_alone_has_the_bits_it_has_in_a_batch(name: str, dtype: torch.d
 
 @pytest.mark.parametrize("name", ["binary_8", "small"])
 @torch.inference_mode()
-def test_filtered_distributions_grow_level_by_level(name: str) -> None:
+def test_filtered_distributions_grow_as_in_the_tensor_code(name: str) -> None:
     for filters in ({"top_k": 4}, {"top_p": 0.8}):
         case = Drafting(TREES[name], Sampling(cfg=3.0, **filters))
         own, plain = case.session(True), case.session(False)
         have, want = case.draft(own, 0), case.draft(plain, 0)
-        assert own.native is not None and own.native.grower is None
+        assert case.whole
         assert torch.equal(have.codes, want.codes) and torch.equal(have.children, want.children)
     case = Drafting(TREES[name], Sampling(temperature=0, top_k=4))  # greedy reads them all
     session = case.session(True)
     case.draft(session, 0)
-    assert session.native is not None and session.native.grower is not None
+    assert case.whole
 
 
 @torch.inference_mode()
-def test_others_trees_and_sessions_go_through_the_tensor_code() -> None:
+def test_subclasses_that_change_nothing_are_calls_too_and_others_tensor_code() -> None:
+    class Same(Dynamic):
+        """Overrides nothing."""
+
     class Tree(Dynamic):
-        pass
+        def grow(self, *given: Any) -> Draft:
+            return super().grow(*given)
 
     class Session(EagleSession):
-        pass
+        def advance(self, *given: Any) -> Tensor:
+            return super().advance(*given)
 
+    case = Drafting(Same(depth=3, top_k=2, nodes=6), Sampling(cfg=3.0))
+    want = case.draft(case.session(True), 0)
+    assert case.whole
     case = Drafting(Tree(depth=3, top_k=2, nodes=6), Sampling(cfg=3.0))
-    session = case.session(True)
-    want = case.draft(session, 0)
-    assert session.native is not None and session.native.grower is None
+    assert torch.equal(case.draft(case.session(True), 0).codes, want.codes) and not case.whole
     case.tree = TREES["small"]
-    session = case.session(True, Session)
-    assert torch.equal(case.draft(session, 0).codes, want.codes) and session.native is None
+    assert torch.equal(case.draft(case.session(True, Session), 0).codes, want.codes)
+    assert not case.whole
 
 
 @torch.inference_mode()
@@ -174,7 +204,7 @@ def test_equal_likeliest_codes_come_first_index_first() -> None:
         logits = torch.zeros(1, VOCAB)
         logits[:, [5, 20, 40, 49]] = 2.0
         noise, place = Noise(torch.zeros(1, 80, 33)), torch.ones(1, dtype=torch.long)
-        draft = tree.grow(session, logits, case.sampling, noise, place)
+        draft = case.grow(session, logits, noise, place)
         assert draft.codes[0, 1:].tolist() == [5, 20, 40]
 
 
@@ -187,7 +217,7 @@ def test_a_support_smaller_than_the_tree_leaves_fewer_children() -> None:
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[:, [7, 30]] = 0.0
     noise = Noise(torch.full((1, 80, 33), 0.25))
-    draft = tree.grow(session, logits, case.sampling, noise, torch.ones(1, dtype=torch.long))
+    draft = case.grow(session, logits, noise, torch.ones(1, dtype=torch.long))
     assert draft.codes[0, 1:3].tolist() == [7, 30]
     assert draft.children[0, 0].tolist() == [1, 2, 0, 0]
 
@@ -214,8 +244,8 @@ def test_what_is_told_is_checked_before_anything_is_written() -> None:
     logits = session.advance(hidden, codes, count, start)
     noise = Noise(torch.zeros(2, 80, 33))
     with pytest.raises(DecoderError, match="lies outside its table"):
-        case.tree.grow(session, logits, case.sampling, noise, count - 99)
+        case.grow(session, logits, noise, count - 99)
     with pytest.raises(DecoderError, match="expected noise"):
-        case.tree.grow(session, logits, case.sampling, Noise(noise.uniform[:1]), count)
+        case.grow(session, logits, Noise(noise.uniform[:1]), count)
     with pytest.raises(DecoderError, match="expected logits"):
-        case.tree.grow(session, logits.double(), case.sampling, noise, count)
+        case.grow(session, logits.double(), noise, count)

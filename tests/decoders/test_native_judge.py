@@ -12,11 +12,12 @@ from decoders.acceptance.lantern import Lantern
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError, Sampling
 from decoders.drafters.eagle import Eagle
-from decoders.kernels.acceptance import judge_of
-from decoders.kernels.cpu.judge import native_test_children
-from decoders.kernels.cpu.library import missing
-from decoders.kernels.cpu.rules import rule_of
-from decoders.models import native
+from decoders.execution.cpu.drafts import replace_draft
+from decoders.execution.cpu.judge import native_test_children
+from decoders.execution.cpu.library import missing
+from decoders.execution.cpu.rules import rule_of
+from decoders.execution.eager import executed
+from decoders.execution.judge import judge_of
 from decoders.models.small import random_model
 from decoders.verification import test_children as judged_by_tensors
 
@@ -82,7 +83,7 @@ def test_a_rule_without_a_kernel_is_judged_by_tensors():
     rule = Doubled(model, k=5, delta=0.2)
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
-    found = judge_of(rule, CPU, native=True)(p, None, codes, valid)
+    found = judge_of(rule, CPU, "cpu")(p, None, codes, valid)
     right = judged_by_tensors(rule, p, None, codes, valid)
     assert all(torch.equal(getattr(found, f), getattr(right, f)) for f in FIELDS)
 
@@ -103,14 +104,18 @@ def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(c
         model = random_model(vocab=50, grid=4, width=32)  # 50 codes: no multiple of a panel
         drafter = Eagle(model)
         if own:
-            native.make_native(model.target)
+            model = executed(model, "cpu")
             drafter = Eagle(model)
+            model.execution.offer(drafter.net, "the drafter")
         sampling = Sampling(cfg=cfg)
         with torch.inference_mode():
             text = model.text.encode(["a", "b"])
             rows = sampling.guidance_rows
             hidden = model.target.prefill(text, rows, model.target.new_cache(2 * rows, 4))
             session = drafter.begin(text, hidden, sampling, 3, 6)
+            if own:
+                replace_draft(session, model.execution)
+                assert "expand" in vars(session)
             told = torch.cat([hidden[:, -1:]] * 2, 1)
             codes, count = torch.tensor([[3, 4], [5, 49]]), torch.tensor([2, 1])
             first = session.advance(told, codes, count, torch.tensor([0, 1]))
@@ -120,7 +125,6 @@ def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(c
             two = session.expand(
                 torch.tensor([[1], [2]]), torch.tensor([4]), torch.tensor([[2], [1]]), 2
             )
-        assert (session.native is not None) == own
         kept = session.cache.data[..., 1:, :]  # what stands before both captions is not computed
         sessions.append((first, one, two, session.features, session.seen, kept))
     for have, want in zip(*sessions, strict=True):
@@ -130,8 +134,7 @@ def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(c
 
 def test_an_index_outside_its_table_is_refused_before_anything_is_written():
     model = random_model(vocab=50, grid=4, width=32)
-    native.make_native(model.target)
-    target = model.target
+    target = executed(model, "cpu").target
     with torch.inference_mode():
         cache = target.new_cache(1, 6)
         before = cache.data.clone()

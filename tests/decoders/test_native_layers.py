@@ -11,13 +11,13 @@ import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.drafters.eagle import EagleNet
-from decoders.kernels.cpu.layers import NativeLinear
-from decoders.models.native import make_native
+from decoders.execution.cpu.layers import NativeLinear
 from tests.decoders.native_cases import (
     PREFIX,
     error,
     needs_kernel,
     network,
+    packed_into,
     prefill,
     threads,
     tree,
@@ -40,7 +40,7 @@ STEPS = {
 def both(net, step):
     """(kernel's, PyTorch's) states and caches."""
     wanted = step.run(net)
-    make_native(net)
+    packed_into(net)
     return *step.run(net), *wanted
 
 
@@ -90,7 +90,7 @@ def test_threads_share_the_work_without_a_trace(
     """Halves of the inputs are one's own, or nobody's; from 8 rows a thread on every thread has
     rows of its own."""
     net = network(32, heads, ffn=ffn)
-    make_native(net)
+    packed_into(net)
     step = tree(net, rows, 5)
     with threads(1):
         wanted, wanted_cache = step.run(net)
@@ -104,7 +104,7 @@ def test_threads_share_the_work_without_a_trace(
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows: int, nodes: int) -> None:
     """So a code verified alone and in a tree meets one distribution."""
     net = network(32, dtype=dtype)
-    make_native(net)
+    packed_into(net)
     step = tree(net, rows, nodes, capacity=61)
     out, written = step.run(net)
     for row in range(rows):
@@ -128,7 +128,7 @@ def test_scores_and_gates_far_from_one(scale: float) -> None:
 
 def test_what_no_query_may_see_does_not_matter() -> None:
     net = network()
-    make_native(net)
+    packed_into(net)
     step = tree(net, 2, 5)
     wanted, _ = step.run(net)
     seen = step.mask.any(1)[None, None, :, None, :, None]  # [1, 1, R, 1, S, 1]
@@ -147,7 +147,7 @@ def test_a_prefill_leaves_out_what_stands_before_every_caption(words: tuple[int,
     found = []
     for native in (False, True):
         if native:
-            make_native(net)
+            packed_into(net)
         cache = net.new_cache(4, PREFIX + 5)
         with torch.inference_mode():
             hidden = net.prefill(text, 2, cache)
@@ -167,7 +167,7 @@ def test_a_prefill_whose_pads_a_drafter_reads_leaves_out_nothing() -> None:
     text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
     with torch.inference_mode():
         theirs = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
-        make_native(net)
+        packed_into(net)
         ours = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
     torch.testing.assert_close(ours, theirs)
 
@@ -180,7 +180,7 @@ def test_eagles_layer_has_no_norm_before_and_none_behind(nodes: int) -> None:
     results = []
     for kernel in (False, True):
         if kernel:
-            make_native(net)
+            packed_into(net)
         cache = step.cache.widened(step.cache.capacity)
         with torch.inference_mode():
             out = net.step(ids, step.x, step.places, step.slots, step.mask, cache)
@@ -212,7 +212,7 @@ def test_a_product_of_an_odd_number_of_inputs_is_refused():
 
 def test_what_does_not_fit_is_refused_and_nothing_is_read() -> None:
     net = network()
-    make_native(net)
+    packed_into(net)
     step = tree(net, 2, 3)
     with torch.inference_mode(), pytest.raises(DecoderError, match=r"32\] in torch.float32"):
         net.logits(step.x.bfloat16())

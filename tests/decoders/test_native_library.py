@@ -14,7 +14,7 @@ import pytest
 from bench.compose import settled
 from bench.config import BackendConfig
 from decoders.api import DecoderError
-from decoders.kernels.cpu import library
+from decoders.execution.cpu import library
 from tests.decoders.native_cases import needs_kernel
 
 CPU = BackendConfig(name="cpu", device="cpu", dtype="bfloat16", threads=1)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from decoders import autoregressive
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.autoregressive import Autoregressive
-from decoders.backends.execution import Eager
-from decoders.kernels.cpu.stepping import NativeNext
-from decoders.models.native import make_native
+from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.eager import Eager, executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
@@ -26,7 +26,7 @@ PROMPTS = ["a b", "c d e", "f"]
 def model_of(kernel: bool, **shape: Any) -> ImageModel:
     model = random_model(**({"vocab": 50, "grid": 4, "width": 32} | shape))
     if kernel:
-        make_native(model.target)
+        model = executed(model, "cpu")
     return model
 
 
@@ -88,7 +88,7 @@ def test_steps_of_one_call_are_those_of_many(batch: int, count: int, monkeypatch
     noise = Noise.for_prompts(3, [f"{i}" for i in range(batch)], model.target.length)
 
     def drawn(at_once: int) -> Generation:
-        monkeypatch.setattr(Autoregressive, "at_once", at_once)
+        monkeypatch.setattr(autoregressive, "AT_ONCE", at_once)
         return Autoregressive(model, sampling).generate(model.text.encode(prompts), noise)
 
     with threads(min(count, 2)):
@@ -145,12 +145,24 @@ class OwnCodes(Transformer):
 
 @pytest.mark.parametrize("kind", [OwnHead, OwnGuidance, OwnCodes])
 def test_a_target_with_methods_of_its_own_keeps_them(kind: type, calls) -> None:
-    model, sampling = model_of(True), Sampling(cfg=2.0)
-    wanted = image(model, sampling)
+    sampling = Sampling(cfg=2.0)
+    wanted = image(model_of(True), sampling)
     assert calls.clear() is None
+    model = model_of(False)
     model.target.__class__ = kind
-    assert torch.equal(image(model, sampling).codes, wanted.codes)
+    assert torch.equal(image(executed(model, "cpu"), sampling).codes, wanted.codes)
     assert not calls
+
+
+class Renamed(Transformer):
+    """Overrides nothing."""
+
+
+def test_a_target_that_overrides_nothing_is_run_as_its_class_is(calls) -> None:
+    model = model_of(False)
+    model.target.__class__ = Renamed
+    image(executed(model, "cpu"), Sampling(cfg=2.0))
+    assert calls
 
 
 class Named(Eager):
@@ -159,16 +171,15 @@ class Named(Eager):
     name = "own"
 
 
-def test_filters_structural_codes_and_other_backends_run_through_tensors(calls) -> None:
+def test_filters_run_in_the_kernel_structural_codes_and_other_backends_do_not(calls) -> None:
     model = model_of(True)
-    for cut in (Sampling(top_k=5), Sampling(top_p=0.9)):
-        image(model, cut)
     image(dataclasses.replace(model, execution=Named()), Sampling())
     assert not calls
-    for free in (Sampling(top_k=50), Sampling(temperature=0, top_k=5, top_p=0.5)):
-        assert_same(image(model, free), image(model_of(False), free))
-    assert calls
-    calls.clear()
+    cuts = [Sampling(top_k=5), Sampling(top_p=0.9), Sampling(top_k=9, top_p=0.7, temperature=0.8)]
+    for cut in (*cuts, Sampling(top_k=50), Sampling(temperature=0, top_k=5, top_p=0.5)):
+        assert_same(image(model, cut), image(model_of(False), cut))
+        assert calls
+        calls.clear()
     target: Any = model.target
     target.forced = torch.full((16,), -1)
     target.forced[7] = 3
@@ -183,7 +194,7 @@ def test_logits_that_are_not_finite_are_told(value: float, temperature: float, c
     model = model_of(False)
     target: Any = model.target
     target.tok_embeddings.weight[:] = value
-    make_native(target)
+    model = executed(model, "cpu")
     with pytest.raises(NumericalError, match="NaN or infinity"):
         image(model, Sampling(temperature=temperature, cfg=2.0))
     assert calls
@@ -195,21 +206,27 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
     noise = Noise.for_prompts(3, ["a"], length)
     with torch.inference_mode():
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
-        assert run.native is not None
+        loop.execution.begin(loop, run)
+        assert run.path == {"verify": "kernel"}
+
+        def native(count: int = 1) -> None:
+            run.room = count
+            loop.execution.step(loop, run)
+
         wrong = [(run.codes, 50), (run.codes, -1), (run.place, 0), (run.place, length + 1)]
         for tensor, value in [*wrong, (run.record.steps, -1), (run.record.steps, length)]:
             before, cache, right = run.record.codes.clone(), run.cache.data.clone(), tensor.clone()
             tensor.fill_(value)
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native()
+                native()
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native(3)
+                native(3)
             assert torch.equal(run.record.codes, before) and torch.equal(run.cache.data, cache)
             tensor.copy_(right)
         for past in (0, length - 3):
             with pytest.raises(DecoderError, match="lies outside its table"):
-                run.native(past)
-        run.native(2)
+                native(past)
+        native(2)
         assert int(run.place) == 7 and int(run.record.steps) == 2
 
 
@@ -221,4 +238,5 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
         run.codes = run.codes.int()
         with pytest.raises(DecoderError, match=r"expected codes \[1\] and on in torch.int64"):
-            loop.widen(run, run.cache.capacity)
+            loop.execution.begin(loop, run)
+            loop.execution.step(loop, run)

@@ -15,9 +15,11 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.autoregressive import Autoregressive
 from decoders.drafters.eagle import Eagle, EagleNet
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_decoders import model_of
 
@@ -33,16 +35,16 @@ def codes(model: ImageModel, loop: Any, noise: Noise | None = None) -> torch.Ten
 
 def loop_of(model: ImageModel, rule: Any = None, tree: Any = None) -> Speculative:
     rule, tree = rule or Exact(), tree or Static(choices="binary_8")
-    return Speculative(model, SAMPLING, Eagle(model), tree, rule)
+    return Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(rule))
 
 
 class Shifted(Autoregressive):
     """Takes the code after the one that was drawn."""
 
-    def _next(self, run: Any) -> tuple[()]:
-        super()._next(run)
+    def next(self, run: Any) -> tuple[int]:
+        super().next(run)
         run.codes = (run.codes + 1) % self.model.target.vocab_size
-        return ()
+        return (1,)
 
 
 class LouderNet(EagleNet):
@@ -124,9 +126,72 @@ def test_a_cache_that_took_the_others_place_is_written() -> None:
     loop, prompts = loop_of(model), ["a b", "c d e"]
     with torch.inference_mode():
         noise = Noise.for_prompts(3, prompts, model.target.length)
-        run = loop._begin(model.text.encode(prompts), noise, 0)
+        run = loop.begin(model.text.encode(prompts), noise, 0)
+        loop.execution.begin(loop, run)
         loop.execution.step(loop, run)
         run.cache = run.cache.widened(run.cache.capacity)
         before = run.cache.data.clone()
         loop.execution.step(loop, run)
     assert not torch.equal(run.cache.data, before)
+
+
+class SameLoop(Speculative):
+    """Overrides nothing, as all of these."""
+
+
+class SameAR(Autoregressive):
+    pass
+
+
+class SameRule(Lantern):
+    pass
+
+
+class SameTree(Static):
+    pass
+
+
+class SameVerifier(ByNode):
+    pass
+
+
+class SameDrafter(Eagle):
+    pass
+
+
+class SlowRule(Lantern):
+    def bound_of(self, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return super().bound_of(p, x)
+
+
+def parts_of(model: ImageModel) -> dict[str, Any]:
+    """Loops of which one part is a subclass that overrides nothing."""
+    rule = SameRule(model, k=20, delta=0.4)
+    tree, plain = SameTree(choices="binary_8"), Static(choices="binary_8")
+    grown = Grown(Eagle(model), plain)
+    return {
+        "loop": SameLoop(model, SAMPLING, grown, ByNode(Exact())),
+        "rule": Speculative(model, SAMPLING, grown, ByNode(rule)),
+        "verifier": Speculative(model, SAMPLING, grown, SameVerifier(Exact())),
+        "tree": Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(Exact())),
+        "drafter": Speculative(model, SAMPLING, Grown(SameDrafter(model), plain), ByNode(Exact())),
+    }
+
+
+@pytest.mark.parametrize("name", ["loop", "rule", "verifier", "tree", "drafter"])
+def test_a_subclass_that_overrides_nothing_runs_as_its_class_does(name: str) -> None:
+    model = model_of(True)
+    text = model.text.encode(["a b", "c d e"])
+    noise = Noise.for_prompts(3, ["a b", "c d e"], model.target.length)
+    made = parts_of(model)[name].generate(text, noise)
+    assert made.trace.path == dict.fromkeys(("draft", "verify", "accept"), "kernel")
+    plain = SameAR(model, SAMPLING).generate(text, noise)
+    assert plain.trace.path == {"verify": "kernel"}
+
+
+def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
+    model = model_of(True)
+    text = model.text.encode(["a b"])
+    noise = Noise.for_prompts(3, ["a b"], model.target.length)
+    made = loop_of(model, SlowRule(model, k=20, delta=0.4)).generate(text, noise)
+    assert made.trace.path == {"draft": "kernel", "verify": "kernel", "accept": "tensor"}

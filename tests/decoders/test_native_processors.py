@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from decoders.kernels.cpu import library
-from decoders.kernels.cpu.processor import vectors
+from decoders.execution.cpu import library
+from decoders.execution.cpu.processor import vectors
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_layers import (  # noqa: F401
     test_a_forward_is_pytorchs,

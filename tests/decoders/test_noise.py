@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -10,16 +14,205 @@ from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.distribution import guided, probabilities
 from decoders.models.small import random_model
-from decoders.noise import BELOW_ONE, Noise, first_above, sample
+from decoders.noise import (
+    ACCEPT_SLOT,
+    BELOW_ONE,
+    COUPLE_SLOT,
+    DRAFT_SLOT,
+    OVERRUN,
+    OWN_SLOT,
+    SLOTS,
+    TARGET_SLOT,
+    Noise,
+    first_above,
+    sample,
+)
+from decoders.philox import logarithm, philox
+
+LENGTH = 12
+KNOWN = (  # Random123's known answers for philox4x32-10: counter, key, output
+    ("00000000 00000000 00000000 00000000", "00000000 00000000",
+     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+)  # fmt: skip
+
+
+def whole(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+def plain_philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x32-10 in whole numbers of any size, from the paper."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * c[0], 2**32)
+        high1, low1 = divmod(0xCD9E8D57 * c[2], 2**32)
+        c = [high1 ^ c[1] ^ k[0], low1, high0 ^ c[3] ^ k[1], low0]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+def plain_word(seed: int, prompt: str, place: int, turn: int, domain: int, index: int) -> int:
+    digest = hashlib.sha256(f"{seed}\n{prompt}".encode()).hexdigest()
+    key = [int(digest[:8], 16), int(digest[8:16], 16)]
+    return plain_philox([index // 4, place, domain, turn], key)[index % 4]
+
+
+def every_place(batch: int) -> torch.Tensor:
+    return torch.arange(LENGTH + OVERRUN).expand(batch, -1)
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_the_generator_gives_its_known_answers(counter: str, key: str, answer: str) -> None:
+    assert plain_philox(whole(counter), whole(key)) == whole(answer)
+    for kind in (torch.tensor, np.array):
+        (a, b, c, d), (k, m) = (kind([[w] for w in whole(text)]) for text in (counter, key))
+        assert [int(word[0]) for word in philox((a, b, c, d), (k, m))] == whole(answer)
+
+
+def test_a_uniform_is_what_whole_numbers_give() -> None:
+    noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
+    place = torch.tensor([[0, 3, 75], [11, 11, 4000]])
+    for slot, turn in ((TARGET_SLOT, 1), (ACCEPT_SLOT + 2, 5), (COUPLE_SLOT, 0), (OWN_SLOT + 9, 2)):
+        found = noise.at(place, slot, 3, turn)
+        expected = [
+            [[(plain_word(7, text, i, turn, 0, slot + j) >> 8) / 2**24 for j in range(3)]
+             for i in row]
+            for text, row in zip(("x", "y z"), place.tolist(), strict=True)
+        ]  # fmt: skip
+        assert found.dtype == torch.float32 and found.tolist() == expected
+    assert noise.uniform[1, 5, 20].item() == (plain_word(7, "y z", 5, 0, 0, 20) >> 8) / 2**24
+
+
+def plain_logarithm(x: float) -> float:
+    fraction, exponent = math.frexp(x)
+    if fraction < math.sqrt(0.5):
+        fraction, exponent = 2 * fraction, exponent - 1
+    s = (1 - fraction) / (1 + fraction)
+    t, d = s * s, 0.0
+    d = 81 / 64 - t / 4
+    for constant in (28 / 9, 5 / 4, 3, 1):
+        d = constant - t / d
+    return exponent * float.fromhex("0x1.62e42fefa39p-1") - 2 * s / d
+
+
+def test_a_gumbel_number_is_what_whole_numbers_give() -> None:
+    noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
+    found = noise.gumbel(torch.tensor([[4], [9]]), 30, DRAFT_SLOT, 3)
+    assert found.dtype == torch.float32 and found.shape == (2, 1, 30)
+    for text, place, row in (("x", 4, found[0, 0]), ("y z", 9, found[1, 0])):
+        for code, g in enumerate(row.tolist()):
+            u = (plain_word(7, text, place, 3, 1 + DRAFT_SLOT, code) + 0.5) / 2**32
+            assert g == np.float32(-plain_logarithm(-plain_logarithm(u)))  # every bit of it
+            assert g == pytest.approx(-math.log(-math.log(u)), rel=1e-6)
+
+
+def test_the_logarithm_is_right_everywhere() -> None:
+    ends = torch.tensor([2.0**-33, 1 - 2.0**-33, 23.0, 0.5**0.5, 1 - 2.0**-53, 1.0])
+    x = torch.cat([torch.logspace(-10.5, 1.5, 20001, dtype=torch.float64), ends.double()])
+    torch.testing.assert_close(logarithm(x), x.log(), rtol=1e-11, atol=0)
 
 
 def test_noise_is_a_function_of_seed_and_prompt() -> None:
-    a = Noise.for_prompts(0, ["x", "y"], 16).uniform
-    b = Noise.for_prompts(0, ["y"], 16).uniform
-    assert torch.equal(a[1], b[0])
-    assert not torch.equal(a[0], a[1])
-    assert not torch.equal(Noise.for_prompts(1, ["y"], 16).uniform, b)
-    assert float(a.min()) >= 0 and float(a.max()) < 1
+    both, one = Noise.for_prompts(0, ["x", "y"], LENGTH), Noise.for_prompts(0, ["y"], LENGTH)
+    other = Noise.for_prompts(1, ["y"], LENGTH)
+    place = every_place(2)
+    assert torch.equal(both.uniform[1], one.uniform[0])
+    for draw in (lambda n, p: n.at(p, 1, 3, 2), lambda n, p: n.gumbel(p, 50)):
+        every, alone = draw(both, place), draw(one, place[:1])
+        assert torch.equal(every[1], alone[0])
+        assert torch.equal(draw(one, place[:1, 5:7]), alone[:, 5:7])  # any part of the places
+        assert torch.equal(draw(one, place[:1].flip(1)), alone.flip(1))  # in any order
+        assert not torch.equal(every[0], every[1])
+        assert not torch.equal(draw(other, place[:1]), alone)
+    shorter = Noise.for_prompts(0, ["y"], 3).uniform
+    assert torch.equal(shorter, one.uniform[:, : shorter.shape[1]])  # nor does L matter
+    assert not torch.equal(other.uniform, one.uniform)
+
+
+def test_the_table_is_round_0_of_what_is_made_when_asked_for() -> None:
+    noise = Noise.for_prompts(0, ["x", "y"], LENGTH)
+    place = every_place(2)
+    for zero in (torch.tensor(0), torch.zeros(2, 1, dtype=torch.long)):
+        assert torch.equal(noise.at(place, 0, SLOTS, zero), noise.uniform)
+    assert torch.equal(noise.at(place, 5, 40)[..., : SLOTS - 5], noise.uniform[..., 5:])
+    assert not torch.equal(noise.at(place, 0, SLOTS, 1), noise.uniform)
+
+
+def test_a_round_is_a_number_or_a_tensor_of_every_place() -> None:
+    noise, place = Noise.for_prompts(0, ["x", "y"], LENGTH), torch.tensor([[1, 2], [3, 4]])
+    each = torch.tensor([[0, 1], [2, 3]])
+    u, g = noise.at(place, 1, 2, each), noise.gumbel(place, 9, round=each)
+    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        turn = int(each[row, column])
+        assert torch.equal(u[row, column], noise.at(place, 1, 2, turn)[row, column])
+        assert torch.equal(g[row, column], noise.gumbel(place, 9, round=turn)[row, column])
+    assert torch.equal(noise.at(place[:, 0], 1, 2, 5), noise.at(place, 1, 2, 5)[:, 0])  # places [B]
+    assert torch.equal(noise.gumbel(place[:, 0], 9), noise.gumbel(place, 9)[:, 0])
+
+
+def test_large_requests_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise, place = Noise.for_prompts(0, ["x", "y"], LENGTH), every_place(2)
+    u, g = noise.at(place, 3, 30, 1), noise.gumbel(place, 41, OWN_SLOT)
+    monkeypatch.setattr("decoders.noise.PART", (40, 40))
+    assert torch.equal(noise.at(place, 3, 30, 1), u)
+    assert torch.equal(noise.gumbel(place, 41, OWN_SLOT), g)
+
+
+def test_a_table_given_by_hand_has_round_0_only() -> None:
+    noise, place = Noise(torch.rand(1, 8, SLOTS)), torch.zeros(1, 2, dtype=torch.long)
+    assert torch.equal(noise.at(place, ACCEPT_SLOT, 2)[0, 0], noise.uniform[0, 0, 1:3])
+    for draw in (
+        lambda: noise.at(place, ACCEPT_SLOT, 1, 1), lambda: noise.at(place, COUPLE_SLOT),
+        lambda: noise.at(place, ACCEPT_SLOT, 1, torch.tensor(0)), lambda: noise.gumbel(place, 9),
+    ):  # fmt: skip
+        with pytest.raises(DecoderError, match=r"a table given by hand.*Noise\.for_prompts"):
+            draw()
+
+
+def drawn(uniform: torch.Tensor, key: torch.Tensor, turn: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    noise, place = Noise(uniform, key), torch.arange(20, device=key.device).expand(len(key), -1)
+    return noise.at(place, 1, 3, turn), noise.at(place, 1, 3, 4), noise.gumbel(place, 50, 0, turn)
+
+
+def test_a_compiler_traces_what_is_made_when_asked_for() -> None:
+    noise, turn = Noise.for_prompts(0, ["x", "y"], LENGTH), torch.tensor([[1], [3]])
+    traced = torch.compile(drawn, backend="eager", fullgraph=True, dynamic=False)
+    found = traced(noise.uniform, noise.key, turn)
+    for mine, other in zip(drawn(noise.uniform, noise.key, turn), found, strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("how", ["eager", "graph", "compile"])
+def test_a_gpu_makes_the_same_bits(how: str) -> None:
+    noise, turn = Noise.for_prompts(0, ["x", "y"], LENGTH), torch.tensor([[1], [3]])
+    there, now = noise.to(torch.device("cuda")), turn.cuda()
+    assert there.key is not None
+    assert torch.equal(Noise.of_keys(there.key, LENGTH).uniform.cpu(), noise.uniform)
+    given = there.uniform, there.key, now
+    if how == "compile":
+        found = torch.compile(drawn, fullgraph=True, dynamic=False)(*given)
+    else:
+        drawn(*given)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = drawn(*given)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    if how == "graph":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = drawn(*given)
+        now.add_(1)  # the next step's round
+        graph.replay()
+        turn = turn + 1
+    for mine, other in zip(drawn(noise.uniform, noise.key, turn), found, strict=True):
+        assert torch.equal(mine, other.cpu())
 
 
 def test_sampling_inverts_the_cdf() -> None:
@@ -105,11 +298,11 @@ def test_an_unknown_path_names_the_nearest(path: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(("target", "option", "says"), [
-    ("trees.chain.Chain", {"depth": "abc"}, "depth must be a whole number, found 'abc'"),
-    ("trees.chain.Chain", {"depth": 1.5}, "depth must be a whole number, found 1.5"),
-    ("trees.dynamic.Dynamic", {"nodes": True}, "nodes must be a whole number, found True"),
+    ("trees.chain.Chain", {"depth": "abc"}, "depth must be an integer, found 'abc'"),
+    ("trees.chain.Chain", {"depth": 1.5}, "depth must be an integer, found 1.5"),
+    ("trees.dynamic.Dynamic", {"nodes": True}, "nodes must be an integer, found True"),
     ("acceptance.lantern.Lantern", {"delta": "x"}, "delta must be a number, found 'x'"),
-    ("acceptance.lantern.Lantern", {"residual": 3}, "residual must be a name, found 3"),
+    ("acceptance.lantern.Lantern", {"residual": 3}, "residual must be a string, found 3"),
 ])  # fmt: skip
 def test_an_option_of_the_wrong_kind_is_refused(
     target: str, option: dict[str, object], says: str

@@ -14,15 +14,16 @@ import torch
 
 from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import CodeKind, DecoderError, Generation, Sampling
-from decoders.backends.execution import Eager
 from decoders.drafters.eagle import Eagle
+from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.replayed import Replayed, even_lengths, recorded_lengths
-from decoders.speculative import Speculative
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 from tests.decoders.test_no_host_sync import Waits
 
 GRID = 8
@@ -33,7 +34,7 @@ RULE = LanternPP(MODEL, k=4, lam=3.0)
 
 def built(tree: Any, temperature: float = 1.0, **settings: Any) -> Replayed:
     sampling = Sampling(temperature=temperature, cfg=2.0)
-    return Replayed(MODEL, sampling, Eagle(MODEL), tree, RULE, **settings)
+    return Replayed(MODEL, sampling, Grown(Eagle(MODEL), tree), ByNode(RULE), **settings)
 
 
 def images(decoder: Any, prompts: list[str]) -> Generation:
@@ -130,13 +131,13 @@ def test_a_replayed_step_does_not_wait_for_the_device(
 
 def test_the_rule_is_really_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    decide = Speculative._decide
+    decide = ByNode.decide
 
-    def counted(self: Speculative, *args: Any) -> Any:
+    def counted(self: ByNode, *args: Any) -> Any:
         judged.append(1)
         return decide(self, *args)
 
-    monkeypatch.setattr(Speculative, "_decide", counted)
+    monkeypatch.setattr(ByNode, "decide", counted)
     trace = images(built(Chain(depth=3), mal=2.0), ["a"]).trace
     assert len(judged) == int(trace.target_calls[0])
 

@@ -16,8 +16,10 @@ from decoders.drafters.eagle import Eagle
 from decoders.models import unweighted
 from decoders.models.unweighted import PRESETS, Preset, config_of, load
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.trees.static import Static
+from decoders.verify.by_node import ByNode
 
 SMALL = {
     "caption": Preset(
@@ -75,7 +77,9 @@ def test_a_random_model_decodes_like_any_other(small: None, kind: str) -> None:
     rule = LanternPP(model, k=4, lam=3.0)
     for decoder in (
         Autoregressive(model, model.sampling),
-        Speculative(model, model.sampling, Eagle(model), Static(choices="binary_8"), rule),
+        Speculative(
+            model, model.sampling, Grown(Eagle(model), Static(choices="binary_8")), ByNode(rule)
+        ),
     ):
         codes = decoder.generate(text, noise).codes
         assert codes.shape == (2, model.target.length)

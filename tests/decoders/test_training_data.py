@@ -252,8 +252,8 @@ def test_a_damaged_shard_says_which(tmp_path: Path) -> None:
     ("settings", "says"),
     [
         ({"keep": True}, "data.keep=true needs data.folder"),
-        ({"ring": 0}, "data.ring >= 1"),
-        ({"drop": 1.0}, "data.drop must be in"),
+        ({"ring": 0}, "data.ring must be at least 1"),
+        ({"drop": 1.0}, "data.drop must be below 1"),
         ({"shard": 100}, "data.shard=100 images, but the source has 36"),
     ],
 )

@@ -124,9 +124,9 @@ def test_unguided_loss_compares_rows_and_guided_compares_their_mixture() -> None
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"soft": -1.0}, "loss.soft must be >= 0"),
+        ({"soft": -1.0}, "loss.soft must be at least 0"),
         ({"regression": 0.0, "soft": 0.0}, "are all 0"),
-        ({"rollout": 0}, "loss.rollout >= 1"),
+        ({"rollout": 0}, "loss.rollout must be at least 1"),
         ({"decay": 0.0}, "loss.decay"),
     ],
 )

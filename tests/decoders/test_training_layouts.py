@@ -21,6 +21,7 @@ from decoders.drafters.eagle_chameleon import ChameleonEagleNet
 from decoders.drafters.eagle_checkpoint import save_eagle
 from decoders.models import chameleon, llamagen
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.training.acceptance import Acceptance, acceptance
 from decoders.training.eagle import EagleLearner
@@ -30,6 +31,7 @@ from decoders.training.sources import sampled
 from decoders.training.states import States, target_states, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
 from decoders.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
 from tests.decoders import chameleon_checkpoint as C
 from tests.decoders import released as R
 from tests.decoders.tiny_t5 import save_t5
@@ -216,7 +218,7 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done: Done) -
 
     def fast(checkpoint: str) -> Generation:
         part, tree = Eagle(model, checkpoint), Dynamic(depth=3, top_k=3, nodes=8)
-        return Speculative(model, GREEDY, part, tree, Exact()).generate(text, noise)
+        return Speculative(model, GREEDY, Grown(part, tree), ByNode(Exact())).generate(text, noise)
 
     trained, untrained = fast(str(done.folder / "saved")), fast("untrained")
     assert torch.equal(trained.codes, expected.codes)

@@ -13,12 +13,14 @@ from decoders.autoregressive import Autoregressive
 from decoders.drafters.medusa import Medusa, MedusaLearner
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.training.acceptance import acceptance
 from decoders.training.losses import LossConfig, drafter_loss, logits_at
 from decoders.training.states import Images, States, target_states, transformer_of
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)
@@ -37,7 +39,7 @@ def test_greedy_equals_ar(tree: object) -> None:
     prompts = ["a", "bb", "ccc"]
     text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 9)
     ar = Autoregressive(MODEL, greedy).generate(text, noise)
-    made = Speculative(MODEL, greedy, Medusa(MODEL, heads=3), tree, Exact())  # type: ignore
+    made = Speculative(MODEL, greedy, Grown(Medusa(MODEL, heads=3), tree), ByNode(Exact()))  # type: ignore
     assert torch.equal(made.generate(text, noise).codes, ar.codes)
 
 
@@ -92,7 +94,9 @@ def test_training_raises_acceptance_and_what_is_saved_loads(tmp_path: Path) -> N
 
 
 def test_a_tree_deeper_than_the_heads_is_refused() -> None:
-    decoder = Speculative(MODEL, SAMPLING, Medusa(MODEL, heads=2), Chain(depth=3), Exact())
+    decoder = Speculative(
+        MODEL, SAMPLING, Grown(Medusa(MODEL, heads=2), Chain(depth=3)), ByNode(Exact())
+    )
     with pytest.raises(DecoderError, match="deeper than the drafter's 2 heads"):
         decoder.generate(MODEL.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
 

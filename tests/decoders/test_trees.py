@@ -12,7 +12,8 @@ from decoders.api import DecoderError, Sampling
 from decoders.noise import Noise
 from decoders.trees.chain import Chain
 from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import NAMED, Static
+from decoders.trees.named import WIDTHS
+from decoders.trees.static import Static
 
 V = 20
 
@@ -82,7 +83,7 @@ def test_every_draft_is_a_tree(tree: Any, temperature: float) -> None:
     assert int(draft.depth.max()) <= tree.depth
 
 
-@pytest.mark.parametrize(("name", "widths"), NAMED.items())
+@pytest.mark.parametrize(("name", "widths"), WIDTHS.items())
 def test_named_trees_have_their_level_widths(name: str, widths: list[int]) -> None:
     tree = Static(choices=name)
     assert [tree.level_of.count(d) for d in range(1, tree.depth + 1)] == widths

@@ -1,14 +1,13 @@
 """Decoders with one planted error each, to show that the gate catches it.
 
-Loops, rules and trees here are subclasses or wrappers of the real ones; a loop's error is put where
-the loop looks a function up, so everything else stays as it is.
+Loops, verifiers, rules and trees here are subclasses of the real ones that override what the
+contracts name; everything else stays as it is.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from unittest import mock
 
 import torch
@@ -22,7 +21,8 @@ from decoders.drafters.eagle import Eagle
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
 from decoders.speculative import Speculative
 from decoders.trees.dynamic import Dynamic
-from decoders.verification import Verdicts, longest
+from decoders.verification import Verdicts
+from decoders.verify.by_node import ByNode
 
 
 @contextmanager
@@ -43,28 +43,66 @@ def stale_test_children(rule, p, q, codes, valid):
     return Verdicts(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
 
 
-class StaleQ(Speculative):
+def judging(kind):
+    """The loop with a verifier of class `kind` around the rule."""
+
+    def make(model, sampling, proposer=None, verifier=None):
+        return Speculative(model, sampling, proposer, kind(verifier.rule))
+
+    return make
+
+
+class StaleVerifier(ByNode):
     """(1) q_j still holds the rejected siblings."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.judge = partial(stale_test_children, self.rule)
+    def verdicts(self, law, draft, codes, valid, place):
+        if law.greedy:
+            return super().verdicts(law, draft, codes, valid, place)
+        return stale_test_children(self.rule, law.p, draft.q, codes, valid)
 
 
-class ParentQ(Speculative):
+class ParentVerifier(ByNode):
     """(1) Children are tested against the drafter's distribution of their grandparent."""
 
-    def _decide(self, run, draft, p, codes, valid):
+    def verdicts(self, law, draft, codes, valid, place):
         index = draft.parents[..., None].expand_as(draft.q)
-        return super()._decide(run, replace(draft, q=draft.q.gather(1, index)), p, codes, valid)
+        return super().verdicts(
+            law, replace(draft, q=draft.q.gather(1, index)), codes, valid, place
+        )
 
 
-class LongestPath(Speculative):
+class LongestVerifier(ByNode):
     """(2) The longest accepted path instead of the first accepted child."""
 
-    def _decide(self, *args):
-        with swapped("walk", longest):
-            return super()._decide(*args)
+    def path(self, law, draft, accepted):
+        return super().path(replace(law, greedy=True), draft, accepted)
+
+
+class BonusVerifier(ByNode):
+    """(4) The code after the path is sampled at the parent of its last node."""
+
+    def last_code(self, law, verdicts, path, noise, place):
+        above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
+        return super().last_code(law, verdicts, replace(path, last=above), noise, place)
+
+
+class SharedVerifier(ByNode):
+    """(8) One accept uniform for all siblings."""
+
+    def decide(self, law, draft, noise, place, state):
+        return super().decide(law, draft, SharedAcceptNoise(noise.uniform), place, state)
+
+
+class TwinVerifier(ByNode):
+    """(8) Draft and correction share a uniform."""
+
+    def last_code(self, law, verdicts, path, noise, place):
+        return super().last_code(law, verdicts, path, TwinNoise(noise.uniform), place)
+
+
+StaleQ, ParentQ = judging(StaleVerifier), judging(ParentVerifier)
+LongestPath, BonusAtParent = judging(LongestVerifier), judging(BonusVerifier)
+SharedUniform, TwinUniform = judging(SharedVerifier), judging(TwinVerifier)
 
 
 class Unnormalised(Exact):
@@ -79,16 +117,8 @@ class Unnormalised(Exact):
 class ShiftedGrid(Speculative):
     """(4) The root and its tree one cell too far in the image."""
 
-    def _forward(self, run, draft, mask):
-        return super()._forward(run, replace(draft, depth=draft.depth + 1), mask)
-
-
-class BonusAtParent(Speculative):
-    """(4) The code after the path is sampled at the parent of its last node."""
-
-    def _last_code(self, run, path, verdicts, logits):
-        above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
-        return super()._last_code(run, replace(path, last=above), verdicts, logits)
+    def forward(self, run, draft, mask):
+        return draft, *super().forward(run, replace(draft, depth=draft.depth + 1), mask)[1:]
 
 
 class SelfNeighbour(Lantern):
@@ -113,24 +143,24 @@ class HalfAcceptance(Exact):
 class HalfTarget(Speculative):
     """(6) The loop hands over the target's distribution rounded to bf16, then normalised."""
 
-    def _settle(self, *args):
+    def settle(self, *args):
         def half(logits, sampling):
             p = probabilities(logits, sampling).bfloat16().float()
             return p / p.sum(-1, keepdim=True)
 
         with swapped("probabilities", half):
-            return super()._settle(*args)
+            return super().settle(*args)
 
 
 class UnfilteredTarget(Speculative):
     """(7) top-k and top-p for the drafter only."""
 
-    def _settle(self, *args):
+    def settle(self, *args):
         def plain(logits, sampling):
             return probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
 
         with swapped("probabilities", plain):
-            return super()._settle(*args)
+            return super().settle(*args)
 
 
 class SharedAcceptNoise(Noise):
@@ -148,26 +178,12 @@ class TwinNoise(Noise):
         return super().at(position, DRAFT_SLOT if slot == TARGET_SLOT else slot, count)
 
 
-class SharedUniform(Speculative):
-    """(8) One accept uniform for all siblings."""
-
-    def _decide(self, run, *args):
-        return super()._decide(replace(run, noise=SharedAcceptNoise(run.noise.uniform)), *args)
-
-
-class TwinUniform(Speculative):
-    """(8) Draft and correction share a uniform."""
-
-    def _last_code(self, run, *args):
-        return super()._last_code(replace(run, noise=TwinNoise(run.noise.uniform)), *args)
-
-
 class StaleCache(Speculative):
     """(9) The accepted path's keys and values stay where the tree wrote them."""
 
-    def _commit(self, run, path, hidden):
+    def settle(self, run, *args):
         with mock.patch.object(run.cache, "commit"):
-            return super()._commit(run, path, hidden)
+            return super().settle(run, *args)
 
 
 class RandomDynamic(Dynamic):

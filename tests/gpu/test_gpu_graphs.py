@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from decoders.api import Sampling
-from decoders.backends.execution import execution
 from decoders.compose import build_decoder
+from decoders.execution.eager import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.test_backends import PROMPTS, SPECS, assert_same
@@ -42,7 +42,7 @@ def test_a_step_is_one_launch_without_synchronisation(name: str) -> None:
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
     with torch.inference_mode():
-        run = decoder._begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
+        run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
         run = decoder.execution.begin(decoder, run)
         torch.cuda.synchronize()
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -64,7 +64,7 @@ def test_an_eager_step_does_not_synchronise(name: str) -> None:
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
     with torch.inference_mode():
-        run = decoder._begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
+        run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:

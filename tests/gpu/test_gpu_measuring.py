@@ -15,8 +15,8 @@ from bench.peers.generate import Generate
 from bench.profile_annotate import Window, annotated
 from bench.profile_read import read
 from decoders.api import Sampling
-from decoders.backends.execution import execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution.eager import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.bench.fakes import SEARCHPATH

@@ -18,9 +18,11 @@ from decoders.drafters.eagle import Eagle, check_match
 from decoders.models.small import random_model
 from decoders.models.weights import read_tensors, write_tensors
 from decoders.noise import Noise
+from decoders.propose.grown import Grown
 from decoders.speculative import Speculative
 from decoders.tiny import bundle
 from decoders.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
 
 PROMPT = "a large smooth red circle on a plain white background"
 
@@ -64,7 +66,9 @@ def test_greedy_eagle2_equals_ar_in_float32(model: ImageModel) -> None:
     text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, model.target.length)
     ar = Autoregressive(model, sampling).generate(text, noise)
     tree = Dynamic(depth=4, top_k=4, nodes=12)
-    fast = Speculative(model, sampling, Eagle(model), tree, Exact()).generate(text, noise)
+    fast = Speculative(model, sampling, Grown(Eagle(model), tree), ByNode(Exact())).generate(
+        text, noise
+    )
     assert torch.equal(ar.codes, fast.codes)
     assert int(fast.trace.target_calls.max()) < 255
     images = model.tokenizer.decode(ar.codes)

@@ -27,7 +27,7 @@ INSIDE = ("prefill", "draft", "verify", "accept")  # what seconds_total covers
 def draw(run: Run) -> Plot:
     """One stacked bar a decoder, mean over the timed images."""
     caption = (
-        "Mean over the timed images (of each its fastest time), batch 1. Other: decoding time "
+        "Mean over the timed images (fastest time of each), batch 1. Other: decoding time "
         "outside the four timed parts (cache, bookkeeping). The figure is the sum; text and VQ "
         "decoding are not part of the speed-up."
     )

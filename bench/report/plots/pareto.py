@@ -69,11 +69,10 @@ def draw(run: Run, quality: Quality) -> Plot:
     name = quality.name
     caption = (
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
-        f"Grey band: where AR's {name} lies when only its seed changes (reseed floor); hollow "
-        "circle: AR with other seeds. Dashed line: Pareto front of point estimates, in which a "
-        f"{name} that the table marks as noise counts as AR's own, and so does that of an exact "
-        "decoder, whose images have AR's distribution, and a better one than AR's that an exact "
-        "decoder reached or passed; no line where one point leads."
+        f"Grey band: AR's {name} under other seeds (reseed floor); hollow circle: one such run. "
+        "Dashed line: Pareto front of point estimates, unless one point leads. On it three kinds "
+        f"of {name} count as AR's: what the table marks as noise, that of an exact decoder, and "
+        "a better one than AR's that an exact decoder reached or passed."
     )
     with matplotlib.rc_context(RC):
         styles = looks(run)
@@ -85,7 +84,7 @@ def draw(run: Run, quality: Quality) -> Plot:
             caption += left_out(section, drawn, f"{name} or speed-up not measured")
             paired = quality is CLIP and section.compares_clip
             if drawn and not paired and math.isnan(section.reseeded(quality.column).value):
-                caption += f" {section.title}: no reseed floor was run, so the line knows no noise."
+                caption += f" {section.title}: no reseed floor was run, so nothing counts as noise."
         caption += unfair_caption(run)
         plot = finish(f"speedup_{quality.column}", f"Speed-up against {name}", caption, figure)
         figure.draw_without_rendering()

@@ -25,7 +25,7 @@ def draw(run: Run) -> Plot:
     caption = (
         "Median over the timed images, batch 1. Blue: the floor, max(bytes / bandwidth, operations "
         "/ rate) on this machine; orange: what the forward takes beyond it; grey: no floor known. "
-        "A forward is an AR step, or a verification of so many codes a row (a whole step where a "
+        "A forward is an AR step, or a verification of so many codes per row (a whole step if a "
         "backend runs it as one)."
     )
     with matplotlib.rc_context(RC):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, TextFeatures
+from decoders.models.file_kind import require_weights
 from decoders.models.text.padding import left_padded, right_padded_rows
 from decoders.models.weights import sha256_of
 
@@ -191,6 +192,7 @@ def _open(path: Path) -> Any:
             f"no feature file at {path}: expected a .safetensors file with `features` [n, P, F] "
             "and `mask` [n, P]; `python -m bench features out=FILE` writes one"
         )
+    require_weights(path)
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:

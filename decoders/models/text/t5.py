@@ -8,6 +8,8 @@ on what else is in the batch, and cached ones equal live ones bit for bit.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import locate
+from decoders.models.checked import checked
+from decoders.models.checkpoint import index_checkpoint, locate
 from decoders.models.text.cleaning import clean
 from decoders.models.text.padding import left_padded
 from decoders.models.weights import dtype_of, sha256_of
@@ -33,6 +36,9 @@ NEEDED = (
         "pytorch_model.bin.index.json",
     ),
 )
+
+
+ENCODER = ("shared.", "encoder.")  # tensors that are used; the rest are the decoder's
 
 
 class T5Encoder:
@@ -160,17 +166,35 @@ def _complete(folder: Path) -> Path:
     return folder
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What goes wrong while loading is raised; the library's log says it a second time, and some of
+    its messages cannot be formatted."""
+    from transformers.utils import logging as theirs
+
+    before = theirs.get_verbosity()
+    theirs.set_verbosity(theirs.CRITICAL)
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(before)
+
+
 def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The tokenizer and the encoder. Code that a folder brings along (`auto_map`) is never run."""
     from safetensors import SafetensorError
     from transformers import AutoTokenizer, T5EncoderModel
 
+    _check_stored(folder)
+    own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, padding_side="right", truncation_side="right", local_files_only=True
-        )
-        loaded: Any = T5EncoderModel.from_pretrained(
-            folder, torch_dtype=dtype, local_files_only=True, output_loading_info=True
-        )
+        with _silent():
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, padding_side="right", truncation_side="right", **own
+            )
+            loaded: Any = T5EncoderModel.from_pretrained(
+                folder, torch_dtype=dtype, output_loading_info=True, **own
+            )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DecoderError(
@@ -183,4 +207,15 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, 
             f"the T5 encoder at {folder} lacks {len(missing)} tensors, such as {min(missing)}; "
             f"download {HUB} again"
         )
+    for name, parameter in encoder.named_parameters():
+        checked(parameter, name, folder)
     return tokenizer, encoder.to(device).eval().requires_grad_(False)
+
+
+def _check_stored(folder: Path) -> None:
+    """What transformers would convert or follow in silence: weights of another kind, files that
+    hold none, an index that names files elsewhere. Raises DecoderError."""
+    opened = index_checkpoint(str(folder), what="T5 text encoder")
+    for name in opened.keys():  # noqa: SIM118  not a mapping
+        if name.startswith(ENCODER):
+            opened.read(name)  # mapped, so that only its dtype costs anything

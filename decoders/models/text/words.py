@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.kinds import Within
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 SILENT = {".", "!", ";", ":", '"'}
@@ -23,10 +25,10 @@ SILENT = {".", "!", ";", ":", '"'}
 @dataclass(frozen=True)
 class WordEncoderConfig:
     vocabulary: tuple[str, ...]
-    width: int = 128
-    layers: int = 2
-    heads: int = 4
-    prefix: int = 32
+    width: Annotated[int, Within(1, 2**20)] = 128
+    layers: Annotated[int, Within(1, 1024)] = 2
+    heads: Annotated[int, Within(1, 1024)] = 4
+    prefix: Annotated[int, Within(1, 2**16)] = 32
 
 
 class WordTokenizer:

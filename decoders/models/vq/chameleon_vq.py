@@ -17,8 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.checked import checked
+from decoders.models.checkpoint import (
+    Checkpoint,
+    Source,
+    fill,
+    numbered,
+    open_checkpoint,
+    some,
+)
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
 from decoders.models.vq.tokenizer import NoTokenizer
 
 HUB = "model.vqmodel."
@@ -59,41 +67,40 @@ def root_of(opened: Checkpoint) -> str | None:
 
 
 def vq_config(opened: Checkpoint, at: str, grid: int) -> VQConfig:
-    """The network's shape, read off the tensors. Raises DecoderError where it has no decoder."""
+    """The network's shape, read off the decoder. Raises DecoderError where it has none."""
     names = opened.keys()
-    needed = [f"{at}{part}" for part in ("encoder.conv_in.weight", "decoder.conv_in.weight")]
-    missing = [name for name in needed if name not in names]
-    if missing:
+    if f"{at}decoder.conv_in.weight" not in names:
         raise DecoderError(
-            f"{opened.path} has a codebook but no {some(missing)}: transformers' Chameleon has no "
-            f"VQGAN decoder; set model.tokenizer to {VQ_FILES[0]} of the Chameleon release, or to "
-            "a checkpoint that carries it"
+            f"{opened.path} has a codebook but no {at}decoder.conv_in.weight: transformers' "
+            f"Chameleon has no VQGAN decoder; set model.tokenizer to {VQ_FILES[0]} of the "
+            "Chameleon release, or to a checkpoint that carries it"
         )
-    blocks = rf"{re.escape(at)}encoder\.down\.(\d+)\.block\.(\d+)\.conv1\.weight"
-    found = [re.fullmatch(blocks, name) for name in names]
-    places = sorted((int(m[1]), int(m[2])) for m in found if m)
-    levels, last = 1 + places[-1][0], places[-1][0]
-    channels = opened.shape(f"{at}encoder.conv_in.weight")[0]
-    widths = [opened.shape(f"{at}encoder.down.{i}.block.0.conv1.weight")[0] for i in range(levels)]
-    codes, dim = opened.shape(f"{at}{CODEBOOK}")
+    up = rf"{re.escape(at)}decoder\.up\."
+    levels = numbered(opened, rf"{up}(\d+)\.block\.0\.conv1\.weight")
+    blocks = numbered(opened, rf"{up}{levels - 1}\.block\.(\d+)\.conv1\.weight")
+    first = f"{at}decoder.up.{{}}.block.0.conv1.weight"  # level 0 is the finest
+    widths = [opened.shape(first.format(level), 4)[0] for level in range(levels)]
+    entry = f"{at}encoder.conv_in.weight"
+    own = opened.shape(entry, 4)[0] if entry in names else None
+    codes, dim = opened.shape(f"{at}{CODEBOOK}", 2)
     return VQConfig(
         codes=codes,
         dim=dim,
-        channels=channels,
-        ch_mult=tuple(width // channels for width in widths),
-        res_blocks=1 + max(block for level, block in places if level == last),
-        z_channels=opened.shape(f"{at}encoder.conv_out.weight")[0],
+        **widths_of(widths, own),
+        res_blocks=blocks - 1,
+        z_channels=opened.shape(f"{at}decoder.conv_in.weight", 4)[1],
         grid=grid,
         l2_norm=False,
         group_width=1,
-        attention=f"{at}encoder.down.{last}.attn.0.norm.weight" in names,
+        attention=f"{at}decoder.up.{levels - 1}.attn.0.norm.weight" in names,
     )
 
 
 def read_chameleon_vq(opened: Checkpoint, grid: int) -> LlamaGenVQ:
     """The VQGAN of either layout, float32 on the CPU; grid is the side of the images it makes.
 
-    Raises DecoderError where the checkpoint holds none, or one without a decoder.
+    A file with a decoder alone is read too: its tokenizer does not encode. Raises DecoderError
+    where the checkpoint holds no VQGAN, or one without a decoder.
     """
     at = root_of(opened)
     if at is None:
@@ -103,7 +110,7 @@ def read_chameleon_vq(opened: Checkpoint, grid: int) -> LlamaGenVQ:
         )
     cfg = vq_config(opened, at, grid)
     with torch.device("meta"):
-        module = LlamaGenVQ(cfg)
+        module = LlamaGenVQ(cfg, encodes=has_encoder(opened.keys(), at))
     levels = len(cfg.ch_mult)
     names = {name: f"{at}{released_name(name, levels)}" for name, _ in module.named_parameters()}
     sources = {own: Source((theirs,)) for own, theirs in names.items()}
@@ -203,7 +210,8 @@ def load_tokenizer(
             )
             if own is None:
                 return NoTokenizer(str(target.folder), VQ_FILES), {}
-            codebook = target.read(f"{own}{CODEBOOK}").float().to(device)
+            name = f"{own}{CODEBOOK}"
+            codebook = checked(target.read(name), name, target.file(name)).float().to(device)
             return CodebookOnly(codebook, row_end, target.path), {}
         source = str(beside)
     if source is not None:

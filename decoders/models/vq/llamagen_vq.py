@@ -7,33 +7,53 @@ configuration differs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.api import DecoderError
+from decoders.kinds import Within
 from decoders.models.vq.blocks import GROUPS, Level, group_norm, middle, run_all, to_unit
+
+Size = Annotated[int, Within(1, 2**24)]
 
 
 @dataclass(frozen=True)
 class VQConfig:
     """Shape of a tokenizer. The image side is grid * 2 ** (len(ch_mult) - 1)."""
 
-    codes: int = 16384
-    dim: int = 8
-    channels: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
-    res_blocks: int = 2
-    z_channels: int = 256
-    grid: int = 16
+    codes: Size = 16384
+    dim: Size = 8
+    channels: Size = 128
+    ch_mult: tuple[Annotated[int, Within(1, 1024)], ...] = (1, 1, 2, 2, 4)
+    res_blocks: Annotated[int, Within(1, 1024)] = 2
+    z_channels: Size = 256
+    grid: Annotated[int, Within(1, 4096)] = 16
     l2_norm: bool = True
-    group_width: int = 4  # least channels a normalisation group has; the released weights need 1
+    group_width: Size = 4  # least channels a normalisation group has; the released weights need 1
     attention: bool = True  # self-attention in the coarsest level, besides the middle's
 
     @property
     def down(self) -> int:
         return 2 ** (len(self.ch_mult) - 1)
+
+
+def widths_of(widths: Sequence[int], first: int | None = None) -> dict[str, Any]:
+    """`channels` and `ch_mult` of a network whose levels have these widths, the finest first.
+    first: the encoder's first width, where there is one; a decoder alone does not need it."""
+    channels = math.gcd(*widths) if first is None else first
+    return {"channels": channels, "ch_mult": tuple(width // channels for width in widths)}
+
+
+def has_encoder(names: Iterable[str], at: str = "") -> bool:
+    """Whether a file holds any tensor that only encoding needs; some without the rest are an error
+    of the load."""
+    return any(name.startswith((f"{at}encoder.", f"{at}quant_conv.")) for name in names)
 
 
 class Encoder(nn.Module):
@@ -110,15 +130,21 @@ class Codebook(nn.Module):
 
 
 class LlamaGenVQ(nn.Module):
-    """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order."""
+    """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order.
 
-    def __init__(self, cfg: VQConfig) -> None:
+    encodes: False leaves the encoder out, for files that hold a decoder alone; `encode` is then a
+    DecoderError.
+    """
+
+    def __init__(self, cfg: VQConfig, encodes: bool = True) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.encoder = Encoder(cfg)
+        self.cfg, self.encodes = cfg, encodes
+        if encodes:
+            self.encoder = Encoder(cfg)
         self.decoder = Decoder(cfg)
         self.quantize = Codebook(cfg)
-        self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
+        if encodes:
+            self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
         self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.z_channels, 1)
         for module in self.modules():
             if isinstance(module, nn.GroupNorm):
@@ -135,7 +161,13 @@ class LlamaGenVQ(nn.Module):
         return self.quantize.embedding.weight.detach().float()
 
     def latents(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32."""
+        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32. Raises DecoderError
+        where the tokenizer only decodes."""
+        if not self.encodes:
+            raise DecoderError(
+                "this VQ tokenizer holds a decoder without an encoder, so pictures cannot be "
+                "encoded; set model.tokenizer to a file with encoder.* and quant_conv.*"
+            )
         z = self.quant_conv(self.encoder(images))  # [B, C, h, w]
         return self.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
 

@@ -142,7 +142,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
     }  # fmt: skip
     if made.error:
         return found | {"status": "failed", "error": made.error}
-    found |= trace(made, rng) | {"image": image, "peak_memory_mb": 912.0}
+    found |= trace(made, rng) | {"path": "", "image": image, "peak_memory_mb": 912.0}
     if protocol == "latency":
         total = made.seconds * rng.normal(1, 0.04)
         shares = (0.01, 0.16, 0.62, 0.13) if made.depth else (0.01, 0.0, 0.88, 0.04)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from synthetic import DECODERS, write_run
 
-from bench.report.build import ReportPaths, build_report
+from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.load import load_run
 from bench.report.model import ReportError
 from bench.report.plots import latency
@@ -90,6 +90,16 @@ def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
     for made in broken:
         assert f"DecoderError: no {made.name}" in page
         assert f"DecoderError: no {made.name}" in paths.terminal
+
+
+def test_a_run_that_may_only_be_read_is_reported_elsewhere(tmp_path: Path) -> None:
+    broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
+    (tmp_path / "run").mkdir()
+    folder = write_run(tmp_path / "run", broken, prompts=2, floor=False)
+    before = sorted(folder.rglob("*"))
+    paths = write_report(load_run(folder), tmp_path / "mine")
+    assert paths.page == tmp_path / "mine" / "index.html" and paths.page.is_file()
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])

@@ -14,6 +14,7 @@ from synthetic import DECODERS, FLOOR_FID, write_run
 from bench.clip_pairs import COLUMNS, TABLE
 from bench.report import tables
 from bench.report.cells import detail_tables, main_tables, number, quiet
+from bench.report.footnotes import columns, facts, footnotes
 from bench.report.load import load_run
 from bench.report.model import Entry, Role, Run
 from bench.report.page import render
@@ -42,14 +43,14 @@ def test_sections_keep_greedy_apart_and_the_order_of_the_summary(run: Run) -> No
 
 def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Path) -> None:
     folder = write_run(tmp_path, prompts=4, images=False)
-    assert not [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    assert not [line for line in facts(load_run(folder)) if "blocks" in line]
     path = folder / "records.parquet"
     records = pd.read_parquet(path)
     mine = (records.decoder == "ar") & (records.protocol == "latency")
     records.loc[mine, "block"] = records.prompt_index[mine]
     records.loc[mine, "seconds_total"] = 0.5 + records.prompt_index[mine] / 10
     records.to_parquet(path)
-    (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    (line,) = [line for line in facts(load_run(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
     assert "over prompts" in line, "four blocks are too few"
     again = records[mine].assign(repeat=1, block=records.block[mine] + 4)
@@ -57,19 +58,31 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     pd.concat([records, again], ignore_index=True).to_parquet(path)
     ar = load_run(folder).sections[0].baseline
     assert ar is not None and list(ar.latency_rows()["repeat"]) == [1] * 4, "the fastest"
-    (line,) = [line for line in tables.legend(load_run(folder)) if "blocks" in line]
+    (line,) = [line for line in facts(load_run(folder)) if "blocks" in line]
     assert "timed in 2 rounds of 4 blocks of prompts; from block to block ar took 0.300 to" in line
     assert "timed 2 times, its fastest counts" in line and "over prompts" in line
     pd.concat([records, again]).assign(block=lambda r: r["repeat"]).to_parquet(path)
-    (line,) = [line for line in tables.legend(load_run(folder)) if "rounds" in line]
+    (line,) = [line for line in facts(load_run(folder)) if "rounds" in line]
     assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
+
+
+def test_a_table_has_at_most_six_footnotes_of_one_sentence(run: Run) -> None:
+    lines = footnotes(run)
+    assert 0 < len(lines) <= 6
+    assert not [line for line in lines[:5] if ". " in line or not line.endswith(".")]
+    shown = " ".join(tables.terminal(run).split())
+    assert all(line in shown for line in lines)
+    page = render(run, [], [])
+    below = page[page.index('id="table"') : page.index('id="figures"')]
+    assert below.count("<li>") == len(lines) and 'href="#reading"' in below
+    assert 'id="reading"' in page and "Quiet speed-up" in page[page.index('id="reading"') :]
 
 
 @pytest.mark.parametrize("timed", [1, 2])
 def test_one_timed_prompt_says_why_there_is_no_speedup(run: Run, timed: int) -> None:
     section = run.sections[0]
     few = [replace(entry, row=entry.row | {"n_latency": timed}) for entry in section.entries]
-    lines = tables.legend(replace(run, sections=[replace(section, entries=few)]))
+    lines = facts(replace(run, sections=[replace(section, entries=few)]))
     assert any("one prompt was timed, and a speed-up needs two" in x for x in lines) == (timed == 1)
 
 
@@ -131,7 +144,7 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: Run) -> None
 def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None:
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
-    assert "CLIP - AR" not in tables.terminal(load_run(folder)), "nothing was compared"
+    assert "CLIP - AR" not in tables.markdown(load_run(folder)), "nothing was compared"
     lines = [
         ("eagle2", "ar", 1, 100, 0.0002, -0.001, 0.002),
         ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
@@ -157,7 +170,10 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     same = replace(section, entries=[*section.decoders, lucky])
     eagle2 = next(e for e in section.entries if e.name == "eagle2")
     assert same.quality_is_noise(eagle2, "clip") and not same.quality_is_noise(eagle2, "fid")
-    assert "CLIP - AR (details): the decoder's CLIP score less" in tables.terminal(run)
+    assert "CLIP - AR: the decoder's CLIP score less" in tables.markdown(run)
+    assert any(
+        "With only one AR seed, its luck shifts every row equally." in x for x in columns(run)
+    )
     assert r"| CLIP (scenes) - AR |" in tables.markdown(run)
     assert "-0.0021 [-0.0030, -0.0012]" in render(run, [], [])
     written = pd.read_csv(io.StringIO(tables.csv(run))).set_index("decoder")

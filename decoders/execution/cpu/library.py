@@ -1,0 +1,232 @@
+"""The CPU kernel's shared library: compiled where it runs, for the processor it runs on.
+
+One call of a C++ compiler on `kernel.cpp`, a few seconds, once a machine: the library is kept under
+a name made of the source, the flags, the compiler and the processor. It is not linked with an
+OpenMP library of its own: it uses the one that PyTorch has loaded, since two would keep two sets of
+threads spinning on the same cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoders.api import DecoderError, Sampling
+from decoders.execution.cpu.processor import cpuinfo
+
+NAMES = "lantern::"  # what a profiler calls these functions
+SOURCE = Path(__file__).parent / "kernel.cpp"
+COMPILERS = ("g++", "c++")
+WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
+FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+
+
+class LayerWeights(ctypes.Structure):
+    """`LayerWeights` of layers.h."""
+
+    _fields_ = [
+        (n, ctypes.c_void_p) for n in ("attention_norm", "wqkv", "wo", "ffn_norm", "w13", "w2")
+    ]
+
+
+class Forward(ctypes.Structure):
+    """`Forward` of layers.h."""
+
+    _fields_ = [
+        *((n, ctypes.c_long) for n in ("rows", "queries", "width", "heads", "ffn", "layers")),
+        ("slots", ctypes.c_long),
+        ("eps", ctypes.c_float),
+        ("threads", ctypes.c_int),
+        *((n, ctypes.c_void_p) for n in ("weights", "final_norm", "input")),
+        ("codes", ctypes.c_void_p),
+        ("embedded", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("output", "cache")),
+        ("rope", ctypes.c_void_p),
+        ("places", ctypes.c_long),
+        ("place", ctypes.c_void_p),
+        ("place_row", ctypes.c_long),
+        ("place_query", ctypes.c_long),
+        ("slot", ctypes.c_void_p),
+        ("slot_row", ctypes.c_long),
+        ("slot_query", ctypes.c_long),
+        ("mask", ctypes.c_void_p),
+        ("mask_row", ctypes.c_long),
+        ("mask_query", ctypes.c_long),
+        ("scratch", ctypes.c_void_p),
+        ("products", ctypes.c_int),
+        ("times", ctypes.c_long),
+    ]
+
+
+class Expand(ctypes.Structure):
+    """`Expand` of drafting.h."""
+
+    _fields_ = [
+        ("layer", Forward),
+        ("batch", ctypes.c_long),
+        ("nodes", ctypes.c_long),
+        ("embedding", ctypes.c_void_p),
+        ("embedded", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("tokens", "fc", "fc_bias", "head")),
+        ("vocab", ctypes.c_long),
+        ("cfg", ctypes.c_float),
+        *((n, ctypes.c_void_p) for n in ("features", "seen", "root_slot", "codes", "node")),
+        ("parents", ctypes.c_void_p),
+        ("depth", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("mixed", "raw", "logits")),
+    ]
+
+
+class Filter(ctypes.Structure):
+    """`Filter` of distribution.h."""
+
+    _fields_ = [
+        ("temperature", ctypes.c_float),
+        ("top_p", ctypes.c_float),
+        ("top_k", ctypes.c_long),
+    ]
+
+
+def filter_of(sampling: Sampling) -> Filter:
+    return Filter(sampling.temperature, sampling.top_p, sampling.top_k)
+
+
+class NextCode(ctypes.Structure):
+    """`NextCode` of stepping.h."""
+
+    _fields_ = [
+        ("body", Forward),
+        *((n, ctypes.c_long) for n in ("count", "batch", "prefix", "vocab")),
+        *((n, ctypes.c_void_p) for n in ("tokens", "head")),
+        ("cfg", ctypes.c_float),
+        ("filter", Filter),
+        ("uniform", ctypes.c_void_p),
+        *((n, ctypes.c_long) for n in ("uniform_row", "uniform_place", "uniforms")),
+        *((n, ctypes.c_void_p) for n in ("codes", "place", "chosen")),
+        ("recorded", ctypes.c_long),
+        ("accepted", ctypes.c_void_p),
+        ("most", ctypes.c_long),
+        *((n, ctypes.c_void_p) for n in ("steps", "bad", "raw", "logits", "p")),
+    ]
+
+
+def compiler() -> str | None:
+    """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
+    named = os.environ.get("CXX")
+    names = (named,) if named else COMPILERS
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+@cache
+def version(found: str) -> str:
+    """What the compiler says of itself; Clang is told by it, under whatever name it goes."""
+    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def missing() -> str | None:
+    """Why the kernel cannot be built here; None where it can."""
+    if platform.system() != "Linux":
+        return f"it is built on Linux only, this is {platform.system()}"
+    found = compiler()
+    if found is None and os.environ.get("CXX"):
+        return f"CXX names {os.environ['CXX']!r}, which is no program here; give one, or unset CXX"
+    if found is None:
+        names = ", ".join(COMPILERS)
+        return f"no C++ compiler ({names}) was found; install g++, or name one in CXX"
+    if "clang" in version(found):
+        return f"it needs g++ (Clang has other vector words), {found} is Clang; name g++ in CXX"
+    return None
+
+
+def folder() -> Path:
+    """Where libraries are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "lantern-bench"
+
+
+def _processor() -> str:
+    """The processor's model and features, as far as Linux tells."""
+    info = cpuinfo()
+    wanted = ("CPU part", "Features", "flags", "model name")
+    return "\n".join(f"{key}: {value}" for key in wanted for value in sorted(info.get(key, [])))
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library, compiled first where need be.
+
+    Raises DecoderError where there is no compiler, or it fails.
+    """
+    reason = missing()
+    found = compiler()
+    if reason is not None or found is None:
+        raise DecoderError(f"the CPU kernel cannot be built: {reason}")
+    sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
+    parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
+    parts += platform.libc_ver()
+    name = f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
+    path = folder() / name
+    try:
+        if not path.is_file():
+            _compile(found, path)
+    except OSError as error:
+        raise DecoderError(
+            f"the CPU kernel cannot be kept in {path.parent}: {error}; set XDG_CACHE_HOME to a "
+            "folder that can be written, or set backend.layers=torch"
+        ) from error
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's
+        raise DecoderError(
+            f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
+        ) from error
+    loaded.lantern_scratch.restype = ctypes.c_long
+    return loaded
+
+
+def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls a function of the library, under `lantern::name` where a profiler records. Raises
+    DecoderError where it found an index out of its range, before it has written anything."""
+    if torch.autograd._profiler_enabled():
+        with torch.profiler.record_function(NAMES + name):
+            wrong = function(*arguments)
+    else:
+        wrong = function(*arguments)
+    if wrong:
+        raise DecoderError(
+            f"the CPU kernel ({name}): a code, node, slot or place lies outside its table; the "
+            "decoder or drafter that called it is wrong, or backend.layers=torch will say more"
+        )
+
+
+def _compile(found: str, path: Path) -> None:
+    """Beside its place, then moved there: two processes may build at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        part, made = Path(name) / "kernel.o", Path(name) / "kernel.so"
+        # Linked without -fopenmp: see above.
+        for command in (
+            [found, *FLAGS, "-c", str(SOURCE), "-o", str(part)],
+            [found, "-shared", str(part), "-o", str(made)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode or not Path(command[-1]).is_file():
+                says = done.stderr.strip()[-500:] or f"it wrote neither {command[-1]} nor a reason"
+                raise DecoderError(
+                    f"the CPU kernel cannot be built: {' '.join(command)} ended with "
+                    f"{done.returncode}: {says}; name a working g++ in CXX, or set "
+                    "backend.layers=torch"
+                )
+        made.replace(path)

@@ -1,0 +1,128 @@
+"""What a loop asks of an execution, and eager execution.
+
+A loop's step is a chain of *pieces*: functions of the run's state, each given what the one before
+returned. Pieces have static shapes and never wait for the device, so the same ones run as they are
+(here), through torch.compile (`compiled.py`), recorded once and replayed (`graphs.py`), or with
+calls of a kernel in the place of some (`cpu`). The state of B images is an object of any kind; its
+tensors are what a piece reads and changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decoders.api import AcceptRule, DecoderError, ImageModel, computed
+
+Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
+
+
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Any]  # p, q, codes, valid -> Verdicts
+
+
+class Loop(Protocol):
+    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
+
+    def pieces(self) -> Sequence[Piece]:
+        """The chain of one step: the first is called with the run alone, each later one with the
+        run and what the one before returned."""
+        ...
+
+
+class Execution(Protocol):
+    name: str
+
+    def prepare(self, model: ImageModel) -> None:
+        """Called once a model is loaded, its weights final. Raises DecoderError where the execution
+        cannot run here."""
+        ...
+
+    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
+        """What computes `decoders.verification.test_children` of a rule; None: the tensor code."""
+        ...
+
+    def fit(self, loop: Any) -> bool:
+        """Called once when a loop is built: an execution may give its parts faster functions.
+        Returns whether caches may grow within an image: shapes then change between steps."""
+        ...
+
+    def begin(self, loop: Loop, run: Any) -> Any:
+        """The run to go on with: the given one, or one whose tensors stay where a recorded step
+        expects them."""
+        ...
+
+    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        """One step; returns what the last piece returned. Charges laps to `run.watch`."""
+        ...
+
+
+def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+    """Runs the pieces one after the other, charging their time to their phases."""
+    carry: tuple[Any, ...] = ()
+    for phase, piece in pieces:
+        carry = piece(run, *carry)
+        run.watch.lap(phase)
+    return carry
+
+
+class Eager:
+    """Operator by operator."""
+
+    name = "eager"
+
+    def prepare(self, model: ImageModel) -> None:
+        """Nothing to do."""
+
+    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
+        from decoders.execution.judge import fused
+
+        return fused(rule, device)
+
+    def fit(self, loop: Any) -> bool:
+        give_judge(self, loop)
+        return True
+
+    def begin(self, loop: Loop, run: Any) -> Any:
+        return run
+
+    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        return chain(loop.pieces(), run)
+
+
+def give_judge(execution: Execution, loop: Any) -> None:
+    """Gives the loop's verifier the execution's judge, where it judges node by node by a rule."""
+    verifier = loop.verifier
+    if verifier is not None and computed(verifier, "verdicts"):
+        found = execution.judge(verifier.rule, loop.model.device)
+        if found is not None:
+            verifier.judge = found
+
+
+def executed(model: ImageModel, mode: str) -> ImageModel:
+    """The model as `execution(mode)` runs it, prepared. Raises DecoderError as that does."""
+    how = execution(mode)
+    how.prepare(model)
+    return replace(model, execution=how)
+
+
+def execution(mode: str) -> Execution:
+    """`eager`, `compile`, `graph` or `cpu`. Raises DecoderError on another name."""
+    if mode == "eager":
+        return Eager()
+    if mode == "compile":
+        from decoders.execution.compiled import Compiled
+
+        return Compiled()
+    if mode == "graph":
+        from decoders.execution.graphs import Graphed
+
+        return Graphed()
+    if mode == "cpu":
+        from decoders.execution.cpu.replacing import Cpu
+
+        return Cpu()
+    raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")

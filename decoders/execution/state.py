@@ -1,0 +1,138 @@
+"""The tensors of a run, found wherever they hang: what a recorded step reads and writes by address.
+
+Why a walk and not a registry: a plug-in's drafter keeps its state as it likes; it should run
+as a CUDA graph without knowing of one. Modules (weights never change while decoding) and what is
+not of this kind of object are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import DecoderError
+
+Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
+
+
+def slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
+    """(path, slot, tensor) of every tensor below `root`: attributes of objects, items of lists,
+    tuples and dicts. An object is visited once."""
+    seen: set[int] = set()
+    stack: list[tuple[str, Any]] = [("", root)]
+    while stack:
+        path, owner = stack.pop()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        for name, value in _members(owner):
+            where = f"{path}.{name}"
+            if isinstance(value, Tensor):
+                yield where, (owner, name), value
+            elif _walked(value):
+                stack.append((where, value))
+
+
+def _members(owner: Any) -> list[tuple[str | int, Any]]:
+    if isinstance(owner, dict):
+        return [(name, value) for name, value in owner.items() if isinstance(name, str | int)]
+    if isinstance(owner, list | tuple):
+        return [*enumerate(owner)]
+    return [*vars(owner).items()]
+
+
+def _walked(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):
+        return True
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, nn.Module | type)
+        and not callable(value)
+    )
+
+
+def tensors(root: Any) -> dict[str, Tensor]:
+    """The tensors below `root` by path."""
+    return {path: tensor for path, _, tensor in slots(root)}
+
+
+def device_of(run: Any) -> torch.device:
+    """Where a run is."""
+    codes: Tensor = run.record.codes
+    return codes.device
+
+
+def snapshot(root: Any) -> dict[str, Tensor]:
+    """The tensors below `root` with those that `fill` reads copied."""
+    mine = tensors(root)
+    return mine | {path: mine[path].clone() for path in whole(mine)}
+
+
+def whole(mine: dict[str, Tensor]) -> list[str]:
+    """Paths without those that another tensor holds the memory of: a cache keeps views of itself
+    for every way of reading it, and need be copied once."""
+    spanning: dict[int, str] = {}
+    for path, tensor in mine.items():
+        storage = tensor.untyped_storage()
+        if tensor.numel() * tensor.element_size() == storage.nbytes() > 0:
+            spanning.setdefault(storage.data_ptr(), path)
+    owner = {path: spanning.get(t.untyped_storage().data_ptr(), path) for path, t in mine.items()}
+    return [path for path in mine if owner[path] == path]
+
+
+def fill(root: Any, values: dict[str, Tensor]) -> None:
+    """Copies values into the tensors below `root`, in place. Raises DecoderError where the two do
+    not have the same tensors."""
+    mine = tensors(root)
+    if mine.keys() != values.keys():
+        odd = sorted(mine.keys() ^ values.keys())
+        raise DecoderError(
+            f"a recorded step expects the state that it was recorded on; these differ: {odd[:5]}"
+        )
+    for path in whole(mine):
+        tensor, other = mine[path], values[path]
+        if other is tensor:
+            continue
+        if other.shape != tensor.shape or other.dtype != tensor.dtype:
+            raise DecoderError(
+                f"{path} of a recorded step is {tuple(tensor.shape)} {tensor.dtype}, found "
+                f"{tuple(other.shape)} {other.dtype}; shapes of a step must be static"
+            )
+        if tensor.data_ptr() != other.data_ptr():
+            tensor.copy_(other)
+
+
+def rebind(root: Any, before: dict[str, Tensor]) -> None:
+    """After a step: what it bound anew is copied into the tensor that stood there before, and that
+    one is put back, so that the next step finds its input where this one did.
+
+    All are read before any is written: a new tensor may be a view of an old one.
+    """
+    changed = [
+        (slot, before[path], tensor)
+        for path, slot, tensor in slots(root)
+        if path in before and before[path] is not tensor
+    ]
+    for (owner, name), old, new in changed:
+        if (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
+            raise DecoderError(
+                f"a step bound {type(owner).__name__}.{name}, {tuple(old.shape)} {old.dtype} on "
+                f"{old.device}, anew as {tuple(new.shape)} {new.dtype} on {new.device}; a recorded "
+                "step needs it in its final shape and place from the start"
+            )
+    copies = [(slot, old, new.clone()) for slot, old, new in changed]
+    for (owner, name), old, new in copies:
+        old.copy_(new)
+        if isinstance(owner, dict):
+            owner[name] = old
+        elif isinstance(owner, list):
+            owner[int(name)] = old
+        elif isinstance(owner, tuple):
+            raise DecoderError(
+                "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
+            )
+        else:
+            setattr(owner, str(name), old)

@@ -1,0 +1,47 @@
+"""The one prefill: what every loop begins with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, ImageModel, NumericalError, Sampling, Start, TextFeatures
+from decoders.distribution import code_logits, probabilities
+from decoders.noise import TARGET_SLOT, Noise, sample
+from decoders.recording import Recorder
+
+
+def begin(
+    model: ImageModel, sampling: Sampling, text: TextFeatures, noise: Noise, capacity: int
+) -> Start:
+    """Prefill of B images into a new cache of `capacity` slots a row, and their first codes. Raises
+    DecoderError where the noise is of other images."""
+    if len(noise.uniform) != text.batch:
+        raise DecoderError(
+            f"expected noise of {text.batch} images, one row per prompt, found "
+            f"{len(noise.uniform)} rows; make it with Noise.for_prompts for the same prompts"
+        )
+    target, copies = model.target, sampling.guidance_rows
+    cache = target.new_cache(text.batch * copies, capacity)
+    hidden = target.prefill(text, copies, cache)  # [R, P, D]
+    places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
+    logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]
+    first, law = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
+    return Start(model, sampling, text, noise, cache, hidden, first, law)
+
+
+def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
+    if sampling.greedy:
+        return logits.argmax(-1), logits
+    p = probabilities(logits, sampling)
+    return sample(p, u), p
+
+
+def require_finite(recorder: Recorder, where: str) -> None:
+    """Raises NumericalError where a distribution of the run was not finite."""
+    if bool(recorder.bad):
+        raise NumericalError(
+            f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
+            "checkpoint and its dtype (float16 overflows where bfloat16 does not)"
+        )

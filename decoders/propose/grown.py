@@ -1,0 +1,98 @@
+"""A drafter that grows a tree: one proposer, whatever the drafter and the tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Computes, DecoderError, Draft, NumericalError, Seen, Start
+from decoders.drafters.session import (
+    Drafter,
+    DraftError,
+    DraftSession,
+    Tree,
+    named,
+    require_logits,
+    require_root,
+)
+from decoders.noise import MAX_CHILDREN, OVERRUN
+
+
+class GrownSession:
+    """A drafter's session, and the tree that grows in it."""
+
+    computes = (Computes("grown", ("propose", "advance", "grow")),)
+
+    def __init__(self, part: Grown, start: Start) -> None:
+        model, tree = start.model, part.tree
+        self.part, self.tree, self.sampling = part, tree, start.sampling
+        self.vocab = model.target.vocab_size
+        self.bad = torch.zeros((), dtype=torch.bool, device=start.first.device)
+        self.session: DraftSession = part.drafter.begin(
+            start.text, start.hidden, start.sampling, tree.depth + 1, tree.session_nodes
+        )
+
+    @property
+    def calls(self) -> int:
+        return self.session.calls
+
+    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+        """The session reads what was committed, and a tree grows under the root."""
+        try:
+            logits = self.advance(seen)
+            draft = self.grow(logits, noise, place)
+            self.check(logits, draft.q)
+            return draft
+        except DraftError as error:
+            raise DecoderError(f"the drafter {named(self.part.drafter)}: {error}") from error
+
+    def require_finite(self) -> None:
+        """Raises NumericalError where the drafter's laws were NaN or infinite."""
+        if bool(self.bad):
+            raise NumericalError(
+                f"the drafter {named(self.part.drafter)}: expected finite logits, found NaN or "
+                "infinity"
+            )
+
+    def check(self, logits: Tensor, q: Tensor | None) -> None:
+        """Remembers whether the drafter's distributions q [B, N + 1, V] were finite, or where it
+        has none the logits of the root [B, V], which may rule codes out with minus infinity."""
+        found = logits.amax(-1) if q is None else q
+        self.bad |= ~torch.isfinite(found.sum())
+
+    def advance(self, seen: Seen) -> Tensor:
+        """Logits after the root, [B, V]. What the session answers is checked every time, as a
+        drafter may be right for one image and wrong for a batch; no values are read."""
+        logits = self.session.advance(seen.hidden, seen.codes, seen.count, seen.start)
+        require_root(self.session, seen.count)
+        require_logits(self.session, logits, len(seen.count), self.vocab)
+        return logits
+
+    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Draft:
+        return self.tree.grow(self.session, logits, self.sampling, noise, place)
+
+
+class Grown:
+    """drafter x tree."""
+
+    reads_laws = False
+
+    def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
+        if drafter is None or tree is None:
+            missing = "drafter" if drafter is None else "tree"
+            raise DecoderError(
+                "speculative decoding needs a drafter and a tree, or a proposer; missing: "
+                f"{missing}"
+            )
+        if tree.branching > MAX_CHILDREN or tree.depth >= OVERRUN:
+            raise DecoderError(
+                f"tree with {tree.branching} children a node and {tree.depth} levels: "
+                f"at most {MAX_CHILDREN} and {OVERRUN - 1} are supported"
+            )
+        self.drafter, self.tree = drafter, tree
+        self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
+
+    def begin(self, start: Start) -> GrownSession:
+        return GrownSession(self, start)

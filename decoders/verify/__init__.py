@@ -1,0 +1,1 @@
+"""Verifiers: which drafts are committed."""

@@ -1,0 +1,98 @@
+"""A rule judges every node's children, the uniforms decide, and the path is walked: the verifier of
+every acceptance rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import AcceptRule, Computes, Draft, Law, Settled, Start
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.verification import Path, Verdicts, at_node, children_of, longest, test_children, walk
+
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]
+
+
+class ByNode:
+    """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
+
+    computes = (
+        Computes("by node", ("decide", "verdicts", "path", "last_code")),
+        Computes("verdicts", ("verdicts",)),
+    )
+
+    def __init__(self, rule: AcceptRule) -> None:
+        self.rule = rule
+        self.judge: Judge = partial(test_children, rule)  # an execution may know a faster one
+
+    def __str__(self) -> str:
+        return str(self.rule)
+
+    def begin(self, start: Start) -> None:
+        """The rule is a pure function: there is no state."""
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`."""
+        codes, valid = children_of(draft)  # [B, N + 1, K]
+        verdicts = self.verdicts(law, draft, codes, valid, place)
+        u = torch.full_like(verdicts.accept, 0.5)
+        if not law.greedy:
+            u = noise.at(place[:, None] + draft.depth, ACCEPT_SLOT, codes.shape[-1])
+        path = self.path(law, draft, (u < verdicts.accept) & valid)
+        moved, bound, relaxed = along_path(path, verdicts, u)
+        bonus = ~at_node(valid, path.last).any(-1)  # [B]
+        last = self.last_code(law, verdicts, path, noise, place)
+        return Settled(path.nodes, path.count, last, bonus, moved, bound, relaxed)
+
+    def verdicts(
+        self, law: Law, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
+    ) -> Verdicts:
+        """On every child of every node; codes, valid [B, N + 1, K]."""
+        rule, judge = self.rule, self.judge
+        if hasattr(rule, "at"):  # what it says depends on the depth or the place
+            rule = rule.at(draft, place)
+            judge = partial(test_children, rule)
+        if not law.greedy:
+            return judge(law.p, draft.q, codes, valid)
+        wide = law.p[:, :, None].expand(-1, -1, codes.shape[-1], -1)  # [B, N + 1, K, V]
+        judged = rule.greedy(wide, codes)
+        accept, strict, moved, bound = (
+            torch.where(valid, value, 0.0)
+            for value in (judged.accept, judged.strict, judged.moved, judged.bound)
+        )
+        return Verdicts(accept, strict, moved, bound, residual=law.p)
+
+    def path(self, law: Law, draft: Draft, accepted: Tensor) -> Path:
+        """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
+        accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
+        follow = longest if law.greedy else walk
+        return follow(draft, accepted, draft.levels)
+
+    def last_code(
+        self, law: Law, verdicts: Verdicts, path: Path, noise: Any, place: Tensor
+    ) -> Tensor:
+        """The corrected or bonus code behind the path, [B]."""
+        if law.greedy:
+            return at_node(law.logits, path.last).argmax(-1)
+        u = noise.at(place + path.count, TARGET_SLOT)[:, 0]
+        return sample(at_node(verdicts.residual, path.last), u)
+
+
+def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
+
+    Past the accepted drafts: the first child that was tested and rejected.
+    """
+    batch, _, width = u.shape
+    depth = path.order.shape[1]
+    flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
+    taken = flat.clamp_max(u.shape[1] * width - 1)
+    moved = verdicts.moved.reshape(batch, -1).gather(1, taken)
+    bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
+    relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
+    return moved, bound, relaxed

@@ -1,0 +1,85 @@
+"""What the system refuses is one message: the file, what was wanted, what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import __main__ as program
+from bench.compose import compose_study
+from bench.os_errors import explained, ready_file, ready_folder
+from decoders.models.weights import write_tensors
+
+
+def refused(code: int, name: str | None = "/data/x") -> OSError:
+    return OSError(code, os.strerror(code), name) if name else OSError(code, os.strerror(code))
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EACCES, "permissions"), (errno.EROFS, "read-only"), (errno.ENOSPC, "free some"),
+        (errno.EDQUOT, "no space"), (errno.ENOTDIR, "under a file"), (errno.ELOOP, "link"),
+        (errno.EISDIR, "is a folder"), (errno.ENAMETOOLONG, "shorter"), (errno.ENOENT, "not there"),
+    ],
+)  # fmt: skip
+def test_every_refusal_has_its_advice(
+    code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(words: Sequence[str]) -> int:
+        raise refused(code)
+
+    monkeypatch.setattr(program, "_command", lambda name: command)
+    assert program.main(["list"]) == 2
+    said = capsys.readouterr().err
+    assert "/data/x" in said and says in said
+
+
+def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden() -> None:
+    assert "no space" in str(explained(refused(errno.ENOSPC, None)))
+    assert explained(refused(errno.ECONNRESET, None)) is None
+    assert explained(refused(errno.ENOENT, None)) is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_plot_and_weights_on_a_full_disk_are_said(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    with pytest.raises(OSError) as plot:
+        Figure().savefig("/dev/full", format="png")
+    assert "no space" in str(explained(plot.value))
+    under = tmp_path / "file"
+    under.mkdir()
+    with pytest.raises(OSError) as weights:  # a folder where the file is to be
+        write_tensors({"a": torch.zeros(3)}, under, torch.float32)
+    assert str(under) in str(explained(weights.value))
+
+
+def test_a_place_is_tried_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    ready_folder(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    ready_file(tmp_path / "a" / "c.csv")
+    assert not (tmp_path / "a" / "c.csv").exists()
+    for attempt in (ready_folder, ready_file):
+        with pytest.raises(OSError):
+            attempt(tmp_path / "file" / "x")
+    with pytest.raises(IsADirectoryError):
+        ready_file(tmp_path / "a")
+
+
+def test_the_home_folder_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert program.at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
+    assert program.at_home("run_dir=~") == "run_dir=/home/ada"
+    assert program.at_home("~acceptance.k") == "~acceptance.k"
+    assert program.at_home("run_dir=a~b") == "run_dir=a~b"
+    words = ["study=smoke", 'run_dir="~/my runs"', "prompts=file", 'prompts.path="~/p(1).txt"']
+    config = compose_study(words)
+    assert config.run_dir == "/home/ada/my runs"
+    assert config.prompts.kwargs["path"] == "/home/ada/p(1).txt"

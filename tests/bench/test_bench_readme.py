@@ -1,0 +1,62 @@
+"""The README is short, its links and those of docs/ lead somewhere, and its drafter works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench.compose import compose_study
+from bench.finish import verdicts
+from bench.study import cells
+from decoders.models.small import random_model
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    assert len(README.splitlines()) <= 150
+    assert README.count("![") == 1, "one picture"
+    first = next(text for kind, text in BLOCKS if not kind)
+    assert [line.split()[1] for line in first.splitlines()] == ["bench", "test"]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith("http"):
+            continue
+        name, _, heading = link.partition("#")
+        there = page.parent / name if name else page
+        assert there.exists(), link
+        assert not heading or heading in anchors(there), link
+
+
+def test_the_drafter_of_the_readme_decodes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source,) = [text for kind, text in BLOCKS if kind == "python"]
+    (settings,) = [text for kind, text in BLOCKS if kind == "yaml"]
+    (tmp_path / "my_drafter.py").write_text(source)
+    (tmp_path / "conf" / "drafter").mkdir(parents=True)
+    (tmp_path / "conf" / "drafter" / "marginal.yaml").write_text(settings)
+    monkeypatch.syspath_prepend(tmp_path)
+    (command,) = [text for kind, text in BLOCKS if not kind and "drafter=marginal" in text]
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "bench", "run"]
+    config = compose_study([*words[4:], f"hydra.searchpath=[file://{tmp_path}/conf]"])
+    model = random_model(vocab=40, grid=4)
+    (mine,) = [cell for cell in cells(config, model.sampling) if cell.entry.name == "mine"]
+    (found,) = verdicts(model, [mine], lambda: ["a red ball", "two"])
+    assert found.verdict == "exact", found.detail

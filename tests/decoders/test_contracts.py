@@ -1,0 +1,337 @@
+"""The five checks that the contracts of `decoders.api` are right: methods of other papers as parts
+of a few lines, built by `build_decoder` from their dotted paths, on small random models."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bench.gate.reference import image_law
+from bench.gate.small import fresh_noise, same_prompt
+from bench.gate.statistics import prefix_pvalues
+from decoders.acceptance.exact import Exact
+from decoders.api import (
+    CodeKind,
+    Computes,
+    Draft,
+    Generation,
+    ImageModel,
+    Sampling,
+    Settled,
+    Test,
+    computed,
+)
+from decoders.autoregressive import Autoregressive
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.distribution import code_logits, normalised
+from decoders.execution.cpu.library import missing
+from decoders.execution.eager import executed, execution
+from decoders.loops.start import begin, choose
+from decoders.models.small import random_model
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
+from decoders.recording import Recorder
+from decoders.timing import Stopwatch
+from tests.decoders.test_backends import Replayed
+
+HERE = "tests.decoders.test_contracts"
+LOOP = PartSpec("decoders.speculative.Speculative")
+EAGLE = PartSpec("decoders.drafters.eagle.Eagle", {"checkpoint": "eagle"})
+CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
+EXACT = PartSpec("decoders.acceptance.exact.Exact")
+SAMPLING = Sampling(cfg=2.0)
+IMAGES = 2048  # of four codes; of longer ones FEW
+FEW = 192
+NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))
+
+
+def chain(root: torch.Tensor, codes: torch.Tensor, q: torch.Tensor) -> Draft:
+    """A chain under root [B]: codes [B, W] drawn from q [B, W, V]."""
+    here = torch.arange(codes.shape[1] + 1).expand(len(codes), -1)  # [B, W + 1]
+    below = F.pad(here[:, 1:], (0, 1))[..., None]  # [B, W + 1, 1]
+    every = torch.cat([root[:, None], codes], 1)
+    return Draft(every, (here - 1).clamp_min(0), here, below, F.pad(q, (0, 0, 0, 1)))
+
+
+class Window:
+    """What the two proposers below share: a chain whose codes are drawn place by place from laws
+    [B, W, V]. It is its own session."""
+
+    reads_laws, branching, calls = False, 1, 0
+
+    def __init__(self, model: Any, width: int = 3) -> None:
+        self.model, self.nodes, self.depth = model, width, width
+
+    def begin(self, start: Any) -> Any:
+        return type(self)(self.model, self.nodes)
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        q = self.laws(seen)
+        places = place[:, None] + torch.arange(self.nodes)
+        root = seen.codes.gather(1, seen.count[:, None] - 1)[:, 0]
+        return chain(root, sample(q, noise.at(places, DRAFT_SLOT)[..., 0]), q)
+
+
+class Jacobi(Window):
+    """(1) Speculative Jacobi decoding: every code of the window is redrawn from the law that the
+    target gave at its place in the last step; where there was none, from the uniform one."""
+
+    reads_laws = True
+
+    def laws(self, seen: Any) -> torch.Tensor:
+        old = F.pad(seen.p, (0, 0, 0, self.nodes))  # [B, N + 1 + W, V], old[:, k]: k places on
+        index = seen.count[:, None] + torch.arange(self.nodes)  # [B, W]
+        q = old.gather(1, index[..., None].expand(-1, -1, old.shape[-1]))
+        return torch.where(q.sum(-1, keepdim=True) > 0, q, 1 / q.shape[-1])
+
+
+class Block(Window):
+    """(5) A drafter that fills a block at once: a head per place on the target's last state."""
+
+    def laws(self, seen: Any) -> torch.Tensor:
+        self.calls += 1
+        random = torch.Generator().manual_seed(1)
+        target = self.model.target
+        heads = torch.randn(self.nodes, target.width, target.vocab_size, generator=random)
+        last = (seen.count - 1)[:, None, None].expand(-1, -1, target.width)
+        state = seen.hidden[: len(seen.count)].gather(1, last)[:, 0].float()  # [B, D]
+        return torch.einsum("bd,wdv->bwv", state, heads / target.width**0.5).softmax(-1)
+
+
+class BlockVerification:
+    """(2) Block verification (2403.10444) of a chain."""
+
+    def __init__(self, model: Any) -> None:
+        del model
+
+    def begin(self, start: Any) -> None:
+        """Nothing is kept."""
+
+    def decide(self, law: Any, draft: Draft, noise: Any, place: torch.Tensor, state: Any) -> Any:
+        p, q, size = law.p, draft.q, draft.levels
+        shares = [torch.ones_like(place, dtype=torch.float32)]  # s_i
+        for i in range(size):
+            x = draft.codes[:, i + 1, None]
+            ratio = p[:, i].gather(1, x) / q[:, i].gather(1, x).clamp_min(1e-30)
+            shares.append((shares[-1] * ratio[:, 0]).clamp_max(1))
+        s = torch.stack(shares, 1)  # [B, g + 1]
+        left = (s[..., None] * p - q).clamp_min(0)  # [B, g + 1, V]
+        left[:, size] = p[:, size]
+        mass = left.sum(-1)
+        h = torch.where(mass + 1 - s > 0, mass / (mass + 1 - s).clamp_min(1e-30), 1.0)
+        h[:, size] = s[:, size]
+        u = noise.at(place[:, None] + torch.arange(size), ACCEPT_SLOT)[..., 0]  # [B, g]
+        level = torch.arange(1, size + 1)
+        count = torch.where(u < h[:, 1:], level, 0).amax(1)  # [B], the largest accepted
+        after = normalised(left, p).gather(1, count[:, None, None].expand(-1, 1, p.shape[-1]))
+        last = sample(after[:, 0], noise.at(place + count, TARGET_SLOT)[:, 0])
+        nodes = torch.minimum(torch.arange(size + 1), count[:, None])
+        none = torch.zeros_like(s)
+        return Settled(nodes, count, last, count == size, none, none, none[:, 1:].bool())
+
+
+class RowWise(Exact):
+    """(3) Exact, but it takes any draft of depth 1 in the upper rows of the image."""
+
+    def __init__(self, model: Any, rows: int = 0) -> None:
+        self.upto, self.free = rows * math.isqrt(model.target.length), None
+
+    def at(self, draft: Draft, place: torch.Tensor) -> RowWise:
+        made = object.__new__(type(self))
+        made.free = (draft.depth == 0) & (place[:, None] + draft.depth < self.upto)  # [B, N + 1]
+        return made
+
+    def test(self, p: Any, q: Any, x: Any) -> Test:
+        made = super().test(p, q, x)
+        accept = torch.where(self.free, 1.0, made.accept)
+        moved = torch.where(self.free, 1 - p.gather(-1, x[..., None])[..., 0], 0.0)
+        return Test(accept, made.strict, made.residual, moved, self.free.float())
+
+
+class Zip:
+    """(4) ZipAR (2412.04062): a row begins when the one above is `lag` codes ahead, so a forward
+    commits codes of two rows."""
+
+    def __init__(
+        self, model: Any, sampling: Any, proposer: Any = None, verifier: Any = None, lag: int = 2
+    ) -> None:
+        self.model, self.sampling, self.lag = model, sampling, lag
+
+    def schedule(self, side: int) -> list[list[int]]:
+        """Places that are decoded together; the first code is there."""
+        done, steps = [1] + [0] * (side - 1), []
+        while min(done) < side:
+            above = [side + self.lag, *done]
+            open_rows = [
+                r for r in range(side)
+                if done[r] < side and above[r] >= min(side, done[r] + self.lag)
+            ]  # fmt: skip
+            steps.append([r * side + done[r] for r in open_rows[:2]])
+            for row in open_rows[:2]:
+                done[row] += 1
+        return steps
+
+    @torch.inference_mode()
+    def generate(self, text: Any, noise: Noise, *, pairs: int = 0) -> Generation:
+        target, copies = self.model.target, self.sampling.guidance_rows
+        watch, size, prefix = Stopwatch(self.model.device), target.length, target.prefix
+        start = begin(self.model, self.sampling, text, noise, prefix + size)
+        record = Recorder(text.batch, size, 1, self.model.device)
+        record.first(start.first)
+        record.codes[:, 1:] = start.first[:, None]  # a guess, where the code before is not there
+        seen = F.pad(text.row_mask(copies), (0, size))[:, None]  # [R, 1, S]
+        every = torch.arange(prefix + size)
+        for chosen in self.schedule(math.isqrt(size)):
+            places = torch.tensor(chosen).expand(text.batch, -1)  # [B, n]
+            before = (places - 1).repeat(copies, 1)  # [R, n]
+            seen[..., prefix + before[0]] = True
+            mask = seen & (every <= prefix + before[..., None])  # [R, n, S]
+            codes = record.codes[:, : size + 1].gather(1, places - 1).repeat(copies, 1)
+            hidden = target.forward_codes(codes, before, prefix + before, mask, start.cache)
+            logits = code_logits(target, hidden, self.sampling.cfg, places).flatten(0, 1)
+            u = noise.at(places, TARGET_SLOT).flatten()
+            new = choose(logits, self.sampling, u)[0].view_as(places)
+            record.put(places, new, step=(record.steps + 1).expand_as(places))
+            record.end_step(torch.zeros_like(places[:, 0]))
+        calls = record.steps.expand(text.batch)
+        trace = record.finish(watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
+        return Generation(record.codes[:, :size].cpu(), trace)
+
+
+class Stream(Noise):
+    """Fresh uniforms at every call: block verification reads uniforms of places that it then leaves
+    open, and one that decided something is never used again."""
+
+    def to(self, device: Any) -> Noise:
+        return self
+
+    def at(self, position: Any, slot: int, count: int = 1) -> torch.Tensor:
+        return torch.rand(*position.shape, count)
+
+
+def part(name: str, **options: Any) -> PartSpec:
+    return PartSpec(f"{HERE}.{name}", options)
+
+
+JACOBI = DecoderSpec("jacobi", LOOP, acceptance=EXACT, proposer=part("Jacobi", width=3))
+BLOCK = DecoderSpec("block", LOOP, acceptance=EXACT, proposer=part("Block", width=3))
+VERIFIED = DecoderSpec("verified", LOOP, EAGLE, CHAIN, part("BlockVerification"))
+
+
+def images(
+    model: ImageModel, spec: DecoderSpec, kind: type[Noise] = Noise, seed: int = 5
+) -> Generation:
+    """Many images of one prompt."""
+    torch.manual_seed(seed)
+    count = IMAGES if model.target.length == 4 else FEW
+    rows = same_prompt(model.text.encode(["x"]), count)
+    table = fresh_noise(count, model.target.length, torch.Generator().manual_seed(seed))
+    return build_decoder(model, spec, SAMPLING).generate(rows, kind(table.uniform))
+
+
+def follows_the_law(model: ImageModel, codes: torch.Tensor) -> float:
+    """The least p-value of the images against the enumerated law of AR, times the tests."""
+    found = prefix_pvalues(image_law(model, model.text.encode(["x"]), SAMPLING), codes)
+    return min(found) * len(found)
+
+
+@pytest.mark.parametrize("how", ["eager", NATIVE])
+@pytest.mark.parametrize(
+    ("spec", "kind"), [(JACOBI, Noise), (BLOCK, Noise), (VERIFIED, Stream)], ids=lambda x: x and (
+        getattr(x, "name", None) or x.__name__
+    ),
+)  # fmt: skip
+def test_images_follow_the_law_of_ar(spec: DecoderSpec, kind: Any, how: str) -> None:
+    model = executed(random_model(vocab=4, grid=2, seed=12), how)
+    made = images(model, spec, kind)
+    assert follows_the_law(model, made.codes) > 1e-4
+    assert int(made.trace.accepted.max()) == 3
+    assert float(made.trace.target_calls.float().mean()) < model.target.length - 1
+    shuffled = made.codes[:, [1, 0, 2, 3]]
+    assert follows_the_law(model, shuffled) < 1e-6  # the test would see it
+
+
+def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
+    """Uniform drafts would be accepted less often than those of the target's own laws."""
+    model = random_model(vocab=24, grid=5, seed=1)
+    target: Any = model.target
+    with torch.no_grad():
+        target.output.weight.mul_(4)  # laws that are far from uniform
+    made = images(model, JACOBI)
+    blind = images(model, DecoderSpec("b", LOOP, acceptance=EXACT, proposer=part("Blind")))
+    steps = [float(x.trace.target_calls.float().mean()) for x in (made, blind)]
+    assert steps[0] < 0.9 * steps[1]
+    assert not made.trace.drafter_calls.any()
+
+
+def test_a_recorded_step_shows_a_proposer_what_an_eager_one_does() -> None:
+    """A graph's replay reads and writes the tensors that it was recorded on."""
+    made = []
+    for how in (execution("eager"), Replayed()):
+        model = replace(random_model(vocab=16, grid=4), execution=how)
+        decoder = build_decoder(model, JACOBI, SAMPLING)
+        for prompt in ("a", "b"):
+            noise = Noise.for_prompts(3, [prompt], model.target.length)
+            made.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
+    assert torch.equal(made[0], made[2]) and torch.equal(made[1], made[3])
+
+
+class Blind(Jacobi):
+    """Never sees a law."""
+
+    def laws(self, seen: Any) -> torch.Tensor:
+        return torch.full_like(seen.p[:, : self.nodes], 1 / seen.p.shape[-1])
+
+
+def test_block_verification_needs_fewer_forwards_than_judging_by_node() -> None:
+    model = random_model(vocab=12, grid=5, seed=1)
+    by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT), Stream)
+    block = images(model, VERIFIED, Stream)
+    steps = [x.trace.target_calls.float().mean() for x in (block, by_node)]
+    assert steps[0] < 0.9 * steps[1]
+
+
+@pytest.mark.parametrize("how", ["eager", NATIVE])
+def test_a_rule_may_read_the_depth_and_the_place(how: str) -> None:
+    model = executed(random_model(vocab=12, grid=5, seed=1), how)
+    spec = DecoderSpec("rows", LOOP, EAGLE, CHAIN, part("RowWise", rows=2))
+    trace = images(model, spec).trace
+    relaxed = trace.kind == CodeKind.RELAXED
+    assert relaxed[:, 1:10].any() and not relaxed[:, 10:].any()
+    assert (trace.depth[relaxed] == 1).all()
+    assert (trace.bound[:, 10:] == 0).all() and (trace.bound[relaxed] == 1).all()
+
+
+class Placed(Exact):
+    """Adds what it knows of the place, and overrides nothing else."""
+
+    def at(self, draft: Draft, place: torch.Tensor) -> Exact:
+        return Exact()
+
+
+def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from() -> None:
+    assert computed(Exact(), "exact") and not computed(Placed(), "exact")
+    assert all("at" in said.methods for said in Exact.computes if isinstance(said, Computes))
+
+
+def test_a_loop_may_commit_codes_of_two_rows_at_once() -> None:
+    model = random_model(vocab=12, grid=5, seed=1)
+    text = model.text.encode(["x"] * 3)
+    noise = Noise.for_prompts(1, ["a", "b", "c"], 25)
+
+    def made(lag: int) -> Generation:
+        spec = DecoderSpec("zip", part("Zip", lag=lag))
+        return build_decoder(model, spec, SAMPLING).generate(text, noise)
+
+    plain = Autoregressive(model, SAMPLING).generate(text, noise)
+    assert torch.equal(made(5).codes, plain.codes)  # one row after the other is AR
+    both = made(2)
+    assert (both.trace.target_calls < 24).all()
+    step = both.trace.step[0].view(5, 5)
+    assert step[0, 3] == step[1, 1]  # a code of either row
+    assert int(both.trace.step[0, 1:].min()) == 1
+    assert torch.equal(both.codes[:, :3], plain.codes[:, :3])

@@ -1,0 +1,82 @@
+"""The released static trees: the authors' paths under the authors' names, in studies and rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+import conf
+from bench.compose import compose_study
+from decoders.api import DecoderError
+from decoders.trees.named import ALIASES, WIDTHS, named_trees, widths_to_paths
+from decoders.trees.static import Static, parse_choices
+
+# Level widths, and the hash of the paths as JSON, by length and then by ranks.
+RELEASED = {
+    "chain": ([1, 1, 1, 1, 1], "822d17625509e222"),
+    "mc_sim_7b_63": ([4, 8, 8, 3, 2], "523717d6431e7672"),
+    "mc_sim_7b_63_balanced": ([3, 8, 9, 3, 2], "6315eba67ab756e8"),
+    "medusa_2_7b_63": ([10, 23, 23, 7], "ac1b77303fb35bfe"),
+    "naive_extend_57": ([5, 13, 16, 14, 9], "b790ccdf7aff677c"),
+    "reverse_balanced_25": ([3, 4, 6, 5, 7], "ea4558de8f7ddb4a"),
+}
+STUDIES = sorted(p.stem for p in (Path(conf.__file__).parent / "study").glob("*_table*.yaml"))
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_released_tree_has_the_authors_paths(name: str) -> None:
+    widths, digest = RELEASED[name]
+    tree = Static(choices=name)
+    paths = json.dumps([list(path) for path in tree.paths])
+    assert hashlib.sha256(paths.encode()).hexdigest()[:16] == digest
+    assert [tree.level_of.count(d) for d in range(1, tree.depth + 1)] == widths
+    assert str(tree) == f"static({name}, depth={len(widths)}, nodes={sum(widths)})"
+
+
+def test_every_released_tree_is_there() -> None:
+    assert set(named_trees()) == {*RELEASED, *WIDTHS}
+
+
+@pytest.mark.parametrize(("name", "released"), ALIASES.items())
+def test_the_papers_trees_are_the_released_ones(name: str, released: str) -> None:
+    assert Static(choices=name).paths == Static(choices=released).paths
+    assert str(Static(choices=name)) == str(Static(choices=released)), "one tree, one name"
+
+
+def test_widths_do_not_determine_a_tree() -> None:
+    """The difference that METHODS 4 gives: 11 of 57 and 4 of 25 paths."""
+    for name, other in (("naive_extend_57", 11), ("mc_sim_7b_63", 4)):
+        shared = set(Static(choices=name).paths) & set(widths_to_paths(RELEASED[name][0]))
+        assert sum(RELEASED[name][0]) - len(shared) == other
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_tables_run_the_released_trees(study: str) -> None:
+    trees = [entry.spec.tree for entry in compose_study([f"study={study}"]).decoders]
+    static = [tree for tree in trees if tree is not None and tree.target.endswith("Static")]
+    assert {str(tree.kwargs["choices"]) for tree in static} <= RELEASED.keys()
+    dynamic = [tree.kwargs for tree in trees if tree is not None and tree not in static]
+    assert all(tree == {"depth": 5, "top_k": 10, "nodes": 58} for tree in dynamic)
+
+
+def test_released_lantern_pp_runs_the_released_tree() -> None:
+    (entry,) = compose_study(["study=smoke", "decoders=[lantern_pp_released]"]).decoders
+    assert entry.spec.tree is not None
+    assert entry.spec.tree.kwargs["choices"] == "naive_extend_57"
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ("naive_extend_75", "nearest: naive_extend_57"),
+        ("mc_sim_7b", "nearest: mc_sim_7b_63"),
+        ([[0], [0]], r"holds the path \[0\] twice"),
+        ([[0], [1, 0]], r"path \[1, 0\] has no parent \[1\]"),
+    ],
+)
+def test_a_tree_that_cannot_be_is_refused(choices: object, says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        parse_choices(choices)  # type: ignore[arg-type]
