@@ -14,6 +14,7 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -73,6 +74,18 @@ def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyCon
     return _study(root, entries)
 
 
+def require_folders(searchpath: Any) -> None:
+    """Raises ConfigError where a folder of `hydra.searchpath` is not there: its options would only
+    be unknown."""
+    for place in searchpath if isinstance(searchpath, list) else [searchpath]:
+        folder = str(place).removeprefix("file://")
+        if str(place).startswith("file://") and not Path(folder).is_dir():
+            raise ConfigError(
+                f"hydra.searchpath: {folder} is no folder; write file:// and the absolute path of "
+                "a folder that holds groups, such as one with drafter/mine.yaml in it"
+            )
+
+
 def sort_overrides(words: Sequence[str]) -> Overrides:
     """Parses the words. Raises ConfigError on one that is not an override."""
     study, entry, searchpath = [], [], []
@@ -84,6 +97,7 @@ def sort_overrides(words: Sequence[str]) -> Overrides:
             value = override.value()
             decoders = list(value) if isinstance(value, list) else [value]
         elif override.key_or_group == "hydra.searchpath":
+            require_folders(override.value())
             searchpath.append(word)
         elif top in PARTS or top == "sampling":
             entry.append(override)

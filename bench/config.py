@@ -210,6 +210,8 @@ class StudyConfig:
     time_limit: Positive | None = None
 
     def __post_init__(self) -> None:
+        if not self.run_dir.isprintable():
+            raise ConfigError(f"run_dir must be a printable path, found {self.run_dir!r}")
         if not self.decoders:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         names = [entry.name for entry in self.decoders]

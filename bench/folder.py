@@ -306,10 +306,16 @@ def require_configuration(
 ) -> None:
     """Raises FolderError where `found` (study.json) is of another configuration."""
     if found.get("config_hash") != config_hash:
-        shown = differences(found.get("config", {}), config)
+        there, here = found.get("config", {}), config
+        if isinstance(there.get("name"), str) and there["name"] != here.get("name"):
+            raise FolderError(
+                f"{path} holds the study {there.get('name')}, asked for is {here.get('name')}; add "
+                f"study={there.get('name')} (and the other words of that run) to go on with it. "
+                f"{_advice(path)}"
+            )
         raise FolderError(
-            f"{path} holds another configuration: {shown}. {_advice(path)}, or ask for the "
-            "settings that are there to go on with it"
+            f"{path} holds another configuration: {differences(there, here)}. {_advice(path)}, or "
+            "ask for the settings that are there to go on with it"
         )
 
 

@@ -16,6 +16,7 @@ from bench import checkpoints as known
 from bench.console import say
 from bench.costs import ASSUMED, BYTES, Load, Shape, VQShape, peak_bytes
 from bench.plan_parts import GB, Part, metric_parts, model_parts, no_tokenizer, parts_table
+from bench.plugins import call_prompts
 
 if TYPE_CHECKING:
     from bench.config import DecoderEntry, StudyConfig
@@ -99,6 +100,8 @@ def make(config: StudyConfig) -> Plan:
     notes += no_tokenizer(config, source, usual)
     calls = _calls(config, usual.cfg if usual else 2.0, notes)
     notes += _files(config)
+    if Path(str(config.prompts.kwargs.get("path") or "")).is_file():  # what `run` would refuse
+        call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
     return Plan(config, shape, vq, parts, calls, notes)
 
 
@@ -145,13 +148,16 @@ def _tree(entry: DecoderEntry, notes: list[str]) -> tuple[int, int, int]:
 def _files(config: StudyConfig) -> list[str]:
     """Files and folders named by prompts and metric that are not there."""
     found = []
-    for loader in (config.prompts, config.metric):
+    for group, loader in (("prompts", config.prompts), ("metric", config.metric)):
         for key, value in (loader.kwargs if loader else {}).items():
             path = isinstance(value, str) and ("/" in value) and not key.endswith("dir")
             if path and not Path(value).expanduser().exists():
                 if known.HUB_ID.fullmatch(value) and not Path(value).suffix:
                     continue
-                found.append(f"{loader.name}.{key}: {value} is not there" if loader else "")
+                found.append(
+                    f"{group}.{key}: {value} is not there; put it there before the run, or set "
+                    f"{group}.{key}= to where it is"
+                )
     return found
 
 

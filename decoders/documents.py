@@ -45,7 +45,7 @@ def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str,
         raise KindError(f"{path} is nested too deeply to be read; write it again") from error
     except ValueError as error:  # no JSON, no UTF-8, a number of thousands of digits
         raise KindError(
-            f"{path} is not valid JSON ({error}); download it again, or restore it"
+            f"{path} is not valid JSON ({error}); restore it, or make or download it again"
         ) from error
     if not isinstance(found, dict):
         raise KindError(f"{path} must hold an object, found {type(found).__name__}")

@@ -48,9 +48,9 @@ class TooFewPrompts(PromptError):
     """A set that is smaller than what is wanted of it."""
 
     def __init__(self, source: str, have: int, wanted: int) -> None:
+        less = "lower latency.prompts and quality.images, or " if have else ""
         super().__init__(
-            f"{source} has {have} prompts, {wanted} are wanted; lower latency.prompts and "
-            "quality.images, or give more prompts"
+            f"{source} has {have or 'no'} prompts, {wanted} are wanted; {less}give more prompts"
         )
         self.source, self.have = source, have
 
