@@ -138,7 +138,7 @@ def test_what_no_query_may_see_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("words", [(1, 3), (4, 2)])
-def test_a_prefill_leaves_out_what_stands_before_every_caption(words: tuple[int, int]) -> None:
+def test_a_prefill_is_that_of_pytorchs_operators(words: tuple[int, int]) -> None:
     net = network()
     mask = torch.arange(PREFIX) >= PREFIX - torch.tensor(words)[:, None]  # [B, P]
     random = torch.Generator().manual_seed(3)
@@ -156,10 +156,9 @@ def test_a_prefill_leaves_out_what_stands_before_every_caption(words: tuple[int,
         found.append((hidden[read], kept[:, :, read]))
     for theirs, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert not hidden[:, : PREFIX - max(words)].any(), "not computed"
 
 
-def test_a_prefill_whose_pads_a_drafter_reads_leaves_out_nothing() -> None:
+def test_a_prefill_whose_pads_a_drafter_reads_is_too() -> None:
     net = network()
     net.cfg = replace(net.cfg, pads="released")
     mask = torch.arange(PREFIX) >= PREFIX - torch.tensor([1, 3])[:, None]  # [B, P]
