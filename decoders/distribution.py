@@ -45,12 +45,6 @@ def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> T
     return logits.masked_fill(torch.where(must < 0, structural, code != must), IMPOSSIBLE)
 
 
-def filtered(sampling: Sampling, vocab: int) -> bool:
-    """Whether a distribution over `vocab` codes is more than a softmax."""
-    cut = 0 < sampling.top_k < vocab or sampling.top_p < 1
-    return cut and not sampling.greedy
-
-
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Guided logits [..., V] float32 -> probabilities [..., V] float32.
 

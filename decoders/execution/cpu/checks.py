@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,10 +19,3 @@ def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype)
             f"{list(tensor.shape)} in {tensor.dtype} on {tensor.device}"
         )
     return tensor.contiguous()
-
-
-def patched(owner: Any, names: Iterable[str]) -> bool:
-    """Whether an object has methods of its own in place of its class's; one that only names the
-    class's method says so by being `unchanged`."""
-    own = vars(owner)
-    return any(name in own and not getattr(own[name], "unchanged", False) for name in names)
