@@ -1,9 +1,9 @@
 """`python -m bench <command> [overrides]`, and the console script lantern-bench.
 
 Why so thin: --help must answer in under a second, so nothing heavy (torch, Hydra, pandas) is
-imported before a command runs; `bench.manual` is the help of each. Errors that a user can act on
-are shown as one message, exit status 2; interrupted runs say how far they came and that they can be
-resumed, exit status 130.
+imported before a command runs; `bench.commands.manual` is the help of each. Errors that a user can
+act on are shown as one message, exit status 2; interrupted runs say how far they came and that they
+can be resumed, exit status 130.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.commands.manual import manual
 from bench.console import complain, say
 from bench.errors import BenchError, Interrupted, unknown
-from bench.manual import manual
 from bench.os_errors import explained
 
 COMMANDS = {
@@ -39,16 +39,16 @@ COMMANDS = {
     "list": "decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set",
 }
 ELSEWHERE = {
-    "scaling": "bench.scaling",
-    "profile": "bench.profile",
+    "scaling": "bench.scaling.command",
+    "profile": "bench.profile.command",
     "peers": "bench.peers.command",
-    "predict": "bench.speed.command",
-    "tune": "bench.speed.command",
+    "predict": "bench.predict.command",
+    "tune": "bench.predict.command",
     "compare": "bench.published.command",
-    "plan": "bench.plan",
-    "evaluate": "bench.evaluate",
-    "features": "bench.features",
-    "train": "bench.train",
+    "plan": "bench.plan.command",
+    "evaluate": "bench.commands.evaluate",
+    "features": "bench.commands.features",
+    "train": "bench.commands.train",
 }  # commands with a module of their own
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
     if words[:1] == ["--version"]:
-        from bench.version import version_line
+        from bench.commands.version import version_line
 
         say(version_line())
         return 0
@@ -122,7 +122,7 @@ def usage() -> str:
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """The function of a command, imported now."""
-    module = importlib.import_module(ELSEWHERE.get(name, "bench.commands"))
+    module = importlib.import_module(ELSEWHERE.get(name, "bench.commands.study"))
     found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name}")
     return found
 

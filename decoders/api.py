@@ -5,7 +5,7 @@ A decoder is *composed*: loop x proposer x verifier, run by an execution. A draf
 one proposer (`decoders.propose.grown`), an acceptance rule makes one verifier
 (`decoders.verify.by_node`).
 Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached
-by their dotted path (``decoders.acceptance.lantern.Lantern``) through ``decoders.compose``.
+by their dotted path (``decoders.verify.lantern.Lantern``) through ``decoders.compose``.
 
 Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix
 length, N nodes of a draft tree without the root, K children of a node, G guidance rows (2 with

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.verification import Verdicts, drop_sibling, test_children
+from decoders.verify.children import Verdicts, drop_sibling, test_children
 
 Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from bench.config import BackendConfig
+from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
 from decoders.execution.cpu.processor import cpuinfo, vectors
 

@@ -17,19 +17,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.acceptance.exact import Exact
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.autoregressive import AT_ONCE, Autoregressive
 from decoders.cache import BLOCK
 from decoders.distribution import probabilities
 from decoders.execution.cpu.packing import Native
 from decoders.execution.eager import Piece, execution
+from decoders.loops.autoregressive import AT_ONCE, Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise, sample
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.timing import Stopwatch
-from decoders.trees.chain import Chain
+from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
 AHEAD = 8  # steps that an AR decoder takes before it is put back, or one call's, if those are more
@@ -217,7 +217,7 @@ def _noise(model: ImageModel) -> Noise:
 
 def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name: str) -> State:
     """A session of the drafter `name` half-way through an image, with one code to draft on from."""
-    from decoders.drafters.eagle import Eagle
+    from decoders.propose.drafters.eagle import Eagle
 
     target: Any = model.target
     copies, device = sampling.guidance_rows, model.device

@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from bench.costs import Shape
 from bench.measure.rates import MachineRates
+from bench.plan.costs import Shape
 from decoders.api import ImageModel
 
 

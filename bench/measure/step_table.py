@@ -10,7 +10,7 @@ import pandas as pd
 from bench.measure.rates import NOISY, MachineRates
 from bench.measure.roofline import Unknown, Work
 from bench.measure.steps import StepCost
-from bench.records import write_atomically
+from bench.records.schema import write_atomically
 
 TABLE = "steps.csv"
 HEADERS = [

@@ -14,15 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.config.own_settings import own_settings, with_study
 from bench.console import progress, say
 from bench.errors import ConfigError
 from bench.os_errors import ready_folder
-from bench.own_settings import own_settings, with_study
 
 if TYPE_CHECKING:
     import torch
 
-    from bench.config import DecoderEntry, StudyConfig
+    from bench.config.schema import DecoderEntry, StudyConfig
     from bench.peers.lineup import PeersSettings
     from bench.peers.write import Comparison
     from bench.prompts import Prompt
@@ -37,7 +37,7 @@ def cmd_peers(words: Sequence[str]) -> int:
     Settings are those of a study (default study=peers) and peers.NAME=. 1 where one of *our*
     decoders failed: what transformers cannot do is a row of the table.
     """
-    from bench.compose import compose_study
+    from bench.config.compose import compose_study
     from bench.peers.lineup import OURS, PeersSettings
     from bench.peers.write import save, terminal
 
@@ -54,15 +54,15 @@ def cmd_peers(words: Sequence[str]) -> int:
 
 def compare(config: StudyConfig, settings: PeersSettings) -> Comparison:
     """The comparison of a study's decoders. Raises ConfigError, PeerError (models that differ)."""
+    from bench.config.plugins import call
     from bench.measure.device import prepare, provenance
     from bench.peers.check import prove
     from bench.peers.lineup import Lineup, modes_of
     from bench.peers.measure import Rounds
     from bench.peers.result import rows_of
     from bench.peers.write import Comparison
-    from bench.plugins import call
     from bench.prompts.readable import check_prompts
-    from bench.runner import frozen_heap, load_model
+    from bench.run.runner import frozen_heap, load_model
 
     baseline = baseline_of(config)
     device = prepare(config.backend)
@@ -107,7 +107,7 @@ def baseline_of(config: StudyConfig) -> DecoderEntry:
 def _in_float32(config: StudyConfig, device: torch.device, prompts: Sequence[Prompt]) -> ImageModel:
     """The study's model in float32, whatever the backend's dtype, step by step: what is compared
     are weights, and compiling a step of another dtype could take minutes."""
-    from bench.runner import load_model
+    from bench.run.runner import load_model
 
     backend = dataclasses.replace(config.backend, dtype="float32")
     loaded = load_model(dataclasses.replace(config, backend=backend), device, prompts)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from bench.config import DecoderEntry
+from bench.config.schema import DecoderEntry
 from bench.errors import ConfigError, unknown
-from bench.outcome import Failure, attempt
 from bench.peers.convert import llama_of
 from bench.peers.generate import Assisted, Generate
+from bench.run.outcome import Failure, attempt
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.kinds import Count, Positive, Within, require

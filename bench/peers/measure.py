@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from bench.codes_only import codes_only
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
-from bench.outcome import Failure, Outcome, attempt, decode
 from bench.peers.lineup import Contender
-from bench.warmup import warm_up
+from bench.run.codes_only import codes_only
+from bench.run.outcome import Failure, Outcome, attempt, decode
+from bench.run.warmup import warm_up
 from decoders.api import Decoder, ImageModel
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.peers.lineup import OURS, THEIRS, Mode
 from bench.peers.measure import Timing
-from bench.plain_tables import NONE
+from bench.report.plain import NONE
 from metrics.latency import speedup
 from metrics.stats import Interval, bootstrap_mean
 

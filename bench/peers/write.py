@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.config import StudyConfig
+from bench.config.schema import StudyConfig
 from bench.console import table
 from bench.measure.device import Provenance
 from bench.peers.check import Proof
 from bench.peers.result import Row, headlines, words
-from bench.plain_tables import (
+from bench.report.plain import (
     DASH,
     code_columns,
     columns,

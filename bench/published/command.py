@@ -50,8 +50,9 @@ def cmd_compare(words: Sequence[str]) -> int:
 
 def save(result: Result, folder: Path) -> list[Path]:
     """Writes the four files and returns their paths."""
-    from bench.published import plot, write
-    from bench.records import write_atomically
+    from bench.published import write
+    from bench.records.schema import write_atomically
+    from bench.report.plots import published as plot
     from bench.report.plots.style import save as save_plot
 
     folder.mkdir(parents=True, exist_ok=True)

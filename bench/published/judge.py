@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bench.paired import paired_speedup
+from bench.judge.paired import paired_speedup
 from bench.published.match import Pair, is_method
 from bench.published.measured import COLUMNS, Figure, Measured
 from bench.published.names import Names

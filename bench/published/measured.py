@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
-from bench.floor import floor_of
-from bench.records import damaged, other_version
+from bench.judge.reseeds import floor_of
+from bench.records.schema import damaged, other_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,7 +175,7 @@ def _records(path: Path) -> pd.DataFrame | None:
 
 
 def _study(path: Path) -> dict[str, Any]:
-    from bench.checkpoints import read_object
+    from bench.plan.checkpoints import read_object
 
     return read_object(path) if path.is_file() else {}
 
@@ -243,7 +243,7 @@ def _number(line: Mapping[str, Any], column: str) -> float:
 
 def _mal(records: pd.DataFrame, figure: Figure) -> Figure:
     """The summary's MAL with its bootstrap interval over images (the same rows, pooled alike)."""
-    from bench.paired import mal_interval
+    from bench.judge.paired import mal_interval
 
     found = mal_interval(records) if figure.known else None
     if found is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from bench.records import write_atomically
+from bench.records.schema import write_atomically
 from bench.report import code_map, contact, tables
 from bench.report.load import load_run
 from bench.report.model import Run

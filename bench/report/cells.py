@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import paired
-from bench.clip_pairs import FIGURE as CLIP_LESS
+from bench.judge import paired
+from bench.judge.clip_pairs import FIGURE as CLIP_LESS
 from bench.report.model import Entry, Role, Run, Section
 
 NOISE = "≈"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from bench.paired import every_latency_row, repeats
+from bench.judge.paired import every_latency_row, repeats
 from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, number
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend
-from bench.study import REPLAYED
+from bench.run.schedule import REPLAYED
 from metrics.stats import FEWEST_BLOCKS, Interval
 
 MANUAL = "docs/results.md"

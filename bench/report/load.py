@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from bench.clip_pairs import COLUMNS as CLIP_COLUMNS
-from bench.clip_pairs import TABLE as CLIP_PAIRS
-from bench.clip_pairs import with_differences
-from bench.fairness import ROOFLINE, Fairness
-from bench.fairness import TABLE as FAIRNESS
-from bench.floor import floor_of
+from bench.judge.clip_pairs import COLUMNS as CLIP_COLUMNS
+from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
+from bench.judge.clip_pairs import with_differences
+from bench.judge.fairness import ROOFLINE, Fairness
+from bench.judge.fairness import TABLE as FAIRNESS
+from bench.judge.reseeds import floor_of
 from bench.measure.rates import MACHINE, read_rates
-from bench.records import SCHEMA_VERSION, damaged, other_version
+from bench.records.schema import SCHEMA_VERSION, damaged, other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")

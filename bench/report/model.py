@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.clip_pairs import FIGURE as CLIP_LESS
 from bench.errors import BenchError
-from bench.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
+from bench.judge.clip_pairs import FIGURE as CLIP_LESS
+from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
+from bench.judge.paired import image_rows, latency_rows
 from bench.measure.rates import MachineRates
-from bench.paired import image_rows, latency_rows
-from bench.study import REPLAYED
+from bench.run.schedule import REPLAYED
 from metrics.stats import Interval, reseed_range
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.errors import ConfigError, FolderError
-from bench.links import refuse_links
+from bench.records.links import refuse_links
 
 REPORT = {"index.html", "table.txt"}  # what every report holds
 

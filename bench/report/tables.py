@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.paired import counted, repeats
+from bench.judge.paired import counted, repeats
 from bench.report.cells import ABSENT, NOISE, Table, detail_tables, main_tables
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.model import Run

@@ -12,7 +12,7 @@ from decoders.api import AcceptRule
 from decoders.execution.eager import Judge, execution
 from decoders.kernels.relaxed import admitted_by, fused_test_children
 from decoders.kernels.runtime import missing
-from decoders.verification import Verdicts, test_children
+from decoders.verify.children import Verdicts, test_children
 
 
 def judge_of(rule: AcceptRule, device: torch.device, mode: str = "eager") -> Judge:

@@ -4,7 +4,7 @@ Per node and child, in order (METHODS 3, 4): the k neighbours of x from p, the l
 mass stays within the bound, p_A(x) = p(x) + mass, accept with min(1, p_A(x) / q(x)), go on with
 norm((p_A - q)+) against the drafter's distribution without x; then an inverse-CDF sample of the
 last residual. The tensor code does this in some twenty launches a child
-(`decoders.verification.test_children` with `residual="paper"`, `decoders.noise.sample`), which
+(`decoders.verify.children.test_children` with `residual="paper"`, `decoders.noise.sample`), which
 this equals up to the rounding of sums; here it is one launch for the tree.
 
 All float32. Nothing waits for the device; with a `Space` passed in nothing is allocated.
@@ -21,7 +21,7 @@ from torch import Tensor
 from decoders.api import AcceptRule, DecoderError, Test, computed
 from decoders.kernels.runtime import programs
 from decoders.noise import BELOW_ONE
-from decoders.verification import Verdicts
+from decoders.verify.children import Verdicts
 
 KINDS = {"exact": 0, "delta": 1, "lambda": 2}
 MOST_CODES = 65536
@@ -60,7 +60,7 @@ def bound_of(rule: AcceptRule) -> Bound:
     if found is None or getattr(rule, "residual", "paper") != "paper":
         raise DecoderError(
             "the fused acceptance computes exact, lantern and lantern_pp with residual=paper, "
-            f"found {rule}; use the tensor code (decoders.verification.test_children)"
+            f"found {rule}; use the tensor code (decoders.verify.children.test_children)"
         )
     return found
 
@@ -98,7 +98,7 @@ def fused_test_children(
     *,
     work: Space | None = None,
 ) -> Verdicts:
-    """`decoders.verification.test_children` for one of the rules of `bound_of`.
+    """`decoders.verify.children.test_children` for one of the rules of `bound_of`.
 
     p [..., V] float32; q the same or None (deterministic children); codes [..., K] int64, valid
     [..., K] bool; table [V, >= k] int32 (None for "exact"). The verdicts are views of `work`.
@@ -222,5 +222,5 @@ def check(
         found = None if table is None else (tuple(table.shape), table.dtype)
         raise DecoderError(
             f"the neighbour table must be [{vocab}, >= {bound.k}] int32 with dense rows, found "
-            f"{found}; decoders.acceptance.neighbours.neighbour_table makes it"
+            f"{found}; decoders.verify.neighbours.neighbour_table makes it"
         )

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, NumericalError, Sampling, Start, TextFeatures
 from decoders.distribution import code_logits, probabilities
+from decoders.loops.recording import Recorder
 from decoders.noise import TARGET_SLOT, Noise, sample
-from decoders.recording import Recorder
 
 
 def begin(

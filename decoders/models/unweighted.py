@@ -3,7 +3,7 @@
 Time, memory and bandwidth of a step depend on shapes alone, so they can be measured where a
 checkpoint cannot be had. Codes and acceptance of such a model mean nothing: there is no tokenizer,
 so no pictures, and drafts are hardly ever accepted. Acceptance is replayed instead
-(`decoders.replayed`).
+(`decoders.loops.replayed`).
 
 Only sizes are written down here; conventions (rotation, padding, norms) are those of the loaders,
 which read the shape off an index of tensors that have no values.
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextEncoder, TextFeatures
-from decoders.drafters.eagle import EagleNet
-from decoders.drafters.eagle_chameleon import ChameleonEagleNet
 from decoders.models import chameleon, llamagen
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.labels import LabelEncoder
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.weights import dtype_of
+from decoders.propose.drafters.eagle import EagleNet
+from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
 
 NOWHERE = Path("random weights")
 TEXT_SEED = 1

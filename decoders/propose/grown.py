@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import Computes, DecoderError, Draft, NumericalError, Seen, Start
-from decoders.drafters.session import (
+from decoders.noise import MAX_CHILDREN, OVERRUN
+from decoders.propose.drafters.session import (
     Drafter,
     DraftError,
     DraftSession,
@@ -17,7 +18,6 @@ from decoders.drafters.session import (
     require_logits,
     require_root,
 )
-from decoders.noise import MAX_CHILDREN, OVERRUN
 
 
 class GrownSession:

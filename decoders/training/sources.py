@@ -126,7 +126,7 @@ def sampled(
     rounds: int = 1,
 ) -> Listed:
     """Codes that the target draws, `rounds` images a prompt, each with noise of its own."""
-    from decoders.autoregressive import Autoregressive
+    from decoders.loops.autoregressive import Autoregressive
     from decoders.noise import Noise, image_key
 
     decoder = Autoregressive(model, sampling)

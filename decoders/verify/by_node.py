@@ -13,7 +13,15 @@ from torch import Tensor
 
 from decoders.api import AcceptRule, Computes, Draft, Law, Settled, Start
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verification import Path, Verdicts, at_node, children_of, longest, test_children, walk
+from decoders.verify.children import (
+    Path,
+    Verdicts,
+    at_node,
+    children_of,
+    longest,
+    test_children,
+    walk,
+)
 
 Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.compose import compose_study
-from bench.config import StudyConfig
+from bench.config.compose import compose_study
+from bench.config.schema import StudyConfig
 from tests.bench import fakes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from bench.published.table import COLUMNS
-from bench.summary import COLUMNS as SUMMARY
+from bench.run.summary import COLUMNS as SUMMARY
 
 
 def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import bench.gate
+import bench.judge.gate
 from bench.__main__ import main
-from bench.compose import compose_study
-from bench.finish import finish
-from bench.gate import GateReport
-from bench.runner import run_study
+from bench.config.compose import compose_study
+from bench.judge.gate import GateReport
+from bench.run.finish import finish
+from bench.run.runner import run_study
 from tests.bench.fakes import SEARCHPATH
 
 WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
@@ -29,7 +29,7 @@ def gate(monkeypatch):
             raise said
         return said
 
-    monkeypatch.setattr(bench.gate, "check_decoder", check_decoder)
+    monkeypatch.setattr(bench.judge.gate, "check_decoder", check_decoder)
     says["fake_ar"] = GateReport("exact", 0.0, "equal")
     return says
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import COMMANDS, main
-from bench.compose import compose_study
-from bench.manual import MANUALS, manual
-from bench.version import commit_line
+from bench.commands.manual import MANUALS, manual
+from bench.commands.version import commit_line
+from bench.config.compose import compose_study
 
 AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")
@@ -97,13 +97,13 @@ def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
 
 
 def test_help_names_every_setting_of_a_command():
-    from bench.evaluate import EvaluateConfig
+    from bench.commands.evaluate import EvaluateConfig
     from bench.peers.lineup import MODES, VARIANTS, PeersSettings
-    from bench.profile import ProfileSettings
+    from bench.predict.predict import PredictConfig
+    from bench.predict.settings import TuneConfig
+    from bench.profile.command import ProfileSettings
     from bench.published.command import KEYS
-    from bench.scaling import ScalingSettings
-    from bench.speed.predict import PredictConfig
-    from bench.speed.settings import TuneConfig
+    from bench.scaling.command import ScalingSettings
     from decoders.tiny.recipes import Plan
     from metrics.official.checkpoint import FILES
     from metrics.official.papers import METRICS

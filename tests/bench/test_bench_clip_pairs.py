@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.clip_pairs import TABLE, clip_differences
+from bench.judge.clip_pairs import TABLE, clip_differences
+from bench.judge.quality import ScenesScorer, Scores
 from bench.prompts import Prompt
-from bench.quality import ScenesScorer, Scores
-from bench.runner import RunResult, run_study
-from bench.summary import summarise
+from bench.run.runner import RunResult, run_study
+from bench.run.summary import summarise
 from metrics.errors import MetricError
 from metrics.stats import bootstrap_mean
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.compose import compose_study
+from bench.config.compose import compose_study
 from bench.errors import ConfigError
 
 INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="

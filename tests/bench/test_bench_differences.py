@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bench.compose import compose_study
-from bench.differences import MAX_SHOWN, differences
+from bench.config.compose import compose_study
+from bench.config.differences import MAX_SHOWN, differences
 
 STUDY = ("study=main", "backend.threads=2")
 
@@ -35,7 +35,7 @@ def test_settings_are_named_as_they_are_written(words, expected):
         assert told(*words) == expected
         return
     said = told(*words)
-    assert "acceptance._target_ (eagle2): decoders.acceptance.exact" in said
+    assert "acceptance._target_ (eagle2): decoders.verify.exact" in said
     assert "decoders: sd_chain, eagle1, lantern" in said and "in the folder only" in said
     assert "kwargs" not in said and ".spec." not in said
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.compose import compose_study
-from bench.finish import verdicts
-from bench.gate import sampled
-from bench.study import cells
-from bench.train import compose_train
-from decoders.drafters.medusa import MedusaLearner
+from bench.commands.train import compose_train
+from bench.config.compose import compose_study
+from bench.judge.gate import sampled
+from bench.run.finish import verdicts
+from bench.run.schedule import cells
 from decoders.models.small import random_model
+from decoders.propose.drafters.medusa import MedusaLearner
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "new_drafter.md").read_text()
@@ -42,12 +42,12 @@ def test_the_commands_of_the_page_are_understood(words: list[str]) -> None:
     command, overrides = words[3], words[4:]
     if command == "train":
         study = compose_train(overrides)
-        assert study.learner.target == "decoders.drafters.medusa.MedusaLearner"
+        assert study.learner.target == "decoders.propose.drafters.medusa.MedusaLearner"
     else:
         entry = compose_study(overrides).decoders[-1]
         assert entry.name == "medusa"
         assert entry.spec.drafter is not None
-        assert entry.spec.drafter.target == "decoders.drafters.medusa.Medusa"
+        assert entry.spec.drafter.target == "decoders.propose.drafters.medusa.Medusa"
 
 
 def test_the_trained_drafter_of_the_page_gets_the_verdict_that_it_promises(

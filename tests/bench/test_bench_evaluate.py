@@ -11,16 +11,16 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from bench import evaluate
 from bench.__main__ import main
-from bench.captions import captions_of
-from bench.compose import compose_study
+from bench.commands.evaluate import EvaluateConfig, cmd_evaluate, parse
+from bench.commands.study import evaluate
+from bench.config.compose import compose_study
+from bench.config.plugins import call
 from bench.errors import ConfigError, PromptError
-from bench.evaluate import EvaluateConfig, cmd_evaluate, parse
-from bench.plugins import call
+from bench.judge.quality import CocoScorer, ScenesScorer
 from bench.prompts import Prompt
-from bench.quality import CocoScorer, ScenesScorer
-from bench.runner import run_study
+from bench.prompts.captions import captions_of
+from bench.run.runner import run_study
 from decoders.tiny.scenes import scene_batch
 from metrics.errors import MetricError
 from metrics.images import image_files, to_pil

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.__main__ import main
-from bench.compose import compose_study
-from bench.config import FairnessConfig
+from bench.config.compose import compose_study
+from bench.config.schema import FairnessConfig
 from bench.errors import ConfigError
-from bench.fairness import SAME, judge, judge_folder, mixed
-from bench.finish import finish
+from bench.judge.fairness import SAME, judge, judge_folder, mixed
+from bench.judge.roofline import roofline
 from bench.measure.rates import MachineRates
-from bench.roofline import roofline
-from bench.runner import run_study
-from bench.summary import COLUMNS
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from bench.run.summary import COLUMNS
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.test_bench_roofline import REAL
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench import records, runner
 from bench.errors import DiskFullError, FolderError
-from bench.folder import check_space, open_folder
-from bench.records import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
-from bench.runner import run_study
+from bench.records import schema as records
+from bench.records.folder import check_space, open_folder
+from bench.records.schema import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
+from bench.run import runner
+from bench.run.runner import run_study
 from decoders.api import DecoderError
 
 

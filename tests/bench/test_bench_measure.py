@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.config import BackendConfig
+from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
-from bench.warmup import warm_up
+from bench.run.warmup import warm_up
 from decoders.execution.cpu import processor
 
 ROOT = Path(__file__).parents[2]

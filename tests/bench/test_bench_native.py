@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench.compose import compose_study, settled
-from bench.config import BackendConfig
+from bench.commands.train import compose_train
+from bench.config.compose import compose_study, settled
+from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
-from bench.train import compose_train
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench import __main__ as program
-from bench.compose import compose_study
+from bench.config.compose import compose_study
 from bench.os_errors import explained, ready_file, ready_folder
 from decoders.models.weights import write_tensors
 

@@ -13,8 +13,8 @@ import pytest
 from bench.__main__ import main
 from bench.console import terminable
 from bench.errors import FolderError, Interrupted
-from bench.partial import FOLDER, cells_of, gather, interruptible, progress_of, told
-from bench.runner import run_study
+from bench.run.partial import FOLDER, cells_of, gather, interruptible, progress_of, told
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 

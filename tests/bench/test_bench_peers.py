@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.config.own_settings import own_settings
 from bench.errors import ConfigError
-from bench.own_settings import own_settings
 from bench.peers import check
 from bench.peers.check import prove
 from bench.peers.convert import PeerError, llama_of, prompt_of
@@ -21,16 +21,16 @@ from bench.peers.lineup import OURS, THEIRS, Contender, Mode, PeersSettings, mod
 from bench.peers.measure import Timing
 from bench.peers.result import headlines, rows_of
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.autoregressive import Autoregressive
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, probabilities
+from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.noise import Noise
 from decoders.tiny import bundle
 from tests.bench.fakes import SEARCHPATH
 
-AR = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+AR = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
 GRID = 4
 LENGTH = GRID * GRID
 
@@ -43,10 +43,10 @@ def model() -> ImageModel:
 def early(layers: int, depth: int) -> DecoderSpec:
     return DecoderSpec(
         "early",
-        PartSpec("decoders.speculative.Speculative"),
-        PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": layers}),
-        PartSpec("decoders.trees.chain.Chain", {"depth": depth}),
-        PartSpec("decoders.acceptance.exact.Exact"),
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": layers}),
+        PartSpec("decoders.propose.trees.chain.Chain", {"depth": depth}),
+        PartSpec("decoders.verify.exact.Exact"),
     )
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench import checkpoints as known
-from bench import plan_speed
-from bench.compose import compose_study
-from bench.costs import (
+from bench.config.compose import compose_study
+from bench.plan import checkpoints as known
+from bench.plan.command import EMBEDDED, cmd_plan, make
+from bench.plan.command import speed as plan_speed
+from bench.plan.costs import (
     ASSUMED,
     CONTEXT,
     Load,
@@ -26,10 +27,9 @@ from bench.costs import (
     logit_bytes,
     peak_bytes,
 )
-from bench.plan import EMBEDDED, cmd_plan, make
-from bench.plan_speed import assumption_lines, committed
-from bench.plan_time import decodings, earlier, images, time_lines, warm_ups, work_lines
-from bench.runner import run_study
+from bench.plan.hours import decodings, earlier, images, time_lines, warm_ups, work_lines
+from bench.plan.speed import assumption_lines, committed
+from bench.run.runner import run_study
 
 pytestmark = pytest.mark.usefixtures("uncommitted")
 XL = known.LLAMAGEN_256
@@ -45,9 +45,9 @@ def count(module) -> int:
 def test_parameter_formulas_equal_the_modules_at_full_size():
     import torch
 
-    from decoders.drafters.eagle import EagleNet
     from decoders.models.transformer import Transformer, TransformerConfig
     from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+    from decoders.propose.drafters.eagle import EagleNet
 
     with torch.device("meta"):
         caption = TransformerConfig()
@@ -390,7 +390,7 @@ def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):
 def test_an_unknown_model_without_an_earlier_run_has_no_hours(fake_study):
     plan = make(fake_study())
     assert plan.shape is None and "not known" in time_lines(plan, ASSUMED)[0]
-    assert any("bench/checkpoints.py" in note for note in plan.notes)
+    assert any("bench/plan/checkpoints.py" in note for note in plan.notes)
 
 
 def test_the_embedded_model_needs_no_download(capsys):
@@ -402,7 +402,7 @@ def test_the_embedded_model_needs_no_download(capsys):
 def test_planning_imports_no_model():
     code = (
         "import sys\n"
-        "from bench.plan import cmd_plan\n"
+        "from bench.plan.command import cmd_plan\n"
         "cmd_plan(['study=tiny_table', 'decoders=[eagle2]'])\n"
         "print([m for m in sys.modules if m.startswith(('decoders.models.', 'decoders.tiny',"
         " 'transformers'))])"
@@ -412,7 +412,7 @@ def test_planning_imports_no_model():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-STUDIES = sorted(p.stem for p in (Path(known.__file__).parents[1] / "conf/study").glob("*_table*"))
+STUDIES = sorted(p.stem for p in (Path(known.__file__).parents[2] / "conf/study").glob("*_table*"))
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import profile_run
 from bench.__main__ import main
+from bench.config.own_settings import own_settings
 from bench.errors import ConfigError
-from bench.own_settings import own_settings
-from bench.profile import ProfileSettings
-from bench.profile_annotate import Window, annotated
-from bench.profile_read import PRODUCTS, read
+from bench.profile.annotate import Window, annotated
+from bench.profile.command import ProfileSettings
+from bench.profile.command import record as profile_run
+from bench.profile.read import PRODUCTS, read
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.cpu.library import missing
@@ -26,13 +26,13 @@ from decoders.noise import Noise
 from tests.bench import fakes
 
 STEPS, DEPTH, LAYERS = 3, 2, 2
-AR = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+AR = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
 CHAIN = DecoderSpec(
     "chain",
-    PartSpec("decoders.speculative.Speculative"),
-    PartSpec("decoders.drafters.eagle.Eagle"),
-    PartSpec("decoders.trees.chain.Chain", {"depth": DEPTH}),
-    PartSpec("decoders.acceptance.exact.Exact"),
+    PartSpec("decoders.loops.speculative.Speculative"),
+    PartSpec("decoders.propose.drafters.eagle.Eagle"),
+    PartSpec("decoders.propose.trees.chain.Chain", {"depth": DEPTH}),
+    PartSpec("decoders.verify.exact.Exact"),
 )
 
 

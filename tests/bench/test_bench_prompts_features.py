@@ -12,9 +12,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from bench.commands.features import cmd_features
 from bench.errors import ConfigError
-from bench.features import cmd_features
-from bench.runner import run_study
+from bench.run.runner import run_study
 from decoders.api import DecoderError, ImageModel
 from decoders.models.small import random_model
 from decoders.models.text.t5 import T5Encoder

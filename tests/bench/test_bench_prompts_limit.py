@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from bench.compose import compose_study
+from bench.config.compose import compose_study
+from bench.config.plugins import call
 from bench.errors import ConfigError, PromptError
-from bench.plugins import call
 from bench.prompts import classes, coco, file, scenes
-from bench.runner import run_study
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 SETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/prompts").glob("*.yaml"))

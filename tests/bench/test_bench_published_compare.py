@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from bench.errors import BenchError, ConfigError
-from bench.published import measured, names, plot, table
+from bench.published import measured, names, table
 from bench.published.command import cmd_compare
 from bench.published.judge import Tolerance, Verdict
 from bench.published.result import Result, build
+from bench.report.plots import published as plot
 from metrics.stats import paired_ratio
 from tests.bench.published_files import a_run, records, write
 

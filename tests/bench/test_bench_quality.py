@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.judge.quality import ScenesScorer
 from bench.prompts import Prompt
-from bench.quality import ScenesScorer
 from metrics.errors import MetricError
 from metrics.features import ScenesClipFeatures
 

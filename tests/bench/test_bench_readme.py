@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.compose import compose_study
-from bench.finish import verdicts
-from bench.study import cells
+from bench.config.compose import compose_study
+from bench.run.finish import verdicts
+from bench.run.schedule import cells
 from decoders.models.small import random_model
 
 ROOT = Path(__file__).parents[2]

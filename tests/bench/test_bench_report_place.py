@@ -13,7 +13,7 @@ import pytest
 from bench.__main__ import main
 from bench.console import complain, say
 from bench.errors import FolderError
-from bench.runner import run_study
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 Words = Callable[..., list[str]]

@@ -15,18 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.finish import finish
+from bench.judge.roofline import drafted_on, roofline
 from bench.measure import moments
 from bench.measure.machine import measure_rates
 from bench.measure.moments import moments_of
 from bench.measure.rates import MachineRates, Moment, read_rates, save_rates
 from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
-from bench.roofline import drafted_on, roofline
-from bench.runner import run_study
+from bench.run.finish import finish
+from bench.run.runner import run_study
 from decoders.api import Sampling
 from decoders.compose import PartSpec
-from decoders.drafters.medusa import Medusa
 from decoders.models.small import random_model
+from decoders.propose.drafters.medusa import Medusa
 from tests.bench import fakes
 
 CPU = torch.device("cpu")
@@ -124,10 +124,18 @@ def test_a_drafter_of_several_heads_has_no_floor(model):
 @pytest.mark.parametrize(
     ("path", "settings", "expected"),
     [
-        ("decoders.trees.chain.Chain", {"depth": 4}, 3),
-        ("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}, 4),
-        ("decoders.trees.static.Static", {"choices": [[0], [1], [0, 0], [1, 0], [0, 0, 0]]}, 3),
-        ("decoders.trees.dynamic.Dynamic", {"depth": 9, "top_k": 2, "nodes": 1}, 0),  # impossible
+        ("decoders.propose.trees.chain.Chain", {"depth": 4}, 3),
+        ("decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}, 4),
+        (
+            "decoders.propose.trees.static.Static",
+            {"choices": [[0], [1], [0, 0], [1, 0], [0, 0, 0]]},
+            3,
+        ),
+        (
+            "decoders.propose.trees.dynamic.Dynamic",
+            {"depth": 9, "top_k": 2, "nodes": 1},
+            0,
+        ),  # impossible
     ],
 )
 def test_codes_that_a_tree_drafts_on_from_are_counted(model, path, settings, expected):

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from bench.captions import captions_of
 from bench.errors import ConfigError, FolderError
-from bench.finish import finish
-from bench.runner import run_study
+from bench.prompts.captions import captions_of
+from bench.run.finish import finish
+from bench.run.runner import run_study
 from decoders.api import DecoderError
 from metrics.images import image_files
 from tests.bench import fakes
@@ -333,7 +333,7 @@ def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, 
 
 
 def test_two_runs_cannot_write_to_one_folder(fake_study):
-    from bench.folder import open_folder
+    from bench.records.folder import open_folder
 
     config = fake_study()
     run_study(config)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
+from bench.config.own_settings import own_settings, with_study
 from bench.errors import ConfigError
-from bench.own_settings import own_settings, with_study
-from bench.scaling import ScalingSettings, in_turns, measure
-from bench.scaling_cells import Cell, rows_of
-from bench.scaling_write import cells as shown
-from bench.scaling_write import save, terminal
+from bench.scaling.cells import Cell, rows_of
+from bench.scaling.command import ScalingSettings, in_turns, measure
+from bench.scaling.write import cells as shown
+from bench.scaling.write import save, terminal
 from decoders.api import Sampling
 from tests.bench import fakes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sources import code_of, sources_of
+from bench.records.sources import code_of, sources_of
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_code_counts_and_words_do_not(plugin: Path):
 
 
 def test_a_rule_s_source_is_no_part_of_plain_decoding():
-    rule = "decoders/acceptance/lantern.py"
-    assert rule not in sources_of(["decoders.autoregressive.Autoregressive"])
-    assert rule in sources_of(["decoders.acceptance.lantern.Lantern"])
+    rule = "decoders/verify/lantern.py"
+    assert rule not in sources_of(["decoders.loops.autoregressive.Autoregressive"])
+    assert rule in sources_of(["decoders.verify.lantern.Lantern"])
     assert "decoders/execution/cpu/kernel.cpp" in sources_of([])

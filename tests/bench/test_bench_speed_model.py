@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.speed.model import (
+from bench.predict.model import (
     Baseline,
     SpeedError,
     StepCosts,

@@ -14,23 +14,23 @@ import pyarrow as pa
 import pytest
 import torch
 
-from bench import records
 from bench.__main__ import main
 from bench.measure.pieces import speculative_step
-from bench.speed.costs import piece_by_piece
-from bench.speed.model import SpeedError, codes_a_step, reach
-from decoders.acceptance.exact import Exact
+from bench.predict.costs import piece_by_piece
+from bench.predict.model import SpeedError, codes_a_step, reach
+from bench.records import schema as records
 from decoders.api import ImageModel, Sampling
-from decoders.drafters.eagle import Eagle
 from decoders.execution.cpu.speculation import NativeStep
 from decoders.execution.eager import executed
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.chain import Chain
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 from tests.bench.fakes import SEARCHPATH
 from tests.decoders.native_cases import needs_kernel
 

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench import records
 from bench.__main__ import main
 from bench.errors import FolderError
-from bench.partial import gather
+from bench.records import schema as records
+from bench.records.sources import code_of
 from bench.report.load import load_run
 from bench.report.model import ReportError
-from bench.runner import run_study
-from bench.sources import code_of
+from bench.run.partial import gather
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 PLUGIN = """
@@ -249,6 +249,6 @@ def test_a_report_in_another_study_s_words_is_refused(finished, capsys):
 
 
 def gather_or_report(config) -> None:
-    from bench.folder import require_own
+    from bench.records.folder import require_own
 
     require_own(Path(config.run_dir), config)

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.finish import Verdict, finish
-from bench.quality import PreferenceRow, Scores
-from bench.runner import run_study
-from bench.summary import COLUMNS, summarise
+from bench.judge.quality import PreferenceRow, Scores
+from bench.run.finish import Verdict, finish
+from bench.run.runner import run_study
+from bench.run.summary import COLUMNS, summarise
 from metrics.errors import MetricError
 from metrics.images import read_png
 from metrics.stats import paired_ratio
@@ -207,7 +207,7 @@ def test_a_finished_study_without_gate_and_metric_keeps_what_still_holds(fake_st
     """Issue 18, point 8: a second run with metric=none gate=false blanked figures and verdicts."""
     names = ("fake_ar", "fake_spec", "greedy")
     said = [Verdict(name, "exact", 0.0, "all", None, "exact") for name in names]
-    monkeypatch.setattr("bench.finish.verdicts", lambda model, cells, *_: said)
+    monkeypatch.setattr("bench.run.finish.verdicts", lambda model, cells, *_: said)
     gated, plain = fake_study("gate=true"), fake_study()
     finish(gated, run_study(gated), CountingScorer())
     files = ("summary.csv", "preference.csv", "exactness.csv")

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from bench.errors import ConfigError, TimeLimitError
-from bench.finish import finish
-from bench.runner import run_study
-from bench.time_limit import within
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from bench.run.time_limit import within
 from tests.bench import fakes
 
 SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"

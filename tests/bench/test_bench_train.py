@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
 from bench.errors import ConfigError
-from bench.train import DRAFTER, RECORD, cmd_train, compose_train
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
@@ -67,12 +67,12 @@ def test_a_training_leaves_a_drafter_that_loads(
     assert {"step", "loss", "overlap_1", "held_overlap_3", "held_agree_1"} <= curve[0].keys()
     assert (tmp_path / "curves.png").stat().st_size > 5000
     model = random_model(vocab=24, grid=3)
-    target = f"decoders.drafters.{drafter}.{drafter.capitalize()}"
+    target = f"decoders.propose.drafters.{drafter}.{drafter.capitalize()}"
     part = build_part(PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER)}), model)
-    from decoders.acceptance.exact import Exact
-    from decoders.autoregressive import Autoregressive
-    from decoders.speculative import Speculative
-    from decoders.trees.chain import Chain
+    from decoders.loops.autoregressive import Autoregressive
+    from decoders.loops.speculative import Speculative
+    from decoders.propose.trees.chain import Chain
+    from decoders.verify.exact import Exact
 
     greedy, prompts = Sampling(temperature=0, cfg=2.0), ["a", "b"]
     text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, 9)
@@ -155,4 +155,6 @@ def test_impossible_values_are_refused(words: list[str], says: str) -> None:
 
 def test_a_drafter_without_a_learner_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DecoderError, match="has no 'SessionLearner'"):
-        trained(tmp_path, "drafter._target_=decoders.drafters.medusa.Session", "drafter=medusa")
+        trained(
+            tmp_path, "drafter._target_=decoders.propose.drafters.medusa.Session", "drafter=medusa"
+        )

@@ -13,23 +13,23 @@ import torch
 
 import conf
 from bench.__main__ import main
-from bench.compose import compose_study
+from bench.config.compose import compose_study
 from bench.errors import ConfigError
-from bench.speed.acceptance import derivable, derived, drawn, record, sibling_survival
-from bench.speed.model import codes_a_step
-from bench.speed.parts import Workshop, shape_of
-from bench.speed.settings import combinations, compose_tune
-from bench.speed.tune import declared
-from bench.speed.tuned import MARK, claim, command
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
+from bench.predict.acceptance import derivable, derived, drawn, record, sibling_survival
+from bench.predict.model import codes_a_step
+from bench.predict.parts import Workshop, shape_of
+from bench.predict.settings import combinations, compose_tune
+from bench.predict.tune import declared
+from bench.predict.tuned import MARK, claim, command
 from decoders.api import DecoderError, Sampling, VerifiedPairs
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 from tests.bench.fakes import SEARCHPATH
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_a_search_ends_in_a_decoder_that_composes_again(
     tree, rule = chosen.decoder.iloc[0].split(".")[1], chosen.decoder.iloc[0].split(".")[0]
     wanted = next(o.spec for o in compose_tune(words).trees if o.slug == tree)
     assert entry.spec.tree == wanted and rule == "exact"
-    assert entry.spec.acceptance == PartSpec("decoders.acceptance.exact.Exact")
+    assert entry.spec.acceptance == PartSpec("decoders.verify.exact.Exact")
     assert entry.expect == "exact" and not entry.baseline
 
 
@@ -146,7 +146,7 @@ def test_a_search_that_finds_nothing_says_why(
 ) -> None:
     rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
     tree = "tune.trees=[{tree: chain, depth: 1}]"
-    monkeypatch.setattr("bench.gate.check_decoder", Violates)
+    monkeypatch.setattr("bench.judge.gate.check_decoder", Violates)
     says = says.replace("violating", "lantern_k4_delta0.9")
     assert main(["tune", *SMALL, tree, rule, f"run_dir={tmp_path}", *words]) == 1
     printed = capsys.readouterr()
@@ -193,9 +193,9 @@ PROMPTS = [f"p{i}" for i in range(96)]
 
 
 def shop(temperature: float = 1.0) -> Workshop:
-    drafter = build_part(PartSpec("decoders.drafters.eagle.Eagle"), MODEL)
+    drafter = build_part(PartSpec("decoders.propose.drafters.eagle.Eagle"), MODEL)
     sampling = Sampling(temperature=temperature, cfg=2.0)
-    return Workshop(MODEL, sampling, PartSpec("decoders.speculative.Speculative"), drafter)
+    return Workshop(MODEL, sampling, PartSpec("decoders.loops.speculative.Speculative"), drafter)
 
 
 @pytest.mark.parametrize("rule", [Exact(), Lantern(MODEL, k=3, delta=0.3)])

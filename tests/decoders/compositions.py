@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from decoders.compose import DecoderSpec, PartSpec
 
-EAGLE = PartSpec("decoders.drafters.eagle.Eagle")
-LOOP = PartSpec("decoders.speculative.Speculative")
-EXACT = PartSpec("decoders.acceptance.exact.Exact")
-LANTERN_PP = PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
-DYNAMIC = PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
-STATIC = PartSpec("decoders.trees.static.Static", {"choices": "binary_8"})
-MEDUSA = PartSpec("decoders.drafters.medusa.Medusa", {"heads": 3})
-EARLY_EXIT = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
+EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
+LOOP = PartSpec("decoders.loops.speculative.Speculative")
+EXACT = PartSpec("decoders.verify.exact.Exact")
+LANTERN_PP = PartSpec("decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
+DYNAMIC = PartSpec("decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
+STATIC = PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"})
+MEDUSA = PartSpec("decoders.propose.drafters.medusa.Medusa", {"heads": 3})
+EARLY_EXIT = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
 SPECS = {
-    "ar": DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")),
+    "ar": DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")),
     "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
     "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
     "medusa": DecoderSpec("medusa", LOOP, MEDUSA, DYNAMIC, EXACT),

@@ -9,9 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError
 from decoders.kernels.relaxed import (
     Bound,
@@ -23,7 +20,10 @@ from decoders.kernels.relaxed import (
 )
 from decoders.kernels.runtime import missing
 from decoders.noise import sample
-from decoders.verification import test_children as judged_by_tensors
+from decoders.verify.children import test_children as judged_by_tensors
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FIELDS = ("accept", "strict", "moved", "bound", "residual")

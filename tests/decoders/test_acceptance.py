@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
-from decoders.acceptance.neighbours import latent_space, neighbour_table
 from decoders.api import DecoderError
 from decoders.models.small import random_model
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.neighbours import latent_space, neighbour_table
 
 VOCAB = 6
 

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle, EagleNet
-from decoders.drafters.eagle_chameleon import ChameleonEagleNet
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_anole, load_lumina
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleNet
+from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 from tests.decoders import chameleon_checkpoint as C
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]

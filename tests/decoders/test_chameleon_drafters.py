@@ -8,23 +8,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from decoders.acceptance.exact import Exact
 from decoders.api import DecoderError, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle, EagleNet
-from decoders.drafters.eagle_chameleon import (
-    ChameleonEagleNet,
-    load_chameleon_eagle,
-    save_chameleon_eagle,
-)
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleNet
+from decoders.propose.drafters.eagle_chameleon import (
+    ChameleonEagleNet,
+    load_chameleon_eagle,
+    save_chameleon_eagle,
+)
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.dynamic import Dynamic
+from decoders.propose.trees.dynamic import Dynamic
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 from tests.decoders import chameleon_checkpoint as C
 
 CODES = [3, 9, 0]

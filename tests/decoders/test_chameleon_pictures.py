@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoders.acceptance.neighbours import neighbour_table
 from decoders.api import DecoderError
 from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.vq.chameleon_vq import read_chameleon_vq
+from decoders.verify.neighbours import neighbour_table
 from tests.decoders import chameleon_checkpoint as C
 
 SIDE = 2 * C.GRID

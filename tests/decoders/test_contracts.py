@@ -11,10 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bench.gate.reference import image_law
-from bench.gate.small import fresh_noise, same_prompt
-from bench.gate.statistics import prefix_pvalues
-from decoders.acceptance.exact import Exact
+from bench.judge.gate.reference import image_law
+from bench.judge.gate.small import fresh_noise, same_prompt
+from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import (
     CodeKind,
     Computes,
@@ -26,23 +25,24 @@ from decoders.api import (
     Test,
     computed,
 )
-from decoders.autoregressive import Autoregressive
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
 from decoders.execution.cpu.library import missing
 from decoders.execution.eager import executed, execution
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.recording import Recorder
 from decoders.loops.start import begin, choose
+from decoders.loops.timing import Stopwatch
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
-from decoders.recording import Recorder
-from decoders.timing import Stopwatch
+from decoders.verify.exact import Exact
 from tests.decoders.test_backends import Replayed
 
 HERE = "tests.decoders.test_contracts"
-LOOP = PartSpec("decoders.speculative.Speculative")
-EAGLE = PartSpec("decoders.drafters.eagle.Eagle", {"checkpoint": "eagle"})
-CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
-EXACT = PartSpec("decoders.acceptance.exact.Exact")
+LOOP = PartSpec("decoders.loops.speculative.Speculative")
+EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": "eagle"})
+CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
+EXACT = PartSpec("decoders.verify.exact.Exact")
 SAMPLING = Sampling(cfg=2.0)
 IMAGES = 2048  # of four codes; of longer ones FEW
 FEW = 192

@@ -8,11 +8,11 @@ import torch
 from decoders.api import DecoderError, Sampling
 from decoders.distribution import probabilities
 from decoders.noise import DRAFT_SLOT, Noise
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.named import WIDTHS
-from decoders.trees.static import Static, draw_distinct, drop_impossible, parse_choices
-from decoders.verification import drop_sibling
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.named import WIDTHS
+from decoders.propose.trees.static import Static, draw_distinct, drop_impossible, parse_choices
+from decoders.verify.children import drop_sibling
 
 VOCAB = 20
 PLAIN = Sampling()

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.acceptance.exact import Exact
 from decoders.api import DecoderError, Sampling
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 
 V = 24
 MODEL = random_model(vocab=V, grid=4, seed=1)

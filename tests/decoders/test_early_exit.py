@@ -8,18 +8,18 @@ import dataclasses
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
 from decoders.api import DecoderError, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.early_exit import EarlyExit
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.early_exit import EarlyExit
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 from tests.decoders.test_backends import Replayed
 
 GRID = 4

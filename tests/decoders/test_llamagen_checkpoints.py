@@ -76,7 +76,7 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
     checkpoint = R.write_hub(tmp_path / "m")
     drafter = R.write_drafter(tmp_path / "d")
     model = load(dtype="float32", checkpoint=str(checkpoint))
-    from decoders.drafters.eagle import Eagle
+    from decoders.propose.drafters.eagle import Eagle
 
     text = features(1)
     with torch.inference_mode():
@@ -97,17 +97,19 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
 def spec(tree: PartSpec, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
     return DecoderSpec(
         "d",
-        PartSpec("decoders.speculative.Speculative"),
-        PartSpec("decoders.drafters.eagle.Eagle", {"checkpoint": drafter}),
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter}),
         tree,
-        PartSpec(f"decoders.acceptance.{rule}", rule_kwargs),
+        PartSpec(f"decoders.verify.{rule}", rule_kwargs),
     )
 
 
 TREES = {
-    "chain": PartSpec("decoders.trees.chain.Chain", {"depth": 3}),
-    "eagle1": PartSpec("decoders.trees.static.Static", {"choices": "binary_8"}),
-    "eagle2": PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 3, "nodes": 8}),
+    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
+    "eagle1": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
+    "eagle2": PartSpec(
+        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 3, "nodes": 8}
+    ),
 }
 
 
@@ -120,7 +122,7 @@ def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
     text = features(2)
     noise = Noise.for_prompts(0, ["a", "b"], model.target.length)
     ar = build_decoder(
-        model, DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive")), greedy
+        model, DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")), greedy
     )
     fast = build_decoder(model, spec(TREES[tree], "exact.Exact", drafter), greedy)
     expected = ar.generate(text, noise)
@@ -133,7 +135,7 @@ def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
 
 def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path):
     model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
-    from decoders.drafters.eagle import net_of
+    from decoders.propose.drafters.eagle import net_of
 
     bare = net_of(model, str(R.write_drafter(tmp_path / "d", without="embed_tokens.weight")))
     assert torch.equal(bare.embed_tokens.weight, model.target.tok_embeddings.weight)
@@ -144,8 +146,8 @@ def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path)
 
 
 def test_a_drafter_written_by_us_is_read_back_whole(tmp_path):
-    from decoders.drafters.eagle import net_of
-    from decoders.drafters.eagle_checkpoint import save_eagle
+    from decoders.propose.drafters.eagle import net_of
+    from decoders.propose.drafters.eagle_checkpoint import save_eagle
 
     model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
     net = net_of(model, str(R.write_drafter(tmp_path / "d")))
@@ -165,7 +167,7 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     assert model.target.cfg.classes == 10
     text = model.text.encode(["3", "9"])
     noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
-    part = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+    part = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
     codes = build_decoder(model, part, Sampling(cfg=2.0)).generate(text, noise).codes
     assert codes.shape == (2, R.GRID**2)
     drafter = str(R.write_drafter(tmp_path / "d", input_type="c2i"))
@@ -242,7 +244,7 @@ def test_a_hub_that_cannot_be_reached_is_one_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
-    from decoders.drafters.eagle import net_of
+    from decoders.propose.drafters.eagle import net_of
 
     message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
     with pytest.raises(DecoderError, match=message):
@@ -321,7 +323,7 @@ def test_a_lost_tensor_is_named(tmp_path):
     ],
 )
 def test_a_drafter_that_does_not_fit_is_refused(tmp_path, config, message):
-    from decoders.drafters.eagle import net_of
+    from decoders.propose.drafters.eagle import net_of
 
     checkpoint = R.write_hub(tmp_path / "m", block_size=256)
     model = load(dtype="float32", checkpoint=str(checkpoint))

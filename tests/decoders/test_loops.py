@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from decoders import autoregressive, speculative
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
-from decoders.autoregressive import Autoregressive
 from decoders.cache import KVCache
-from decoders.drafters.eagle import Eagle
+from decoders.loops import autoregressive, speculative
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 
 GRID = 5
 LENGTH = GRID * GRID

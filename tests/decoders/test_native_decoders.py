@@ -23,10 +23,10 @@ from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.native_cases import needs_kernel, network
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-EARLY = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 1})
-CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
-LANTERN = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "delta": 0.4})
-RELEASED = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "residual": "released"})
+EARLY = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
+CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
+LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
+RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
 OWN = PartSpec("tests.decoders.test_native_judge.Doubled", {"k": 20})
 SPECS = {
     **SPECS_OF_ALL,

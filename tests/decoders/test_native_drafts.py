@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
-from decoders.drafters.eagle import Eagle, EagleSession
 from decoders.execution.cpu.drafts import replace_draft
 from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleSession
 from decoders.propose.grown import GrownSession
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
-from decoders.verification import ancestry
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.verify.children import ancestry
 from tests.decoders.native_cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]

@@ -7,11 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import DecoderError, Sampling
-from decoders.drafters.eagle import Eagle
 from decoders.execution.cpu.drafts import replace_draft
 from decoders.execution.cpu.judge import native_test_children
 from decoders.execution.cpu.library import missing
@@ -19,7 +15,11 @@ from decoders.execution.cpu.rules import rule_of
 from decoders.execution.eager import executed
 from decoders.execution.judge import judge_of
 from decoders.models.small import random_model
-from decoders.verification import test_children as judged_by_tensors
+from decoders.propose.drafters.eagle import Eagle
+from decoders.verify.children import test_children as judged_by_tensors
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

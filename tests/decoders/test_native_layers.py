@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.drafters.eagle import EagleNet
 from decoders.execution.cpu.layers import NativeLinear
+from decoders.propose.drafters.eagle import EagleNet
 from tests.decoders.native_cases import (
     PREFIX,
     error,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.compose import settled
-from bench.config import BackendConfig
+from bench.config.compose import settled
+from bench.config.schema import BackendConfig
 from decoders.api import DecoderError
 from decoders.execution.cpu import library
 from tests.decoders.native_cases import needs_kernel

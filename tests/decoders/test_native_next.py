@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from decoders import autoregressive
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
-from decoders.autoregressive import Autoregressive
 from decoders.execution.cpu.stepping import NativeNext
 from decoders.execution.eager import Eager, executed
+from decoders.loops import autoregressive
+from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise

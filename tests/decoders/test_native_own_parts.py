@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle, EagleNet
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleNet
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
 from tests.decoders.native_cases import needs_kernel
 from tests.decoders.test_native_decoders import model_of
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders import autoregressive
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.eager import Eager
+from decoders.loops import autoregressive
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, Noise
 
@@ -49,16 +49,18 @@ def test_the_counter_counts():
 
 
 RULES = {
-    "exact": PartSpec("decoders.acceptance.exact.Exact"),
-    "lantern": PartSpec("decoders.acceptance.lantern.Lantern", {"k": 3, "delta": 0.3}),
+    "exact": PartSpec("decoders.verify.exact.Exact"),
+    "lantern": PartSpec("decoders.verify.lantern.Lantern", {"k": 3, "delta": 0.3}),
     "released": PartSpec(
-        "decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
+        "decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
     ),
 }
 TREES = {
-    "chain": PartSpec("decoders.trees.chain.Chain", {"depth": 3}),
-    "static": PartSpec("decoders.trees.static.Static", {"choices": "binary_8"}),
-    "dynamic": PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}),
+    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
+    "static": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
+    "dynamic": PartSpec(
+        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}
+    ),
 }
 
 
@@ -70,8 +72,8 @@ def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
     sampling = Sampling(temperature=temperature, cfg=2.0, top_k=6, top_p=0.9)
     spec = DecoderSpec(
         "d",
-        PartSpec("decoders.speculative.Speculative"),
-        PartSpec("decoders.drafters.eagle.Eagle"),
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.eagle.Eagle"),
         TREES[tree],
         RULES[rule],
     )
@@ -92,7 +94,7 @@ def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_autoregressive_decoding_waits_once_at_the_end(monkeypatch, temperature):
     model = random_model(vocab=8, grid=3)
-    ar = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+    ar = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
     decoder = build_decoder(model, ar, Sampling(temperature=temperature, cfg=2.0, top_k=4))
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 9)
     seen = []

@@ -275,21 +275,23 @@ def test_the_cache_moves_an_accepted_path() -> None:
 
 
 def test_parts_are_found_by_their_path() -> None:
-    assert resolve("decoders.trees.chain:Chain") is resolve("decoders.trees.chain.Chain")
+    assert resolve("decoders.propose.trees.chain:Chain") is resolve(
+        "decoders.propose.trees.chain.Chain"
+    )
     model = random_model()
     spec = DecoderSpec(
         "x",
-        PartSpec("decoders.speculative.Speculative"),
-        PartSpec("decoders.drafters.eagle.Eagle"),
-        PartSpec("decoders.trees.chain.Chain", {"depth": 2}),
-        PartSpec("decoders.acceptance.exact.Exact"),
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.eagle.Eagle"),
+        PartSpec("decoders.propose.trees.chain.Chain", {"depth": 2}),
+        PartSpec("decoders.verify.exact.Exact"),
     )
     assert build_decoder(model, spec, Sampling()).sampling == Sampling()
 
 
 @pytest.mark.parametrize(("path", "says"), [
-    ("decoders.trees.chain.Chian", "no 'Chian'; nearest: Chain"),
-    ("decoders.trees.chan.Chain", "nearest: chain"),
+    ("decoders.propose.trees.chain.Chian", "no 'Chian'; nearest: Chain"),
+    ("decoders.propose.trees.chan.Chain", "nearest: chain"),
     ("Chain", "names no class"),
 ])  # fmt: skip
 def test_an_unknown_path_names_the_nearest(path: str, says: str) -> None:
@@ -313,4 +315,4 @@ def test_an_option_of_the_wrong_kind_is_refused(
 
 def test_an_unknown_option_names_the_nearest() -> None:
     with pytest.raises(DecoderError, match=r"no option 'dept'; nearest: depth; it takes: depth"):
-        build_part(PartSpec("decoders.trees.chain.Chain", {"dept": 2}), random_model())
+        build_part(PartSpec("decoders.propose.trees.chain.Chain", {"dept": 2}), random_model())

@@ -14,7 +14,7 @@ from decoders.distribution import guided, normalised, pick, probabilities, witho
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, MAX_CHILDREN, OVERRUN, SLOTS, Noise, sample
 from decoders.training.eagle import loaded
-from decoders.verification import children_of, longest, walk
+from decoders.verify.children import children_of, longest, walk
 
 # ---- cache --------------------------------------------------------------------------------------
 
@@ -224,8 +224,8 @@ def test_greedy_takes_the_longest_path_the_first_on_ties(accepted, nodes):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("decoders.acceptance.lantern.Lanterm", "nearest: Lantern"),
-        ("decoders.acceptance.lanterm.Lantern", "nearest: lantern"),
+        ("decoders.verify.lantern.Lanterm", "nearest: Lantern"),
+        ("decoders.verify.lanterm.Lantern", "nearest: lantern"),
         ("Lantern", "names no class"),
         ("decoders.nothing.here:Thing", "cannot import"),
     ],
@@ -249,16 +249,16 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
     ):
         resolve("a_drafter_of_mine.Marginal")
     with pytest.raises(DecoderError, match=r"looked in \S+/decoders/trees$"):
-        resolve("decoders.trees.nothing.Thing")
+        resolve("decoders.propose.trees.nothing.Thing")
 
 
 def test_parts_are_found_with_a_dot_or_a_colon():
-    dotted = resolve("decoders.trees.chain.Chain")
-    assert dotted is resolve("decoders.trees.chain:Chain")
+    dotted = resolve("decoders.propose.trees.chain.Chain")
+    assert dotted is resolve("decoders.propose.trees.chain:Chain")
 
 
 def test_an_unknown_option_names_its_nearest_and_all():
-    part = PartSpec("decoders.acceptance.lantern.Lantern", {"detla": 0.1})
+    part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
     with pytest.raises(
         DecoderError, match=r"no option 'detla'; nearest: delta; it takes: k, delta"
     ):
@@ -267,10 +267,10 @@ def test_an_unknown_option_names_its_nearest_and_all():
 
 def test_a_decoder_is_built_of_its_parts():
     model = random_model(vocab=8)
-    spec = DecoderSpec("x", PartSpec("decoders.speculative.Speculative"),
-                       PartSpec("decoders.drafters.eagle.Eagle"),
-                       PartSpec("decoders.trees.chain.Chain", {"depth": 2}),
-                       PartSpec("decoders.acceptance.lantern.Lantern", {"k": 3}))  # fmt: skip
+    spec = DecoderSpec("x", PartSpec("decoders.loops.speculative.Speculative"),
+                       PartSpec("decoders.propose.drafters.eagle.Eagle"),
+                       PartSpec("decoders.propose.trees.chain.Chain", {"depth": 2}),
+                       PartSpec("decoders.verify.lantern.Lantern", {"k": 3}))  # fmt: skip
     decoder = build_decoder(model, spec, Sampling(cfg=2.0))
     assert (decoder.tree.depth, decoder.rule.k) == (2, 3)
     assert decoder.sampling.cfg == 2.0
@@ -283,7 +283,7 @@ def test_a_decoder_is_built_of_its_parts():
 def test_a_drafter_of_another_target_is_refused(found, change):
     target, other = random_model(vocab=8), random_model(**{"vocab": 8, **change})
     target.drafters["eagle"] = other.drafters["eagle"]
-    part = PartSpec("decoders.drafters.eagle.Eagle")
+    part = PartSpec("decoders.propose.drafters.eagle.Eagle")
     with pytest.raises(DecoderError, match=f"do not fit: {found}: drafter"):
         build_part(part, target)
 
@@ -299,7 +299,7 @@ def test_a_drafter_that_reads_pads_needs_a_target_that_defines_them(drafter, tar
     net = model.drafters["eagle"]
     net.cfg = replace(net.cfg, pads=drafter)
     model.target.cfg = replace(model.target.cfg, pads=target)
-    part = PartSpec("decoders.drafters.eagle.Eagle")
+    part = PartSpec("decoders.propose.drafters.eagle.Eagle")
     if fits:
         assert build_part(part, model).net is net
         return

@@ -15,20 +15,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoders.acceptance.lantern import Lantern
 from decoders.api import Draft, Generation, ImageModel, Sampling, TextFeatures
-from decoders.drafters.eagle import Eagle
 from decoders.execution.cpu.speculation import NativeStep
 from decoders.execution.eager import executed
+from decoders.loops.speculative import Speculative
 from decoders.models.llamagen import load
 from decoders.models.small import RandomTokenizer
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
-from decoders.verification import longest
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.children import longest
+from decoders.verify.lantern import Lantern
 from tests.decoders import released as R
 from tests.decoders import released_table as T
 from tests.decoders.native_cases import needs_kernel, threads

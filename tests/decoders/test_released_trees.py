@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import conf
-from bench.compose import compose_study
+from bench.config.compose import compose_study
 from decoders.api import DecoderError
-from decoders.trees.named import ALIASES, WIDTHS, named_trees, widths_to_paths
-from decoders.trees.static import Static, parse_choices
+from decoders.propose.trees.named import ALIASES, WIDTHS, named_trees, widths_to_paths
+from decoders.propose.trees.static import Static, parse_choices
 
 # Level widths, and the hash of the paths as JSON, by length and then by ranks.
 RELEASED = {

@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.api import CodeKind, DecoderError, Generation, Sampling
-from decoders.drafters.eagle import Eagle
 from decoders.execution.eager import Eager
+from decoders.loops.replayed import Replayed, even_lengths, recorded_lengths
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.replayed import Replayed, even_lengths, recorded_lengths
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.lantern_pp import LanternPP
 from tests.decoders.test_no_host_sync import Waits
 
 GRID = 8

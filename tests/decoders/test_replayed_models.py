@@ -7,19 +7,19 @@ import dataclasses
 import pytest
 import torch
 
-from bench.checkpoints import MODELS, class_conditional
-from bench.costs import Shape
-from decoders.acceptance.lantern_pp import LanternPP
+from bench.plan.checkpoints import MODELS, class_conditional
+from bench.plan.costs import Shape
 from decoders.api import DecoderError, ImageModel
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models import unweighted
 from decoders.models.unweighted import PRESETS, Preset, config_of, load
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
-from decoders.trees.static import Static
+from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
+from decoders.verify.lantern_pp import LanternPP
 
 SMALL = {
     "caption": Preset(

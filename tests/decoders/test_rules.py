@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
-from decoders.acceptance.neighbours import neighbour_table
 from decoders.api import DecoderError
 from decoders.models.small import random_model
-from decoders.verification import test_children as judge
+from decoders.verify.children import test_children as judge
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.neighbours import neighbour_table
 
 V = 12
 MODEL = random_model(vocab=V, grid=2, seed=4)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
-from decoders.drafters.eagle import Eagle
 from decoders.models.small import random_model
+from decoders.propose.drafters.eagle import Eagle
 from decoders.training.acceptance import acceptance
 from decoders.training.eagle import EagleLearner
 from decoders.training.losses import LossConfig, drafter_loss, logits_at, soft_cross_entropy

@@ -13,16 +13,16 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from decoders.acceptance.exact import Exact
 from decoders.api import Generation, ImageModel, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle, EagleNet, net_of
-from decoders.drafters.eagle_chameleon import ChameleonEagleNet
-from decoders.drafters.eagle_checkpoint import save_eagle
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models import chameleon, llamagen
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleNet, net_of
+from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
+from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
+from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.acceptance import Acceptance, acceptance
 from decoders.training.eagle import EagleLearner
 from decoders.training.losses import LossConfig, drafter_loss, logits_at
@@ -30,8 +30,8 @@ from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import sampled
 from decoders.training.states import States, target_states, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
-from decoders.trees.dynamic import Dynamic
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 from tests.decoders import chameleon_checkpoint as C
 from tests.decoders import released as R
 from tests.decoders.tiny_t5 import save_t5

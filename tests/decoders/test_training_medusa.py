@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
 from decoders.api import DecoderError, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.medusa import Medusa, MedusaLearner
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.acceptance import acceptance
 from decoders.training.losses import LossConfig, drafter_loss, logits_at
 from decoders.training.states import Images, States, target_states, transformer_of
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
 from decoders.noise import Noise
-from decoders.trees.chain import Chain
-from decoders.trees.dynamic import Dynamic
-from decoders.trees.named import WIDTHS
-from decoders.trees.static import Static
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.named import WIDTHS
+from decoders.propose.trees.static import Static
 
 V = 20
 

@@ -91,7 +91,7 @@ defaults:
   - /tree: none
   - /acceptance: none
 loop:
-  _target_: decoders.autoregressive.Autoregressive
+  _target_: decoders.loops.autoregressive.Autoregressive
 """
 
 

@@ -11,7 +11,7 @@ TRAIN = ["train", "run_dir={tmp}/train"]
 PLUGIN = """
 from collections.abc import Sequence
 from typing import Annotated
-from decoders.acceptance.exact import Exact
+from decoders.verify.exact import Exact
 from decoders.kinds import Within
 
 class Mine(Exact):

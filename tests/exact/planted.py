@@ -12,17 +12,17 @@ from unittest import mock
 
 import torch
 
-from decoders import speculative
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
 from decoders.api import Test
 from decoders.distribution import pick, probabilities
-from decoders.drafters.eagle import Eagle
+from decoders.loops import speculative
+from decoders.loops.speculative import Speculative
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
-from decoders.speculative import Speculative
-from decoders.trees.dynamic import Dynamic
-from decoders.verification import Verdicts
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.trees.dynamic import Dynamic
 from decoders.verify.by_node import ByNode
+from decoders.verify.children import Verdicts
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
 
 
 @contextmanager

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from decoders.compose import DecoderSpec, PartSpec
 
-AR = PartSpec("decoders.autoregressive.Autoregressive")
-SPECULATIVE = PartSpec("decoders.speculative.Speculative")
-EAGLE = PartSpec("decoders.drafters.eagle.Eagle", {"checkpoint": "eagle"})
+AR = PartSpec("decoders.loops.autoregressive.Autoregressive")
+SPECULATIVE = PartSpec("decoders.loops.speculative.Speculative")
+EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": "eagle"})
 TREES = {
-    "chain": PartSpec("decoders.trees.chain.Chain", {"depth": 4}),
-    "static_25": PartSpec("decoders.trees.static.Static", {"choices": "eagle_25"}),
-    "static_57": PartSpec("decoders.trees.static.Static", {"choices": "lantern_57"}),
+    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 4}),
+    "static_25": PartSpec("decoders.propose.trees.static.Static", {"choices": "eagle_25"}),
+    "static_57": PartSpec("decoders.propose.trees.static.Static", {"choices": "lantern_57"}),
     "small": PartSpec(
-        "decoders.trees.static.Static", {"choices": [[0], [1], [2], [0, 0], [0, 1], [1, 0]]}
+        "decoders.propose.trees.static.Static", {"choices": [[0], [1], [2], [0, 0], [0, 1], [1, 0]]}
     ),
-    "dynamic": PartSpec("decoders.trees.dynamic.Dynamic", {"depth": 5, "top_k": 10, "nodes": 58}),
+    "dynamic": PartSpec(
+        "decoders.propose.trees.dynamic.Dynamic", {"depth": 5, "top_k": 10, "nodes": 58}
+    ),
 }
-EXACT = PartSpec("decoders.acceptance.exact.Exact")
+EXACT = PartSpec("decoders.verify.exact.Exact")
 
 
 def lantern(**options) -> PartSpec:
-    return PartSpec("decoders.acceptance.lantern.Lantern", {"k": 100, "delta": 0.2} | options)
+    return PartSpec("decoders.verify.lantern.Lantern", {"k": 100, "delta": 0.2} | options)
 
 
 def lantern_pp(**options) -> PartSpec:
-    return PartSpec("decoders.acceptance.lantern_pp.LanternPP", {"k": 100, "lam": 5.0} | options)
+    return PartSpec("decoders.verify.lantern_pp.LanternPP", {"k": 100, "lam": 5.0} | options)
 
 
 def composed(tree: str, rule: PartSpec = EXACT, loop: PartSpec = SPECULATIVE) -> DecoderSpec:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gate.enumerate import node_law, ordered_draws
-from bench.gate.nodes import random_pairs
-from bench.gate.reference import ReferenceRule
-from bench.gate.small import small_model
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
+from bench.judge.gate.enumerate import node_law, ordered_draws
+from bench.judge.gate.nodes import random_pairs
+from bench.judge.gate.reference import ReferenceRule
+from bench.judge.gate.small import small_model
 from decoders.api import VerifiedPairs
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 from metrics.tv import output_tv
 
 VOCAB = 16

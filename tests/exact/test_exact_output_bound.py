@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gate import check_decoder
-from bench.gate.enumerate import node_law
-from bench.gate.nodes import random_pairs
-from bench.gate.small import small_model
-from decoders.acceptance.lantern import Lantern
-from decoders.acceptance.lantern_pp import LanternPP
+from bench.judge.gate import check_decoder
+from bench.judge.gate.enumerate import node_law
+from bench.judge.gate.nodes import random_pairs
+from bench.judge.gate.small import small_model
 from decoders.api import Sampling
 from decoders.distribution import normalised
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
 from tests.exact.specs import composed, lantern, lantern_pp
 
 VOCAB = 10

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gate import check_decoder, sampled
-from bench.gate.real import group_pvalue, grouped, rank_places, real_check, uniform_pvalue
-from bench.gate.small import LAYERS, Real, build_small, small_model, small_spec
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.real import group_pvalue, grouped, rank_places, real_check, uniform_pvalue
+from bench.judge.gate.small import LAYERS, Real, build_small, small_model, small_spec
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.drafters.medusa import Medusa, MedusaLearner
 from decoders.models.small import random_model
+from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from tests.exact.specs import EXACT, SPECULATIVE, TREES, composed
 
 MODEL = random_model(vocab=40, grid=5, width=32)
@@ -37,7 +37,7 @@ def trained(tmp_path):
 
 
 def medusa(folder, tree=TREES["chain"], loop=SPECULATIVE):
-    part = PartSpec("decoders.drafters.medusa.Medusa", {"checkpoint": folder})
+    part = PartSpec("decoders.propose.drafters.medusa.Medusa", {"checkpoint": folder})
     return DecoderSpec("mine", loop, part, tree, EXACT)
 
 
@@ -52,7 +52,7 @@ def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
 
 
 def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trained):
-    deep = PartSpec("decoders.trees.chain.Chain", {"depth": 5})
+    deep = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 5})
     model = small_model(12, 3, 0)
     part = small_spec(medusa(trained, deep), model, Real()).drafter
     assert part.kwargs == {"heads": 5}
@@ -63,7 +63,7 @@ def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trai
 
 
 def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():
-    early = PartSpec("decoders.drafters.early_exit.EarlyExit", {"layers": 12})
+    early = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 12})
     spec = DecoderSpec("early", SPECULATIVE, early, TREES["chain"], EXACT)
     assert small_spec(spec, MODEL, Real()).drafter.kwargs == {"layers": LAYERS - 1}
     build_small(spec, TAU_1, small_model(12, 3, 0), Real())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.cpu.library import Filter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gate import check_decoder, sampled
-from bench.gate.reference import image_law, processed, teacher_logits
-from bench.gate.small import Real, prompts, small_model, small_sampling, small_spec
-from bench.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.reference import image_law, processed, teacher_logits
+from bench.judge.gate.small import Real, prompts, small_model, small_sampling, small_spec
+from bench.judge.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.distribution import probabilities
@@ -122,7 +122,7 @@ def test_the_composition_is_scaled_and_otherwise_kept():
     tiny = small_spec(composed("dynamic", lantern()), MODEL, Real(1024))
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
-    default = PartSpec("decoders.acceptance.lantern.Lantern")  # k = 100 where none is given
+    default = PartSpec("decoders.verify.lantern.Lantern")  # k = 100 where none is given
     assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 6}
     assert small_sampling(Sampling(top_k=1000), 64, Real(16384)).top_k == 4
     assert small_sampling(SAMPLING, 64, Real()) == SAMPLING
@@ -136,7 +136,7 @@ def test_the_report_says_that_k_was_scaled():
 
 
 def test_what_cannot_be_built_is_an_error():
-    tree = PartSpec("decoders.trees.static.Static", {"choices": [[0, 0]]})
+    tree = PartSpec("decoders.propose.trees.static.Static", {"choices": [[0, 0]]})
     with pytest.raises(DecoderError, match="no parent"):
         check_decoder(DecoderSpec("x", SPECULATIVE, EAGLE, tree, lantern()), SAMPLING)
     with pytest.raises(DecoderError, match="delta"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gate import check_decoder
+from bench.judge.gate import check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from tests.exact.specs import AR, composed, lantern, lantern_pp

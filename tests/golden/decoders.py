@@ -23,11 +23,11 @@ from decoders.noise import OVERRUN, SLOTS, Noise
 from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LANTERN_PP, LOOP, SPECS, STATIC
 
 FILE = Path(__file__).parent / "decoders.json"
-CHAIN = PartSpec("decoders.trees.chain.Chain", {"depth": 3})
-LANTERN = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "delta": 0.4})
-RELEASED = PartSpec("decoders.acceptance.lantern.Lantern", {"k": 20, "residual": "released"})
+CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
+LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
+RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
 PP_RELEASED = PartSpec(
-    "decoders.acceptance.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
+    "decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
 )
 ALL = {
     **SPECS,

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoders.acceptance.lantern_pp import LanternPP
 from decoders.kernels import reference
 from decoders.kernels.candidates import AttentionShape, implementation, implementations
 from decoders.kernels.choose import choose, inputs
 from decoders.kernels.relaxed import bound_of, judge, space
 from decoders.noise import sample
-from decoders.verification import test_children as judged_by_tensors
+from decoders.verify.children import test_children as judged_by_tensors
+from decoders.verify.lantern_pp import LanternPP
 from tests.decoders import kernel_cases_relaxed as cases
 from tests.decoders.kernel_cases_attention import *  # noqa: F403
 from tests.decoders.kernel_cases_relaxed import *  # noqa: F403

@@ -12,8 +12,8 @@ from bench.__main__ import main
 from bench.peers.check import prove
 from bench.peers.convert import llama_of
 from bench.peers.generate import Generate
-from bench.profile_annotate import Window, annotated
-from bench.profile_read import read
+from bench.profile.annotate import Window, annotated
+from bench.profile.read import read
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.eager import execution
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-AR = DecoderSpec("ar", PartSpec("decoders.autoregressive.Autoregressive"))
+AR = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
 
 
 def reading(mode: str, steps: int = 3):

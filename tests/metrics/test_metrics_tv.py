@@ -202,9 +202,9 @@ def test_moved_mass_of_ar_is_zero_and_nan_is_refused():
 def repository_rules():
     from types import SimpleNamespace
 
-    from decoders.acceptance.exact import Exact
-    from decoders.acceptance.lantern import Lantern
-    from decoders.acceptance.lantern_pp import LanternPP
+    from decoders.verify.exact import Exact
+    from decoders.verify.lantern import Lantern
+    from decoders.verify.lantern_pp import LanternPP
 
     g = torch.Generator().manual_seed(3)
     book = torch.nn.functional.normalize(torch.randn(64, 4, generator=g), dim=1)

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoders.acceptance.exact import Exact
-from decoders.acceptance.lantern import Lantern
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.autoregressive import Autoregressive
-from decoders.drafters.eagle import Eagle, check_match
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.models.weights import read_tensors, write_tensors
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, check_match
 from decoders.propose.grown import Grown
-from decoders.speculative import Speculative
+from decoders.propose.trees.dynamic import Dynamic
 from decoders.tiny import bundle
-from decoders.trees.dynamic import Dynamic
 from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
 
 PROMPT = "a large smooth red circle on a plain white background"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.commands import cmd_tiny
+from bench.commands.study import cmd_tiny
 from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig

@@ -7,7 +7,7 @@ import math
 import matplotlib
 from matplotlib.axes import Axes
 
-from bench import paired
+from bench.judge import paired
 from bench.report.model import Entry, Role, Run, Section
 from bench.report.plots.style import INK, MUTED, RC, Look, Plot, finish, left_out, looks, row_panels
 from bench.report.roofline import unfair_caption

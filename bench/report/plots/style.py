@@ -19,7 +19,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.records import write_atomically
+from bench.records.schema import write_atomically
 from bench.report.model import Entry, Role, Run, Section
 
 WIDTH = 8.5  # inches

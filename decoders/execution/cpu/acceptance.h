@@ -99,7 +99,7 @@ void reject_child(float* p, float* q, float* left, long x, const Verdict& found,
   }
 }
 
-// All children of one node in order: decoders.verification.test_children. p [V] becomes the residual; q [V]
+// All children of one node in order: decoders.verify.children.test_children. p [V] becomes the residual; q [V]
 // loses every tested code.
 void judge_node(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid, const Rule& rule,
                 long vocab, long children, Judged out) {

@@ -1,4 +1,4 @@
-// What was committed, told to an EAGLE drafter: decoders.drafters.eagle.EagleSession.advance.
+// What was committed, told to an EAGLE drafter: decoders.propose.drafters.eagle.EagleSession.advance.
 //
 // The drafter has one layer, so of the codes before the last only keys and values are of use: those are
 // all that is computed of them. The last one's row is a forward of a single query.

@@ -1,5 +1,5 @@
 """What was committed, told to an EAGLE drafter in one call of the CPU kernel:
-`decoders.drafters.eagle.EagleSession.advance`."""
+`decoders.propose.drafters.eagle.EagleSession.advance`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NativeAdvance:
 
     def __call__(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         """hidden [R, T, D], codes [B, T], count, start [B] -> guided logits [B, V] float32, which
-        the next call overwrites; see `decoders.drafters.session.DraftSession.advance`."""
+        the next call overwrites; see `decoders.propose.drafters.session.DraftSession.advance`."""
         given = (hidden, codes, count, start)
         if not all(map(is_, given, self._given)):  # a loop may change the same ones in every step
             self._read(*given)

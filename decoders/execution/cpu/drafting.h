@@ -40,7 +40,7 @@ void logits(const T* hidden, const T* head, long rows, long width, long vocab, i
 
 extern "C" {
 
-// One call of an EAGLE drafter on w nodes of a level (decoders.drafters.eagle.EagleSession.expand).
+// One call of an EAGLE drafter on w nodes of a level (decoders.propose.drafters.eagle.EagleSession.expand).
 struct Expand {
   Forward layer;             // R rows, w queries; its input, output, places, slots and mask lie in memory
                              // that is given here, and are written

@@ -2,8 +2,8 @@
 features and masks in place.
 
 `NativeDrafter` is what all calls share: the weights and the session's memory. It drafts on from the
-nodes of a level, as `decoders.drafters.eagle.EagleSession.expand` does in some twenty operators;
-`advancing` and `growing` hold the other calls.
+nodes of a level, as `decoders.propose.drafters.eagle.EagleSession.expand` does in some twenty
+operators; `advancing` and `growing` hold the other calls.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def grower(tree: Any, drafter: NativeDrafter, sampling: Any) -> Any:
 
 
 def flat(shape: Any) -> Flat:
-    """A `decoders.trees.static.Shape` as the kernel takes it."""
+    """A `decoders.propose.trees.static.Shape` as the kernel takes it."""
     sizes = torch.tensor([0] + [len(level.parents) for level in shape.levels])
     parents = torch.cat([level.parents for level in shape.levels])
     return Flat(parents, sizes.cumsum(0), shape.parent[0], shape.children[0])

@@ -1,5 +1,5 @@
-// A whole draft tree under the root, level by level, in one parallel region: decoders.trees.static and
-// decoders.trees.dynamic.
+// A whole draft tree under the root, level by level, in one parallel region: decoders.propose.trees.static and
+// decoders.propose.trees.dynamic.
 #pragma once
 
 #include <algorithm>

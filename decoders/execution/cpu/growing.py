@@ -1,5 +1,5 @@
-"""A whole draft tree under the root in one call of the CPU kernel: what `decoders.trees.static` and
-`decoders.trees.dynamic` do level by level.
+"""A whole draft tree under the root in one call of the CPU kernel: what
+`decoders.propose.trees.static` and `decoders.propose.trees.dynamic` do level by level.
 
 An object serves one session and one tree, and returns one draft, whose tensors every call fills
 anew: nothing is allocated in a step.
@@ -100,7 +100,7 @@ class _Tree:
 
 
 class NativeStatic(_Tree):
-    """Trees of one shape, see `decoders.trees.static.Static.grow`. shaped: a draft of codes
+    """Trees of one shape, see `decoders.propose.trees.static.Static.grow`. shaped: a draft of codes
     [B, N + 1], children [B, N + 1, K], and q [B, N + 1, V] or None."""
 
     def __init__(
@@ -150,7 +150,7 @@ class NativeStatic(_Tree):
 
 
 class NativeDynamic(_Tree):
-    """Trees of `nodes` nodes, see `decoders.trees.dynamic.Dynamic.grow`."""
+    """Trees of `nodes` nodes, see `decoders.propose.trees.dynamic.Dynamic.grow`."""
 
     def __init__(
         self, drafter: NativeDrafter, sampling: Sampling, depth: int, top_k: int, nodes: int

@@ -1,4 +1,4 @@
-"""All children of all nodes through the CPU kernel: `decoders.verification.test_children` in one
+"""All children of all nodes through the CPU kernel: `decoders.verify.children.test_children` in one
 call, for the rules of `decoders.execution.cpu.rules.rule_of`.
 
 Nodes are independent; a node's children are tested in order (METHODS 3, 4). Prefix sums in double,
@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.execution.cpu.library import library, run
 from decoders.execution.cpu.rules import NativeRule
 from decoders.kernels.relaxed import check
-from decoders.verification import Verdicts
+from decoders.verify.children import Verdicts
 
 
 def native_judge(rule: NativeRule) -> Callable[..., Verdicts]:

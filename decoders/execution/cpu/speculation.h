@@ -1,5 +1,5 @@
 // Two calls of a speculative step: the target on a tree, and what follows from its logits
-// (decoders.speculative: `_verify` and `_settle`).
+// (decoders.loops.speculative: `_verify` and `_settle`).
 #pragma once
 
 #include "acceptance.h"
@@ -220,7 +220,7 @@ void Walk::sampled() {
 }
 
 // Of two nodes at one depth: whether n is on the earlier row of the table of root-to-leaf paths
-// (decoders.verification.table_order). `q` holds the lowest leaf below every node where leaves decide.
+// (decoders.verify.children.table_order). `q` holds the lowest leaf below every node where leaves decide.
 bool Walk::earlier(long n, long other) const {
   if (s.tree.by_leaf) return q[n] < q[other];
   const int64_t* parents = s.tree.parents + b * s.tree.parents_row;

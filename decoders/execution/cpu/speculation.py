@@ -1,7 +1,7 @@
 """The two calls of a speculative step after the draft: the target on the tree, and acceptance with
 all that follows from it (record, commit, what the drafter is told).
 
-They compute what `decoders.speculative.Speculative` does in some ninety operators, each a few
+They compute what `decoders.loops.speculative.Speculative` does in some ninety operators, each a few
 microseconds, beside a verification of less than two milliseconds. Structures and buffers are made
 once an image.
 """
@@ -22,8 +22,8 @@ from decoders.execution.cpu.layers import NativeLayers, check
 from decoders.execution.cpu.library import Filter, Forward, filter_of, library, run
 from decoders.execution.cpu.rules import NativeRule, Rule
 from decoders.execution.cpu.stepping import Head
+from decoders.loops.recording import Recorder
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
-from decoders.recording import Recorder
 
 POINTER, LONG = ctypes.c_void_p, ctypes.c_long
 
@@ -105,7 +105,7 @@ class Parts:
 @dataclass(frozen=True)
 class State:
     """The moving state of B images, changed in place: see `Run` and `Told` of
-    `decoders.speculative_run`."""
+    `decoders.loops.speculative_run`."""
 
     seen: Tensor
     uniform: Tensor

@@ -1,8 +1,8 @@
 """Steps of plain next-code decoding as one call of the CPU kernel: the last codes through the
 layers, guided logits, softmax, and the code that the noise picks, again and again.
 
-A step computes what `decoders.autoregressive.Autoregressive` does in some twenty operators, and
-writes what that writes, in the tensors of the run.
+A step computes what `decoders.loops.autoregressive.Autoregressive` does in some twenty operators,
+and writes what that writes, in the tensors of the run.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import ImageModel, Sampling
-from decoders.drafters.eagle import EagleNet
+from decoders.propose.drafters.eagle import EagleNet
 from decoders.training.eagle import EagleLearner
 from decoders.training.losses import LossConfig
 from decoders.training.shards import DataConfig, Ring, StateMaker

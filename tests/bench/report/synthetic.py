@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
-from bench import records
+from bench.records import schema as records
 from bench.report.load import SUMMARY_NUMBERS
 
 LENGTH = 256

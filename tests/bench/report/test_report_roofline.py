@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from synthetic import DECODERS, write_run
 
-from bench.fairness import judge_folder
+from bench.judge.fairness import judge_folder
 from bench.measure.rates import MachineRates, save_rates
 from bench.report import tables
 from bench.report.build import ReportPaths, build_report

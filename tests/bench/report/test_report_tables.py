@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from synthetic import DECODERS, FLOOR_FID, write_run
 
-from bench.clip_pairs import COLUMNS, TABLE
+from bench.judge.clip_pairs import COLUMNS, TABLE
 from bench.report import tables
 from bench.report.cells import detail_tables, main_tables, number, quiet
 from bench.report.footnotes import columns, facts, footnotes

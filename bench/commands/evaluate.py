@@ -1,0 +1,249 @@
+"""`python -m bench evaluate`: the papers' figures of any folder of images with captions.
+
+Why apart from studies: published images, or another tool's, must be measurable with the same
+networks, crops and intervals as our own (METHODS section 5). A row of the CSV says what it was made
+with: network, SHA-256 of its weights, crop, package versions.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bench.commands.manual import manual
+from bench.config.schema import check_type
+from bench.console import complain, progress, say, table
+from bench.errors import ConfigError, unknown
+from bench.os_errors import ready_file, ready_folder
+from bench.prompts.captions import captions_of
+from bench.records.schema import write_atomically
+from decoders.kinds import Seed, Within
+
+if TYPE_CHECKING:
+    from metrics.official.papers import Figure
+
+DEFAULT_METRICS = ("fid", "kid", "precision_recall", "clip")
+SCORES = ("clip", "clip_g", "hps")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """The settings; what a metric does not need may be None."""
+
+    images: Path
+    captions: Path | None = None
+    reference: Path | None = None
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    out: Path | None = None
+    limit: Annotated[int, Within(2, 10**9)] | None = None
+    size: Annotated[int, Within(1, 4096)] = 256
+    batch: Annotated[int, Within(1, 2**20)] = 64
+    seed: Seed = 0
+    device: str = "auto"
+    cache_dir: Path = Path("results/runs/.cache")
+    weights: dict[str, str | None] = field(default_factory=dict)
+    folder: Path | None = None
+    arch: dict[str, str] = field(default_factory=dict)
+
+
+EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
+
+
+def cmd_evaluate(words: Sequence[str]) -> int:
+    """FID, KID, precision/recall, CLIP score and HPSv2 of a folder of images: a table, and a CSV
+    where `out=` names one. Without settings: what they are, status 2."""
+    if not words:
+        complain(manual("evaluate"))
+        return 2
+    config = parse(words)
+    device = _device(config.device)
+    if config.out is not None:
+        ready_file(config.out)
+    figures = evaluate(config, device)
+    say(f"{config.images}: {figures[0].images} images on {device}")
+    say(table(*_table(figures)))
+    notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
+    say("\n".join(notes))
+    if config.out is not None:
+        write_csv(config.out, config, figures, device)
+        say(f"written: {config.out}")
+    return 0
+
+
+def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
+    """The figures of a folder. Raises PromptError for captions that do not match, MetricError for
+    missing weights, bad images or too few of them."""
+    from metrics.images import image_files
+    from metrics.official.papers import Evaluation, check_metrics
+
+    check_metrics(
+        config.metrics,
+        reference=config.reference is not None,
+        captions=config.captions is not None,
+    )
+    files = image_files(config.images)
+    captions = captions_of(files, config.captions) if config.captions else []
+    reference = image_files(config.reference) if config.reference else ()
+    _require_others(config, files, reference)
+    if reference:
+        ready_folder(config.cache_dir)
+    evaluation = Evaluation(
+        config.metrics,
+        weights=config.weights,
+        folder=config.folder,
+        arch=config.arch,
+        device=device,
+        size=config.size,
+        batch=config.batch,
+        seed=config.seed,
+        cache_dir=config.cache_dir,
+        progress=progress,
+    )
+    kept = slice(None, config.limit)
+    return evaluation.figures(files[kept], captions[kept], reference)
+
+
+def _require_others(
+    config: EvaluateConfig, files: Sequence[Path], reference: Sequence[Path]
+) -> None:
+    """ConfigError where images are compared with themselves: the same files, links to them, or a
+    copy of the whole folder."""
+    from decoders.models.weights import sha256_of
+
+    own = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, files)}
+    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, reference)}
+    shared = len(own.keys() & other.keys())
+    if not shared and sorted(own.values()) == sorted(other.values()):
+        shared = len({*map(sha256_of, files)} & {*map(sha256_of, reference)})
+    if shared:
+        raise ConfigError(
+            f"{shared} of the {len(files)} images of {config.images} are the same pictures as in "
+            f"reference={config.reference}: a distance of pictures to themselves says nothing; "
+            "name a folder of real images"
+        )
+
+
+def parse(words: Sequence[str]) -> EvaluateConfig:
+    """key=value words, strictly: unknown or repeated keys and values of another type are
+    ConfigErrors."""
+    from metrics.official.checkpoint import FILES
+
+    plain = [
+        k for k in EvaluateConfig.__dataclass_fields__ if k not in ("weights", "folder", "arch")
+    ]
+    groups = {"weights": (*FILES, "folder"), "arch": SCORES}
+    known = [*plain, *(f"{group}.{name}" for group, names in groups.items() for name in names)]
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key not in known:
+            raise ConfigError(unknown("setting of evaluate", key, known))
+        if not equals or not value:
+            raise ConfigError(f"expected {key}=VALUE, found {word!r}")
+        if key in found:
+            raise ConfigError(f"{key} is given twice")
+        found[key] = _value(key, value)
+    if "images" not in found:
+        raise ConfigError("images=DIR is missing: which folder is to be evaluated?")
+    inner = {
+        group: {k.partition(".")[2]: v for k, v in found.items() if k.startswith(f"{group}.")}
+        for group in groups
+    }
+    folder = inner["weights"].pop("folder", None)
+    rest = {key: value for key, value in found.items() if "." not in key}
+    return EvaluateConfig(
+        **rest,
+        weights=dict(inner["weights"]),
+        arch=inner["arch"],
+        folder=None if folder is None else Path(folder),
+    )
+
+
+def _value(key: str, value: str) -> Any:
+    """The text of a setting as its type."""
+    if key in ("images", "captions", "reference", "out", "cache_dir"):
+        return Path(value).expanduser()
+    if key == "metrics":
+        return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
+    if key in ("limit", "size", "batch", "seed"):
+        least = {"limit": 2, "seed": 0}.get(key, 1)
+        if not re.fullmatch("[0-9]{1,40}", value):
+            raise ConfigError(f"{key} must be an integer of at least {least}, found {value!r}")
+        return check_type(key, int(value), EVALUATED[key])
+    return value
+
+
+def _device(name: str) -> str:
+    """auto: the first GPU where there is one. Raises ConfigError for a device that is not there."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name!r} is no device; use auto, cpu or cuda") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={name}: torch sees {torch.cuda.device_count()} CUDA devices")
+    return name
+
+
+def _table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
+    headers = ["figure", "value", "95 % interval", "images", "reference"]
+    rows = [
+        [f.name, _short(f.value.value), f"{_short(f.value.lo)} .. {_short(f.value.hi)}",
+         str(f.images), str(f.reference or "")]
+        for f in figures
+    ]  # fmt: skip
+    return headers, rows
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+
+
+def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
+    """One row a figure; every row says what it was made with."""
+    import torch
+
+    from bench.measure.clock import now
+    from bench.measure.device import provenance
+    from decoders.models.weights import sha256_of
+
+    made = provenance(torch.device(device))
+    versions = made.versions | {name: version(name) for name in ("pillow", "torchvision")}
+    common = {
+        "image_folder": str(config.images),
+        "captions": str(config.captions or ""),
+        "captions_sha256": sha256_of(config.captions) if config.captions else "",
+        "reference_folder": str(config.reference or ""),
+        "seed": config.seed,
+        "device": device,
+        "gpu": made.gpu,
+        "git_commit": made.git_commit,
+        "git_dirty": made.git_dirty,
+        "versions": json.dumps(versions, sort_keys=True),
+        "made_at": now(),
+    }
+    rows = [
+        {
+            "metric": f.metric, "figure": f.key, "name": f.name, "value": f.value.value,
+            "lo": f.value.lo, "hi": f.value.hi, "images": f.images, "reference": f.reference,
+            "preparation": f.preparation, "weights": f.weights.path.name,
+            "weights_sha256": f.weights.sha256, "note": f.note, **common,
+        }
+        for f in figures
+    ]  # fmt: skip
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))

@@ -1,0 +1,116 @@
+"""`python -m bench features`: the text features of a prompt set in a file, for `prompts=features`.
+
+Why: the text encoder can be larger than the target. Encoded once, on any machine, a study needs it
+no more and decodes the same images: the file keeps features in the precision of the encoder, ids
+and categories of the prompts included.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.console import progress, say
+from bench.errors import ConfigError, DiskFullError, unknown
+from bench.os_errors import ready_file
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.config.schema import StudyConfig
+    from bench.prompts import PromptSet
+    from decoders.api import TextEncoder, TextFeatures
+
+BATCH = 8  # prompts encoded and written at once
+OWN = ("out", "text.checkpoint", "text.dtype", "text.length")
+
+
+def cmd_features(words: Sequence[str]) -> int:
+    """Writes the features of all prompts of a set (prompts.limit, prompts.shard apply).
+
+    out=FILE.safetensors. The encoder is the model's own (model=, with its target), or, without any
+    target, text.checkpoint=FOLDER or hub id of a T5 encoder, with text.dtype (backend.dtype) and
+    text.length (120).
+    """
+    from bench.config.compose import compose_study
+    from bench.config.plugins import call
+    from bench.measure.device import prepare
+    from bench.records.schema import write_atomically
+    from decoders.models.text.features import write_features
+
+    own, rest = _own(words)
+    out = Path(own["out"]).expanduser()
+    if out.exists():
+        raise ConfigError(f"{out} is there already; remove it or choose another out=")
+    config = compose_study(rest)
+    ready_file(out)
+    prompts: PromptSet = call(config.prompts, count=None)
+    device = prepare(config.backend)
+    encoder = _encoder(own, config, device)
+    texts = [prompt.text for prompt in prompts]
+    if hasattr(encoder, "check"):
+        encoder.check(texts)
+    first = encoder.encode(texts[:1])
+    dtype = getattr(encoder, "dtype", first.features.dtype)
+    _check_space(out, first.features[0].numel() * dtype.itemsize * len(texts))
+    metadata = {"id": [p.id for p in prompts], "category": [p.category for p in prompts]}
+    with progress(len(texts), "features", unit="prompt") as bar:
+        parts = _parts(encoder, texts, bar)
+        write_atomically(out, lambda file: write_features(file, parts, texts, dtype, metadata))
+    shape = " x ".join(map(str, (len(texts), *first.features.shape[1:])))
+    say(f"{out}: {shape} {str(dtype).removeprefix('torch.')}, {out.stat().st_size / 1e6:.1f} MB")
+    say(f"use it with prompts=features prompts.path={out}")
+    return 0
+
+
+def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The settings of this command, and the words of the study."""
+    own: dict[str, str] = {}
+    rest = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in OWN:
+            own[key] = value
+        elif key.startswith("text."):
+            raise ConfigError(unknown("setting of features", key, OWN))
+        else:
+            rest.append(word)
+    if not own.get("out", "").endswith(".safetensors"):
+        raise ConfigError("say where the features go with out=FILE.safetensors")
+    return own, rest
+
+
+def _encoder(own: dict[str, str], config: StudyConfig, device: torch.device) -> TextEncoder:
+    if "text.checkpoint" in own:
+        from decoders.models.text.t5 import T5Encoder
+
+        length = own.get("text.length", "120")
+        if not length.isdecimal() or int(length) < 1:
+            raise ConfigError(f"text.length must be a whole number from 1 on, found {length!r}")
+        dtype = own.get("text.dtype", config.backend.dtype)
+        return T5Encoder(own["text.checkpoint"], length=int(length), device=device, dtype=dtype)
+    unused = sorted(set(own) - {"out"})
+    if unused:
+        raise ConfigError(f"{unused[0]} needs text.checkpoint=; a model's own encoder has its own")
+    from bench.run.runner import load_model
+
+    return load_model(config, device).text
+
+
+def _parts(encoder: TextEncoder, texts: list[str], bar: Any) -> Iterator[TextFeatures]:
+    for start in range(0, len(texts), BATCH):
+        part = encoder.encode(texts[start : start + BATCH])
+        yield part
+        bar.update(part.batch)
+
+
+def _check_space(out: Path, needed: int) -> None:
+    existing = next(p for p in out.absolute().parents if p.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DiskFullError(
+            f"the features need {needed / 1e9:.1f} GB in {existing}, {free / 1e9:.1f} GB are free; "
+            "free some space, choose another out=, or write parts with prompts.shard="
+        )

@@ -1,0 +1,182 @@
+"""The commands of the command line: each takes its words and returns an exit status.
+
+Why lazily imported rooms: `list` needs neither torch nor Hydra, `report` needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.console import complain, say, table
+from bench.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from bench.report.model import Run
+
+TINY_STAGES = ("vq", "target", "drafter", "clip")
+
+
+def cmd_run(words: Sequence[str]) -> int:
+    """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
+    from bench.config.compose import compose_study
+    from bench.report.load import load_run
+    from bench.run.finish import finish, scorer_of
+    from bench.run.partial import clear, interruptible
+    from bench.run.runner import run_study
+
+    config = compose_study(words)
+    with interruptible(config, words):
+        scorer = scorer_of(config)
+        result = run_study(config)
+        summary = finish(config, result, scorer)
+    clear(result.path)
+    if config.report:
+        _report(load_run(result.path))
+    else:
+        say(f"records: {result.path / 'records.parquet'}")
+    failed = summary[summary.status != "ok"]
+    for name, status in zip(failed.decoder, failed.status, strict=True):
+        complain(f"{name}: {status}")
+    return 1 if len(failed) else 0
+
+
+def cmd_report(words: Sequence[str]) -> int:
+    """Table, plots and page from the records that are there; of an unfinished run too, which the
+    title then says. Words of another study than the folder's are refused. out=DIR: there, and
+    nothing is written into the run's folder."""
+    from bench.config.compose import compose_study
+    from bench.judge.fairness import judge_folder
+    from bench.records.folder import require_own
+    from bench.report.load import load_run
+    from bench.report.place import check_place, split_out
+    from bench.run.partial import clear, gather
+
+    words, out = split_out(words)
+    config = compose_study(words)
+    folder, factor = Path(config.run_dir), config.fairness.factor
+    check_place(folder, out)
+    require_own(folder, config)
+    part = gather(config, out)
+    # Refuses what cannot be reported before anything is written there.
+    run = load_run(folder if part is None else part.folder)
+    found = judge_folder(run.folder, run.records, config.baselines, factor, keep=out is None)
+    if out is not None:
+        clear(out)
+    run = replace(run, folder=folder, fairness={f.decoder: f for f in found})
+    if part is not None:
+        run = replace(run, study=f"{run.study} ({part.title})")
+    _report(run, out)
+    return 0
+
+
+def _report(run: Run, folder: Path | None = None) -> None:
+    from bench.report.build import write_report
+
+    paths = write_report(run, folder)
+    say(paths.terminal)
+    say(f"report: {paths.page}")
+
+
+def cmd_check(words: Sequence[str]) -> int:
+    """Verdict of the exactness gate on every decoder of a study. 1 where one is not as expected."""
+    from bench.config.compose import compose_study
+    from bench.config.plugins import call
+    from bench.measure.device import prepare
+    from bench.run.finish import VERDICT_COLUMNS, verdicts
+    from bench.run.outcome import build_cell
+    from bench.run.runner import load_model
+    from bench.run.schedule import cells
+
+    config = compose_study(words)
+    model = load_model(config, prepare(config.backend))
+    every = cells(config, model.sampling)
+    for cell in every:  # what `run` refuses is refused before the first verdict
+        build_cell(model, cell)
+    found = verdicts(model, every, lambda: [p.text for p in call(config.prompts, count=None)])
+    say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
+    wrong = [v.decoder for v in found if not v.as_expected]
+    if wrong:
+        complain(f"not as expected: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def cmd_steps(words: Sequence[str]) -> int:
+    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model,
+    beside their matrix products and their floors on this machine; also as steps.csv."""
+    import torch
+
+    from bench.config.compose import compose_study
+    from bench.config.plugins import call
+    from bench.measure.device import prepare, provenance
+    from bench.measure.machine import measure_rates
+    from bench.measure.roofline import Unknown, step_bytes, target_net
+    from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
+    from bench.measure.steps import step_costs
+    from bench.os_errors import ready_folder
+    from bench.run.runner import load_model
+
+    config = compose_study(words)
+    ready_folder(Path(config.run_dir))
+    prompts = call(config.prompts, count=1)
+    device = prepare(config.backend)
+    model = load_model(config, device, prompts)
+    net, made = target_net(model), provenance(device)
+    rates = None
+    if not isinstance(net, Unknown):
+        rates = measure_rates(device, model.dtype, step_bytes(net, model), made.gpu or made.cpu)
+    with torch.inference_mode():
+        text = model.text.encode([prompts[0].text])
+        costs = step_costs(model, model.sampling, text)
+    found = step_table(costs, rates)
+    say(table(HEADERS, cells(found)))
+    for note in notes(costs, rates):
+        say(note)
+    say(f"saved: {save_steps(found, Path(config.run_dir))}")
+    return 0
+
+
+def cmd_tiny(words: Sequence[str]) -> int:
+    """Retrains the embedded models: the stages named (default all), then key=value settings."""
+    stages = [w for w in words if "=" not in w]
+    for stage in stages:
+        if stage not in TINY_STAGES:
+            raise ConfigError(unknown("stage", stage, TINY_STAGES))
+    from decoders.tiny.recipes import make, plan_of
+    from metrics import train_clip
+
+    stages = stages or list(TINY_STAGES)
+    settings = dict(w.split("=", 1) for w in words if "=" in w)
+    make([s for s in stages if s != "clip"], **settings)
+    if "clip" in stages:
+        train_clip.make(plan_of(settings))
+    return 0
+
+
+def cmd_list(words: Sequence[str]) -> int:
+    """Options of every configuration group, with the first line of their comment; the settings of
+    one for GROUP=OPTION."""
+    from bench.config.catalogue import groups, option, settings
+
+    known = groups()
+    if any(w.partition("=")[0] in ("settings", "setting") for w in words):
+        say(settings())
+        return 0
+    aliases = {"studies": "study"} | {f"{name}s": name for name in known}
+    wanted = [(aliases.get(w, w), name) for w, _, name in (w.partition("=") for w in words)]
+    for group, name in wanted:
+        if group not in known:
+            raise ConfigError(unknown("group", group, [*known, "settings"]))
+        if name and name not in known[group]:
+            raise ConfigError(unknown(group, name, [*known[group]]))
+    for group, name in wanted or [(group, "") for group in known]:
+        if name:
+            say(option(group, name).rstrip())
+            continue
+        say(f"{group}=")
+        width = max(len(one) for one in known[group])
+        for one, about in known[group].items():
+            say(f"  {one:<{width}}  {about}".rstrip())
+    return 0

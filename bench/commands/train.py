@@ -1,0 +1,229 @@
+"""`python -m bench train`: a drafter for a model, by the trainer of `decoders.training`.
+
+Why here: what to train, on what, and where it goes is configuration; the training itself knows
+neither Hydra nor plots. Several processes (torchrun -m bench train ...) share the work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.plugins import call
+from bench.config.schema import (
+    BackendConfig,
+    LoaderConfig,
+    SamplingConfig,
+    StudyConfig,
+    build,
+    check_type,
+)
+from bench.console import say, table
+from bench.errors import ConfigError
+from bench.measure.device import prepare, provenance
+from bench.os_errors import ready_file, ready_folder
+from bench.report.plots.training import draw_curves
+from bench.run.runner import load_model
+from decoders.api import ImageModel, Sampling
+from decoders.compose import PartSpec, build_part, resolve
+from decoders.training.acceptance import Acceptance
+from decoders.training.losses import LossConfig
+from decoders.training.processes import World, joined
+from decoders.training.progress import CURVE
+from decoders.training.shards import DataConfig, Ring, StateMaker
+from decoders.training.states import transformer_of
+from decoders.training.trainer import Batches, TrainConfig, Trained, Trainer
+
+DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
+
+
+@dataclass(frozen=True)
+class TrainStudy:
+    """Everything a training needs to know, resolved. loss holds `cfg: None` for the model's own."""
+
+    name: str
+    run_dir: str
+    model: LoaderConfig
+    backend: BackendConfig
+    prompts: LoaderConfig
+    learner: PartSpec
+    source: LoaderConfig
+    data: DataConfig
+    loss: dict[str, Any]
+    train: TrainConfig
+    sampling: SamplingConfig
+
+
+def cmd_train(words: Sequence[str]) -> int:
+    """Trains a drafter (or goes on where a training stopped) and writes it, its acceptance per
+    depth and its curves."""
+    study = compose_train(words)
+    ready_folder(Path(study.run_dir))
+    ready_file(Path(study.run_dir) / RECORD)
+    ready_folder(Path(study.run_dir) / DRAFTER)
+    device = prepare(_own_device(study.backend))
+    with joined(device) as world:
+        done = run_training(study, device, world)
+        if world.leads:
+            folder = Path(study.run_dir)
+            say(table(["depth", "accepted", "top-1 agrees"], _rows(done.acceptance)))
+            say(f"chain of {len(done.acceptance.overlap)}: "
+                f"{done.acceptance.chain_length():.2f} codes a step")  # fmt: skip
+            say(f"drafter.checkpoint={folder / DRAFTER}")
+    return 0
+
+
+def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStudy:
+    """The validated training that the overrides describe.
+
+    Raises ConfigError: unknown option or key (with the nearest known names), wrong type; and
+    DecoderError for impossible values.
+    """
+    for word in words:
+        parse_override(word)
+    with hydra_session(config_module):
+        root = plain(compose_config("train_config", list(words)))
+    drafter = check_type("drafter", root["drafter"], dict)
+    if drafter.get("_target_") is None:
+        raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
+    model = _loader(root["model"], "model")
+    short = str(drafter["_target_"]).rpartition(".")[2].lower()
+    name = check_type("name", root["name"], str | None) or f"{short}_{model.name}"
+    run_dir = check_type("run_dir", root["run_dir"], str | None) or f"results/train/{name}"
+    options = {k: v for k, v in drafter.items() if k not in ("_target_", "checkpoint")}
+    learner = PartSpec(
+        check_type("learner", root["learner"], str),
+        {**options, "checkpoint": check_type("start", root["start"], str | None)},
+    )
+    states = {f.name for f in dataclasses.fields(DataConfig)}
+    data = check_type("data", root["data"], dict)
+    source = {k: v for k, v in data.items() if k not in states} | {"name": "data"}
+    loss = check_type("loss", root["loss"], dict)
+    checked = dataclasses.asdict(build(LossConfig, loss | {"cfg": loss.get("cfg") or 1.0}, "loss"))
+    return TrainStudy(
+        name=name,
+        run_dir=run_dir,
+        model=model,
+        backend=_torch_layers(build(BackendConfig, root["backend"], "backend")),
+        prompts=_loader(root["prompts"], "prompts"),
+        learner=learner,
+        source=_loader(source, "data"),
+        data=build(DataConfig, {k: v for k, v in data.items() if k in states}, "data"),
+        loss=checked | {"cfg": check_type("loss.cfg", loss.get("cfg"), float | None)},
+        train=build(TrainConfig, root["train"], "train"),
+        sampling=build(SamplingConfig, root["sampling"], "sampling"),
+    )
+
+
+def run_training(study: TrainStudy, device: torch.device, world: World) -> Trained:
+    """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`."""
+    folder = Path(study.run_dir)
+    prompts = call(study.prompts, count=None) if _wants(study.source, "prompts") else []
+    model = load_model(cast(StudyConfig, study), device, prompts)
+    sampling = study.sampling.resolve(model.sampling)
+    cfg = sampling.cfg if study.loss["cfg"] is None else study.loss["cfg"]
+    loss = LossConfig(**study.loss | {"cfg": cfg})
+    torch.manual_seed(study.train.seed)
+    learner = build_part(study.learner, model)
+    texts = [prompt.text for prompt in prompts]
+    batches = _batches(study, model, texts, sampling, loss.guided, world)
+    target = transformer_of(model)
+    trainer = Trainer(learner, target, batches, sampling, loss, study.train, folder, world)
+    done = trainer.run()
+    if world.leads:
+        digest = learner.save(folder / DRAFTER)
+        _write(study, model, done, digest, loss, sampling)
+    return done
+
+
+def _batches(
+    study: TrainStudy,
+    model: ImageModel,
+    prompts: list[str],
+    sampling: Sampling,
+    paired: bool,
+    world: World,
+) -> Batches:
+    """The states to train on: a ring over a source, or what brings states of its own."""
+    target, seed, batch = transformer_of(model), study.train.seed, study.train.batch
+    extra = {
+        "model": model, "target": target, "prompts": prompts, "sampling": sampling, "seed": seed,
+        "batch": batch, "paired": paired,
+    }  # fmt: skip
+    source = call(study.source, **{k: v for k, v in extra.items() if _wants(study.source, k)})
+    if hasattr(source, "at"):
+        return cast(Batches, source)
+    if world.size > 1 and study.data.shard and study.data.folder is None:
+        raise ConfigError(
+            f"{world.size} processes share the states of the target through a folder: set "
+            "data.folder=..., or data.shard=0 to store none"
+        )
+    maker = StateMaker(target, source, paired, study.data, seed, sampling.cfg != 1)
+    return Ring(maker, batch, seed, world.rank, world.size)
+
+
+def _wants(loader: LoaderConfig, name: str) -> bool:
+    return name in inspect.signature(resolve(loader.target)).parameters
+
+
+def _torch_layers(backend: BackendConfig) -> BackendConfig:
+    """The CPU kernel keeps a copy of the weights, which training changes."""
+    if backend.layers == "native":
+        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
+    return dataclasses.replace(backend, layers="torch")
+
+
+def _own_device(backend: BackendConfig) -> BackendConfig:
+    """With torchrun every process has its own GPU."""
+    local = os.environ.get("LOCAL_RANK")
+    if local is None or backend.device != "cuda":
+        return backend
+    return dataclasses.replace(backend, device=f"cuda:{local}")
+
+
+def _loader(values: Any, where: str) -> LoaderConfig:
+    """{name, _target_, keywords...} -> LoaderConfig."""
+    kwargs = dict(check_type(where, values, dict))
+    name = check_type(f"{where}.name", kwargs.pop("name", where), str)
+    return LoaderConfig(name, check_type(f"{where}._target_", kwargs.pop("_target_"), str), kwargs)
+
+
+def _rows(found: Acceptance) -> list[list[str]]:
+    pairs = zip(found.overlap, found.agree, strict=True)
+    return [[str(d), f"{a:.4f}", f"{b:.4f}"] for d, (a, b) in enumerate(pairs, 1)]
+
+
+def _write(
+    study: TrainStudy,
+    model: ImageModel,
+    done: Trained,
+    digest: str,
+    loss: LossConfig,
+    sampling: Sampling,
+) -> None:
+    """Acceptance per depth, curves and provenance."""
+    folder = Path(study.run_dir)
+    lines = [",".join(row) for row in [["depth", "overlap", "agree"], *_rows(done.acceptance)]]
+    (folder / DEPTHS).write_text("\n".join(lines) + "\n")
+    draw_curves(folder / CURVE, folder / "curves.png")
+    record = {
+        **dataclasses.asdict(study),
+        "loss": dataclasses.asdict(loss),
+        "sampling": dataclasses.asdict(sampling),
+        "target_sha256": model.weights_sha256,
+        "drafter_sha256": digest,
+        "steps": done.steps,
+        "seconds": done.seconds,
+        **done.acceptance.figures(),
+        "provenance": dataclasses.asdict(provenance(model.device)),
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")

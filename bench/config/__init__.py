@@ -1,0 +1,1 @@
+"""The configuration: its schema, Hydra's edge, and what can be chosen."""

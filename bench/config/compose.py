@@ -1,0 +1,302 @@
+"""Hydra at the edge: command-line overrides -> StudyConfig.
+
+A study lists decoders; each is composed on its own from conf/entry.yaml, so that one study can hold
+the same decoder under several settings. An override of the command line that names a part of a
+decoder (`acceptance.delta=0.1`, `tree=static`, `sampling.temperature=0`) goes to every entry that
+has this setting, after the entry's own overrides; all others go to the study (conf/config.yaml).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from bench.config.hydra_edge import (
+    PARTS,
+    QUOTED,
+    compose_config,
+    hydra_session,
+    parse_override,
+    plain,
+)
+from bench.config.schema import (
+    BackendConfig,
+    DecoderEntry,
+    FairnessConfig,
+    LatencyProtocol,
+    LoaderConfig,
+    QualityProtocol,
+    SamplingConfig,
+    StudyConfig,
+    build,
+    check_type,
+)
+from bench.errors import ConfigError, nearest, unknown
+
+log = logging.getLogger(__name__)
+ENTRY_KEYS = ("decoder", "name", "overrides")
+DECODER_KEYS = ("baseline", "expect")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """A command line, sorted: the words of the study, of every entry, and the decoder choice."""
+
+    study: list[str]
+    entry: list[Override]
+    searchpath: list[str]
+    decoders: list[Any] | None
+
+
+def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyConfig:
+    """The validated study that the overrides describe.
+
+    Raises ConfigError: unknown study, decoder, option or key (with the nearest known names), wrong
+    type, impossible value; DecoderError where a part's own settings are refused.
+    """
+    with hydra_session(config_module):
+        sorted_words = sort_overrides(words)
+        root = plain(compose_config("config", sorted_words.study + sorted_words.searchpath))
+        chosen = _choose(
+            check_type("decoders", root.pop("decoders", None), list), sorted_words.decoders
+        )
+        study_sampling = build(SamplingConfig, _mapping(root, "sampling"), "sampling")
+        entries = _entries(chosen, sorted_words, study_sampling)
+    return _study(root, entries)
+
+
+def require_folders(searchpath: Any) -> None:
+    """Raises ConfigError where a folder of `hydra.searchpath` is not there: its options would only
+    be unknown."""
+    for place in searchpath if isinstance(searchpath, list) else [searchpath]:
+        folder = str(place).removeprefix("file://")
+        if str(place).startswith("file://") and not Path(folder).is_dir():
+            raise ConfigError(
+                f"hydra.searchpath: {folder} is no folder; write file:// and the absolute path of "
+                "a folder that holds groups, such as one with drafter/mine.yaml in it"
+            )
+
+
+def sort_overrides(words: Sequence[str]) -> Overrides:
+    """Parses the words. Raises ConfigError on one that is not an override."""
+    study, entry, searchpath = [], [], []
+    decoders: list[Any] | None = None
+    for word in words:
+        override = parse_override(word)
+        top = override.key_or_group.split(".")[0].split("@")[0]
+        if override.key_or_group == "decoders":
+            value = override.value()
+            decoders = list(value) if isinstance(value, list) else [value]
+        elif override.key_or_group == "hydra.searchpath":
+            require_folders(override.value())
+            searchpath.append(word)
+        elif top in PARTS or top == "sampling":
+            entry.append(override)
+        else:
+            study.append(word)
+    return Overrides(study, entry, searchpath, decoders)
+
+
+def _choose(listed: list[Any], wanted: list[Any] | None) -> list[dict[str, Any]]:
+    """The entries to run as mappings. A name in `wanted` is first looked up in the study's list."""
+    known = {entry["name"]: entry for entry in map(_entry, listed)}
+    if wanted is None:
+        return list(map(_entry, listed))
+    return [known.get(w) or _entry(w) if isinstance(w, str) else _entry(w) for w in wanted]
+
+
+def _entry(item: Any) -> dict[str, Any]:
+    """{decoder, name, overrides} of an item of the list, which may be a bare name."""
+    if isinstance(item, str):
+        return {"decoder": item, "name": item, "overrides": []}
+    if not isinstance(item, Mapping) or "decoder" not in item:
+        raise ConfigError(
+            f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
+            f"found {item!r}"
+        )
+    for key in item:
+        if key not in ENTRY_KEYS:
+            raise ConfigError(unknown("key of an entry", str(key), ENTRY_KEYS))
+    name = check_type("name of an entry", item.get("name", item["decoder"]), str)
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise ConfigError(f"an entry's name may hold letters, digits and _ . + -, found {name!r}")
+    overrides = check_type(f"overrides of {name}", item.get("overrides", []), list)
+    for word in overrides:
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"overrides of {name} must be a list of key=value in quotes, found {word!r} in it; "
+                f"for example {QUOTED}"
+            )
+        parse_override(word)
+    return {"decoder": item["decoder"], "name": name, "overrides": overrides}
+
+
+def _entries(
+    chosen: list[dict[str, Any]], words: Overrides, study: SamplingConfig
+) -> tuple[DecoderEntry, ...]:
+    """Every entry composed; a global override that no entry has is an error."""
+    unused = {str(o.input_line) for o in words.entry}
+    entries: list[DecoderEntry] = []
+    known: set[str] = set()
+    for item in chosen:
+        own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
+        base, options = _with_options(own, words.entry)
+        known |= set(_dotted(plain(base)))
+        settings = [o for o in words.entry if o.key_or_group not in PARTS and _applies(base, o)]
+        fits = [str(o.input_line) for o in (*options, *settings)]
+        unused.difference_update(fits)
+        config = compose_config("entry", own + fits) if settings else base
+        made = _decoder_entry(item["name"], plain(config), study)
+        twin = next((e for e in entries if fits and _same(e, made)), None)
+        if twin is None:
+            entries.append(made)
+        else:
+            log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
+    if unused:
+        names = ", ".join(map(repr, sorted(unused)))
+        part = sorted(unused)[0].lstrip("+~").split("=")[0].split(".")[0]
+        if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
+            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
+        close = nearest(sorted(unused)[0].split("=")[0].lstrip("+~"), known)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
+    return tuple(entries)
+
+
+def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig, list[Override]]:
+    """An entry with the options that the command line chooses for its parts (`tree=static`), and
+    those options. Which settings a part has depends on its option, so these come first."""
+    base = compose_config("entry", own)
+    options = [o for o in words if o.key_or_group in PARTS and _applies(base, o)]
+    if options:
+        base = compose_config("entry", own + [str(o.input_line) for o in options])
+    return base, options
+
+
+def _dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Names of all settings, as in acceptance.delta."""
+    for key, value in config.items():
+        yield above + str(key)
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{above}{key}.")
+
+
+def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
+    """Equal but for the name."""
+    spec = dataclasses.replace(other.spec, name=one.spec.name)
+    return (one.spec, one.sampling) == (spec, other.sampling)
+
+
+def _applies(entry: DictConfig, override: Override) -> bool:
+    """Whether an entry has the part (for `tree=static`) or setting (`acceptance.k=10`)."""
+    key = override.key_or_group
+    if override.input_line and override.input_line.startswith("+"):
+        key = key.rsplit(".", 1)[0]
+    if key in PARTS:
+        return OmegaConf.select(entry, f"{key}._target_") is not None
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(entry, parent)
+    return isinstance(node, DictConfig) and last in node
+
+
+def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
+    from decoders.compose import DecoderSpec, PartSpec
+
+    def part(key: str) -> PartSpec | None:
+        if raw.get(key) is None:
+            return None
+        values = dict(check_type(f"{name}: {key}", raw[key], dict))
+        target = check_type(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
+        return None if target is None else PartSpec(target=target, kwargs=values)
+
+    loop = part("loop")
+    if loop is None:
+        raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
+    spec = DecoderSpec(
+        name=name,
+        loop=loop,
+        drafter=part("drafter"),
+        tree=part("tree"),
+        acceptance=part("acceptance"),
+        proposer=part("proposer"),
+    )
+    sampling = build(
+        SamplingConfig, _mapping(raw, "sampling", f"{name}: "), f"{name}: sampling"
+    ).over(study)
+    rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}
+    for key in rest:
+        if key not in DECODER_KEYS:
+            raise ConfigError(unknown(f"setting of the decoder {name}", key, DECODER_KEYS))
+    return DecoderEntry(
+        name=name,
+        spec=spec,
+        sampling=sampling,
+        baseline=check_type(f"{name}: baseline", rest.get("baseline", False), bool),
+        expect=check_type(f"{name}: expect", rest.get("expect"), str | None),
+    )
+
+
+def settled(backend: BackendConfig) -> BackendConfig:
+    """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
+    built here. A run's configuration says what ran."""
+    if backend.layers != "auto":
+        return backend
+    from decoders.execution.cpu.library import missing
+
+    reason = missing() if backend.takes_native else None
+    if reason is not None:
+        log.warning(
+            "backend.layers: PyTorch's operators, several times slower on a small model than the "
+            "project's CPU kernel: %s",
+            reason,
+        )
+    own = backend.takes_native and reason is None
+    return dataclasses.replace(backend, layers="native" if own else "torch")
+
+
+def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConfig:
+    """The StudyConfig of a resolved root (consumed) and its entries."""
+    built: dict[str, Any] = {
+        "decoders": entries,
+        "backend": settled(build(BackendConfig, _mapping(root, "backend"), "backend")),
+        "latency": build(LatencyProtocol, _mapping(root, "latency"), "latency"),
+        "quality": build(QualityProtocol, _mapping(root, "quality"), "quality"),
+        "fairness": build(FairnessConfig, _mapping(root, "fairness"), "fairness"),
+        "model": _loader(_mapping(root, "model"), "model"),
+        "prompts": _loader(_mapping(root, "prompts"), "prompts"),
+        "metric": None,
+    }
+    metric = _mapping(root, "metric")
+    if metric.get("_target_") is not None:
+        built["metric"] = _loader(metric, "metric")
+    hints = typing.get_type_hints(StudyConfig, include_extras=True)
+    for key, value in root.items():
+        if key not in hints:
+            raise ConfigError(unknown("setting", key, hints))
+        built[key] = check_type(key, value, hints[key])
+    return StudyConfig(**built)
+
+
+def _mapping(values: dict[str, Any], key: str, where: str = "") -> dict[str, Any]:
+    """A group's settings, taken out of what was composed. Raises ConfigError where its YAML is of
+    another form."""
+    found: dict[str, Any] = check_type(f"{where}{key}", values.pop(key, None), dict)
+    return found
+
+
+def _loader(values: Any, where: str) -> LoaderConfig:
+    """{name, _target_, keywords...} -> LoaderConfig."""
+    kwargs = dict(check_type(where, values, dict))
+    if "_target_" not in kwargs or "name" not in kwargs:
+        raise ConfigError(f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}")
+    target = check_type(f"{where}._target_", kwargs.pop("_target_"), str)
+    return LoaderConfig(check_type(f"{where}.name", kwargs.pop("name"), str), target, kwargs)

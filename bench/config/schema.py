@@ -1,0 +1,309 @@
+"""The configuration of a study as frozen dataclasses, and their validation.
+
+Why: Hydra's plain YAML does not catch `seed=abc`; below this file nobody touches a `cfg.` (house
+rule 3). `bench.config.compose` makes these from Hydra; tests make them directly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from bench.errors import ConfigError, unknown
+from decoders.kinds import (
+    Amount,
+    Count,
+    KindError,
+    NotNegative,
+    Positive,
+    Seed,
+    Within,
+    fitted,
+    require,
+)
+
+if TYPE_CHECKING:
+    from decoders.api import Sampling
+    from decoders.compose import DecoderSpec
+
+VERDICTS = ("exact", "bounded", "violates")
+DTYPES = ("float32", "bfloat16", "float16")
+EXECUTIONS = ("eager", "compile", "graph")
+LAYERS = ("auto", "native", "torch")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """Something that is imported by its dotted path and called with keywords: a model, prompts."""
+
+    name: str
+    target: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackendConfig:
+    """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
+    execution is one of `EXECUTIONS`, see decoders.execution; attention one of decoders.kernels, or
+    `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
+    of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
+    `auto` is settled when a study is composed."""
+
+    name: str
+    device: str
+    dtype: str
+    threads: Annotated[int, Within(1, 4096)]
+    execution: str = "eager"
+    attention: str = "auto"
+    layers: str = "auto"
+
+    def __post_init__(self) -> None:
+        require(self, "backend.", ConfigError)
+        if self.execution not in EXECUTIONS:
+            raise ConfigError(unknown("backend.execution", self.execution, EXECUTIONS))
+        if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
+            raise ConfigError(
+                "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
+                f"found {self.device}; use backend=cuda_graph, or backend=cpu_compile on a CPU"
+            )
+        if self.dtype not in DTYPES:
+            raise ConfigError(unknown("backend.dtype", self.dtype, DTYPES))
+        if self.layers not in LAYERS:
+            raise ConfigError(unknown("backend.layers", self.layers, LAYERS))
+        if self.layers == "native" and not self.takes_native:
+            raise ConfigError(
+                "backend.layers=native is a kernel for CPUs, run step by step: it needs "
+                "backend.device=cpu, backend.execution=eager and backend.attention=auto, found "
+                f"{self.device}, {self.execution} and {self.attention}; use backend=cpu, or "
+                "backend.layers=torch"
+            )
+
+    @property
+    def takes_native(self) -> bool:
+        """Whether the CPU kernel is made for such a backend."""
+        plain = self.device.partition(":")[0] == "cpu"
+        return plain and self.execution == "eager" and self.attention == "auto"
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """None: not set here, the model's own setting holds."""
+
+    temperature: NotNegative | None = None
+    cfg: NotNegative | None = None
+    top_k: Amount | None = None
+    top_p: Annotated[float, Within(0, 1, above=True)] | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "sampling.", ConfigError)
+
+    def over(self, base: SamplingConfig) -> SamplingConfig:
+        """These settings, with the unset ones taken from `base`."""
+        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return dataclasses.replace(base, **mine)
+
+    def resolve(self, model: Sampling) -> Sampling:
+        """The sampling of a run: these settings over the model's own. Raises DecoderError."""
+        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return dataclasses.replace(model, **mine)
+
+
+@dataclass(frozen=True)
+class LatencyProtocol:
+    """Batch 1, decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
+    many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
+    is timed, each time in a part of its own (the fastest counts)."""
+
+    prompts: Amount
+    blocks: Count = 1
+    repeats: Count = 1
+    warmup_max: Count = 4
+    warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
+
+    def __post_init__(self) -> None:
+        require(self, "latency.", ConfigError)
+        if self.prompts and self.blocks > self.prompts:
+            raise ConfigError(
+                f"latency.blocks must be at most latency.prompts, found {self.blocks} blocks for "
+                f"{self.prompts} prompts: every block times one prompt or more; set "
+                f"latency.blocks={self.prompts} or less, or more latency.prompts"
+            )
+
+    @property
+    def timings(self) -> int:
+        """How many images a decoder is timed on, each as often as it is timed."""
+        return self.prompts * self.repeats
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts all that is timed is cut."""
+        return self.blocks * self.repeats
+
+
+@dataclass(frozen=True)
+class QualityProtocol:
+    """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1; floors:
+    how many other seeds, counted from floor_seed, make the reseed floor."""
+
+    images: Amount
+    batch: Count = 32
+    pairs: Amount = 128
+    floor: bool = True
+    floor_seed: Seed | None = None
+    floors: Annotated[int, Within(1, 1000)] = 1
+
+    def __post_init__(self) -> None:
+        require(self, "quality.", ConfigError)
+
+
+@dataclass(frozen=True)
+class FairnessConfig:
+    """When a baseline is too slow to compare with. factor: floors that its step may take."""
+
+    factor: Annotated[float, Within(1, above=True)] = 4.0
+
+    def __post_init__(self) -> None:
+        require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor
+
+
+@dataclass(frozen=True)
+class DecoderEntry:
+    """A decoder of a study. `baseline`: speed-ups are measured against it; `expect`: the verdict
+    that the exactness gate should come to (None: anything but `violates`)."""
+
+    name: str
+    spec: DecoderSpec
+    sampling: SamplingConfig
+    baseline: bool = False
+    expect: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expect is not None and self.expect not in VERDICTS:
+            raise ConfigError(unknown(f"verdict in `expect` of {self.name}", self.expect, VERDICTS))
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Everything a run needs to know, resolved."""
+
+    name: str
+    run_dir: str
+    seed: Seed
+    model: LoaderConfig
+    backend: BackendConfig
+    prompts: LoaderConfig
+    decoders: tuple[DecoderEntry, ...]
+    latency: LatencyProtocol
+    quality: QualityProtocol
+    metric: LoaderConfig | None
+    fairness: FairnessConfig = FairnessConfig()
+    gate: bool = True
+    report: bool = True
+    keep_images: bool = True
+    retry_failed: bool = False
+    time_limit: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if not self.run_dir.isprintable():
+            raise ConfigError(f"run_dir must be a printable path, found {self.run_dir!r}")
+        if not self.decoders:
+            raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
+        names = [entry.name for entry in self.decoders]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ConfigError(
+                f"decoders named twice: {', '.join(twice)}; give one of them another `name:`"
+            )
+        if not self.latency.prompts and not self.quality.images:
+            raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
+        require(self, "", ConfigError)
+        check_type("the floor's last seed", self.floor_seeds[-1], Seed)
+        if self.quality.floor and self.seed in self.floor_seeds:
+            raise ConfigError(
+                f"quality.floor_seed must differ from seed, the floor's seeds are "
+                f"{[*self.floor_seeds]} and seed is {self.seed}: the floor compares the baseline "
+                "with itself under another seed"
+            )
+
+    @property
+    def baselines(self) -> list[str]:
+        """Names of the entries that speed-ups may refer to, in the study's order."""
+        return [entry.name for entry in self.decoders if entry.baseline]
+
+    @property
+    def floor_seeds(self) -> range:
+        """The other seeds of the baseline: the reseed floor."""
+        first = self.seed + 1 if self.quality.floor_seed is None else self.quality.floor_seed
+        return range(first, first + self.quality.floors)
+
+    def measured(self) -> dict[str, Any]:
+        """The settings that decide what the rows hold: all but where they go and what is made of
+        them afterwards (report, gates, quality metrics)."""
+        plain = dataclasses.asdict(self)
+        for key in (
+            "run_dir",
+            "retry_failed",
+            "time_limit",
+            "report",
+            "gate",
+            "metric",
+            "fairness",
+        ):
+            del plain[key]
+        for entry in plain["decoders"]:
+            del entry["expect"]
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """Of `measured()`, 16 hex digits: two runs with equal hashes may share a folder."""
+        return digest(self.measured())
+
+
+def digest(value: Any) -> str:
+    """16 hex digits of the SHA-256 of a JSON value with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """The dataclass `cls` from a mapping, with strict types; `where` names it in messages.
+
+    Handles str, int, float, bool, `X | None` and dict fields. Raises ConfigError on an unknown or
+    missing key and on a value of another type (a bool is no int; an int is a float).
+    """
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise ConfigError(unknown(f"setting under `{where}`", str(key), fields))
+    out: dict[str, Any] = {}
+    for key, spec in fields.items():
+        if key in values:
+            out[key] = check_type(f"{where}.{key}", values[key], hints[key])
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{key} is missing; set it with {where}.{key}=...")
+    return cls(**out)
+
+
+def check_type(where: str, value: Any, hint: Any) -> Any:
+    """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`."""
+    try:
+        return fitted(where, value, hint)
+    except KindError as error:
+        raise ConfigError(f"{error}{_quoted(where, value, hint)}") from error
+
+
+def _quoted(where: str, value: Any, hint: Any) -> str:
+    """How to write a text that YAML reads as something else."""
+    text = str in (hint, *typing.get_args(hint))
+    if not text or value is None or isinstance(value, str):
+        return ""
+    shown = value if isinstance(value, int | float) else "..."
+    return f"; a text that looks like something else is quoted twice: '{where}=\"{shown}\"'"

@@ -1,0 +1,1 @@
+"""Verdicts: exactness, fairness, paired intervals, quality."""

@@ -1,0 +1,155 @@
+"""The fairness gate: is the baseline that a speed-up refers to as good as it could be?
+
+Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
+baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), or where
+decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. Where no floor
+is known the verdict is *unknown*, and says why. A decoder of which a part ran as tensor code, where
+other decoders run kernels, is fair and marked, with what the part cost. fairness.csv: one row per
+decoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from bench.judge.paired import every_latency_row
+from bench.records.schema import write_atomically
+
+TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
+COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
+SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
+FAIR, UNFAIR, UNKNOWN = "fair", "unfair", "unknown"
+KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
+PHASES = {"draft": "drafting", "verify": "target forward", "accept": "acceptance"}
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
+    step, NaN where it is not known. mixed: which of its parts ran as tensor code where others run
+    kernels, and their share of a step."""
+
+    decoder: str
+    verdict: str
+    reason: str
+    factor: float
+    mixed: str = ""
+
+
+def judge(
+    rows: pd.DataFrame, baselines: Sequence[str], roofline: pd.DataFrame | None, limit: float
+) -> list[Fairness]:
+    """A verdict on every decoder of `rows` (records.parquet), in their order.
+
+    baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
+    and guidance is its own. roofline: roofline.csv. limit: floors that a baseline's step may take.
+    """
+    timed = every_latency_row(rows)
+    names = rows.decoder.unique()
+    found = [_judge(name, rows, timed, baselines, roofline, limit) for name in names]
+    return [replace(one, mixed=mixed(timed, one.decoder)) for one in found]
+
+
+def mixed(timed: pd.DataFrame, decoder: str) -> str:
+    """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
+    kernel, with their share of the step; "" where none did."""
+    mine = timed[timed.decoder == decoder]
+    paths = [dict(p.split("=", 1) for p in str(path).split(", ") if p) for path in mine.path]
+    if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
+        return ""
+    steps = float(mine.nfe.sum())
+    whole = 1e3 * sum(float(mine[f"seconds_{phase}"].sum()) for phase in PHASES) / steps
+    said = []
+    for phase, words in PHASES.items():
+        if any(path.get(phase) == TENSOR for path in paths):
+            cost = 1e3 * float(mine[f"seconds_{phase}"].sum()) / steps
+            said.append(f"its {words} ran as tensor code, {cost:.2g} of {whole:.2g} ms per step")
+    return "; ".join(said)
+
+
+def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
+    """fairness.csv of a run folder."""
+    table = pd.DataFrame([vars(f) for f in found], columns=COLUMNS)
+    text = table.to_csv(index=False).encode()
+    write_atomically(folder / TABLE, lambda file: file.write(text))
+
+
+def judge_folder(
+    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float, *, keep: bool = True
+) -> list[Fairness]:
+    """Judges a finished run of these rows again, under another limit say; writes fairness.csv where
+    `keep` is set."""
+    path = folder / ROOFLINE
+    floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
+    found = judge(rows, baselines, floors, limit)
+    if keep:
+        write_fairness(folder, found)
+    return found
+
+
+def _judge(
+    name: str,
+    rows: pd.DataFrame,
+    timed: pd.DataFrame,
+    baselines: Sequence[str],
+    roofline: pd.DataFrame | None,
+    limit: float,
+) -> Fairness:
+    base = _baseline(name, rows, baselines)
+    mine, theirs = timed[timed.decoder == name], timed[timed.decoder == base]
+    if not base:
+        return Fairness(name, UNKNOWN, "no baseline at its temperature and guidance", math.nan)
+    for decoder, own in ((name, mine), (base, theirs)):
+        if own.empty:
+            return Fairness(name, UNKNOWN, f"no image of {decoder} was timed", math.nan)
+    elsewhere = _elsewhere(name, mine, base, theirs)
+    factor, step = _step(base, roofline)
+    slow = factor > limit
+    words = [*elsewhere, f"{step}, at most {limit:g} are fair" if slow else ""]
+    if elsewhere or slow:
+        return Fairness(name, UNFAIR, "; ".join(filter(None, words)), factor)
+    return Fairness(name, UNKNOWN if math.isnan(factor) else FAIR, step, factor)
+
+
+def _baseline(name: str, rows: pd.DataFrame, baselines: Sequence[str]) -> str:
+    """The baseline of a decoder, itself perhaps; "" where there is none."""
+    first = rows.drop_duplicates("decoder")
+    pairs = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
+    settings = dict(zip(first.decoder, pairs, strict=True))
+    return next((b for b in baselines if settings.get(b) == settings[name]), "")
+
+
+def _elsewhere(name: str, mine: pd.DataFrame, base: str, theirs: pd.DataFrame) -> list[str]:
+    """Where the two ran differently, or one of them in several ways."""
+    found = []
+    for column in SAME:
+        own, other = (sorted({str(v) for v in f[column]}) for f in (mine, theirs))
+        if own != other or len(own) > 1:
+            found.append(
+                f"{column}: {name} ran on {', '.join(own) or 'none'}, {base} on "
+                f"{', '.join(other) or 'none'}"
+            )
+    return found
+
+
+def _step(base: str, roofline: pd.DataFrame | None) -> tuple[float, str]:
+    """(time over floor of the baseline's step, what was measured in words)."""
+    if roofline is None:
+        return math.nan, "floors come at the end of a run, and there is no roofline.csv yet"
+    line = roofline[roofline.decoder == base]
+    if line.empty:
+        return math.nan, f"no roofline of {base} was measured"
+    first = line.iloc[0]
+    factor = float(first["ar_over_floor"])
+    if math.isnan(factor):
+        note = first["note"] if isinstance(first["note"], str) else ""
+        return math.nan, note or f"{base} was not timed step by step"
+    return factor, (
+        f"a step of {base} takes {first['ar_ms']:.3g} ms, {factor:.1f} times its floor of "
+        f"{first['ar_floor_ms']:.3g} ms"
+    )

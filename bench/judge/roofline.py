@@ -1,0 +1,208 @@
+"""roofline.csv and machine.json of a run: what each decoder's forwards take, beside their floors.
+
+One row a decoder, from its timed images (latency protocol, batch 1): milliseconds of a whole step
+(all but the prefill, over nfe), of an AR step or a verification (seconds_verify / nfe), of a
+drafter call (seconds_draft / drafter_calls; growing the tree is part of it), their floors on this
+machine (`bench.measure.roofline`), and the share of a speculative step that acceptance, commit and
+bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
+parts not apart: then there is the whole step alone, which for AR is the AR step. Times are medians
+over images. The machine is measured before, between and after the timed images (`bench.measure.
+moments`), or here where it was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from bench.judge.fairness import ROOFLINE
+from bench.judge.paired import latency_rows
+from bench.measure.moments import watch_of
+from bench.measure.rates import MachineRates
+from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
+from bench.records.schema import write_atomically
+from bench.run.outcome import Failure, attempt
+from bench.run.schedule import Cell
+from decoders.api import ImageModel, Sampling
+from decoders.compose import PartSpec, build_part
+from decoders.noise import Noise
+
+NAN = math.nan
+PARTS = ("step", "ar", "verify", "draft")
+COLUMNS = [
+    "decoder", "backend", "device", "dtype", "threads", "batch", "guidance_rows", "codes", "images",
+    *(f"{part}_{figure}" for part in PARTS for figure in ("ms", "floor_ms", "over_floor")),
+    "accept_share",
+    *(f"{part}_{figure}" for part in PARTS[1:] for figure in ("bytes", "operations")),
+    "bytes_per_s", "large_bytes_per_s", "operations_per_s", "machine_spread", "note",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Work of a decoder's forwards, or why it is not known; None: it makes no such forward."""
+
+    ar: Work | Unknown
+    verify: Work | Unknown | None
+    draft: Work | Unknown | None
+
+    def floor_ms(self, part: str, rates: MachineRates, calls: float) -> float:
+        """Milliseconds; NaN where it is not known. A step of a tree is a verification and `calls`
+        calls of the drafter; without a tree it is an AR step."""
+        if part == "step":
+            parts = [("ar", 1.0)] if self.verify is None else [("verify", 1.0)]
+            parts += [("draft", calls)] if self.draft is not None else []
+            return sum(times * self.floor_ms(one, rates, 1.0) for one, times in parts)
+        work = getattr(self, part)
+        return 1e3 * work.floor_seconds(rates) if isinstance(work, Work) else NAN
+
+
+def roofline(
+    folder: Path, model: ImageModel, cells: Sequence[Cell], rows: pd.DataFrame
+) -> pd.DataFrame | None:
+    """Writes roofline.csv (and machine.json where any floor is known); returns the table.
+
+    rows: records.parquet. None, and nothing written, where no image was timed.
+    """
+    timed = latency_rows(rows)
+    if timed.empty:
+        return None
+    target = target_net(model)
+    first = timed.iloc[0]
+    watch = watch_of(folder, model, str(first["gpu"] or first["cpu"]))
+    rates = None if watch is None else watch.known() or watch.look()
+    lines = []
+    for cell in cells:
+        mine = timed[timed.decoder == cell.entry.name]
+        if len(mine):
+            lines.append(_line(cell, mine, needs_of(cell, mine, model, target), rates))
+    table = pd.DataFrame(lines, columns=COLUMNS)
+    text = table.to_csv(index=False).encode()
+    write_atomically(folder / ROOFLINE, lambda file: file.write(text))
+    return table
+
+
+def needs_of(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net | Unknown) -> Needs:
+    """What the forwards of a cell need, the mean over its timed images `mine`."""
+    copies = cell.sampling.guidance_rows
+    if isinstance(target, Unknown):
+        plain = steps_alone(mine)
+        return Needs(target, None if plain else target, None if plain else target)
+    ar = target.work(copies)
+    if steps_alone(mine):
+        return Needs(ar, None, None)
+    verify = target.work(copies, 1 + float(mine.tree_nodes.iloc[0]))
+    if cell.entry.spec.drafter is None or not mine.drafter_calls.sum():
+        return Needs(ar, verify, None)
+    return Needs(ar, verify, _draft(cell, mine, model, target))
+
+
+def steps_alone(mine: pd.DataFrame) -> bool:
+    """Whether every forward committed one code and nothing was drafted: AR steps."""
+    return bool((mine.drafter_calls == 0).all() and (mine.mal <= 1).all())
+
+
+def _draft(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net) -> Work | Unknown:
+    """A drafter call, the mean over an image's: the prefix and the committed codes are read once,
+    the tree's codes once a step. (By Jensen, calls x max(mean) is at most the sum of maxima.)"""
+    spec = cell.entry.spec
+    drafter = spec.drafter
+    part: Any = None if drafter is None else attempt(lambda: build_part(drafter, model))
+    if isinstance(part, Failure):
+        return Unknown(f"the drafter cannot be built alone ({part.error})")
+    net = drafter_net(getattr(part, "net", None), target)
+    if isinstance(net, Unknown):
+        return net
+    calls, steps = float(mine.drafter_calls.mean()), float(mine.nfe.mean())
+    grown = steps * drafted_on(spec.tree, model, cell.sampling)
+    codes = (net.slots + net.length + grown) / calls
+    heads = (steps + grown) / calls
+    return net.work(cell.sampling.guidance_rows, codes, seen=net.half, heads=heads)
+
+
+class Probe:
+    """A drafter's session that counts the codes a tree drafts on from, with one row of noise."""
+
+    def __init__(self, vocab: int) -> None:
+        self.codes, self.calls = 0, 0
+        self.root_code = torch.zeros(1, dtype=torch.long)
+        self.logits = torch.randn(vocab, generator=torch.Generator().manual_seed(0))
+
+    def advance(self, *_: Any) -> torch.Tensor:
+        return self.logits[None]  # [1, V]
+
+    def expand(self, codes: torch.Tensor, *_: Any) -> torch.Tensor:
+        self.codes += codes.shape[1]
+        return self.logits.expand(1, codes.shape[1], -1)  # [1, w, V]
+
+
+@torch.inference_mode()
+def drafted_on(spec: PartSpec | None, model: ImageModel, sampling: Sampling) -> int:
+    """Codes that a tree gives its drafter in a step, the committed ones not counted: one tree is
+    grown on noise. 0, a lower bound, for a tree that cannot be grown so."""
+    if spec is None:
+        return 0
+    probe = Probe(model.target.vocab_size)
+
+    def grow() -> None:
+        noise = Noise.for_prompts(0, ["probe"], model.target.length)
+        place = torch.ones(1, dtype=torch.long)
+        build_part(spec, model).grow(probe, probe.advance(), sampling, noise, place)
+
+    return 0 if isinstance(attempt(grow), Failure) else probe.codes
+
+
+def _line(
+    cell: Cell, mine: pd.DataFrame, needs: Needs, rates: MachineRates | None
+) -> dict[str, Any]:
+    first, copies = mine.iloc[0], cell.sampling.guidance_rows
+    line: dict[str, Any] = dict.fromkeys(COLUMNS, NAN)
+    line |= {key: first[key] for key in ("decoder", "backend", "device", "dtype", "threads")}
+    line |= {"batch": int(first["batch"]), "guidance_rows": copies, "images": len(mine)}
+    line["codes"] = 1 + int(first["tree_nodes"])
+    measured = _measured(mine, needs)
+    notes: list[str] = []
+    for part in PARTS:
+        work = getattr(needs, part, None)
+        ms = measured.get(part, NAN)
+        line[f"{part}_ms"] = ms
+        if isinstance(work, Unknown) and str(work) not in notes:
+            notes.append(str(work))
+        if rates is not None:
+            floor = needs.floor_ms(part, rates, float((mine.drafter_calls / mine.nfe).mean()))
+            line |= {f"{part}_floor_ms": floor, f"{part}_over_floor": ms / floor}
+        if isinstance(work, Work):
+            line |= {f"{part}_bytes": work.bytes, f"{part}_operations": work.operations}
+    line["accept_share"] = NAN if needs.verify is None else _accept_share(mine)
+    line["note"] = "; ".join(notes)
+    if rates is not None:
+        line["bytes_per_s"], line["large_bytes_per_s"] = rates.bytes_per_s, rates.large_bytes_per_s
+        line["operations_per_s"], line["machine_spread"] = rates.operations_per_s, rates.spread
+    return line
+
+
+def _measured(mine: pd.DataFrame, needs: Needs) -> dict[str, float]:
+    """Milliseconds of each part that was told apart."""
+    forwards = mine.nfe.where(mine.nfe > 0)
+    step = (mine.seconds_total - mine.seconds_prefill) / forwards
+    forward = mine.seconds_verify.where(mine.seconds_verify > 0) / forwards
+    calls = mine.drafter_calls.where(mine.drafter_calls > 0)
+    found = {"step": step}
+    if needs.verify is None:
+        found["ar"] = forward if forward.notna().any() else step
+    elif forward.notna().any():
+        found |= {"verify": forward, "draft": mine.seconds_draft / calls}
+    return {part: 1e3 * float(seconds.median()) for part, seconds in found.items()}
+
+
+def _accept_share(mine: pd.DataFrame) -> float:
+    """Median of seconds_accept over draft + verify + accept; NaN where they are not told apart."""
+    whole = mine.seconds_draft + mine.seconds_verify + mine.seconds_accept
+    share = mine.seconds_accept / whole.where(whole > 0)
+    return float(share.median()) if (mine.seconds_accept > 0).any() else NAN

@@ -1,0 +1,1 @@
+"""What a study needs before it runs: gigabytes and hours."""

@@ -1,0 +1,196 @@
+"""`python -m bench plan study=...`: what a study needs, before anything is fetched or started.
+
+Models and their parts with what is still to download, GPU memory, images and hours. Nothing is
+loaded: sizes come from shapes (`bench.plan.costs`, `bench.plan.checkpoints`), hours from the rows
+of an earlier run of the same study where there are any, else from a stated assumption about the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.config.plugins import call_prompts
+from bench.console import say
+from bench.plan import checkpoints as known
+from bench.plan.costs import ASSUMED, BYTES, Load, Shape, VQShape, peak_bytes
+from bench.plan.parts import GB, Part, metric_parts, model_parts, no_tokenizer, parts_table
+
+if TYPE_CHECKING:
+    from bench.config.schema import DecoderEntry, StudyConfig
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "decoders" / "tiny" / "weights"
+
+
+@dataclass(frozen=True)
+class Call:
+    """How an entry is called in a protocol, latency or quality."""
+
+    decoder: str
+    protocol: str
+    load: Load
+
+
+@dataclass(frozen=True)
+class Plan:
+    """notes: what could not be told, and files that are not where they are expected."""
+
+    config: StudyConfig
+    shape: Shape | None
+    vq: VQShape | None
+    parts: list[Part]
+    calls: list[Call]
+    notes: list[str]
+
+    @property
+    def download(self) -> float:
+        return sum(part.download or 0.0 for part in self.parts)
+
+    @property
+    def weights(self) -> float:
+        """Bytes of all weights in memory."""
+        return sum(part.loaded for part in self.parts)
+
+    def memory(self, load: Load) -> float | None:
+        """Peak bytes of a call, None where the model's shape is not known."""
+        if self.shape is None:
+            return None
+        size = BYTES[self.config.backend.dtype]
+        return peak_bytes(self.shape, self.vq, self.weights, load, size)
+
+
+def cmd_plan(words: Sequence[str]) -> int:
+    """Prints the plan of a study. Raises ConfigError as `run` would."""
+    from bench.config.compose import compose_study
+    from bench.plan.hours import time_lines, work_lines
+
+    plan = make(compose_study(words))
+    config = plan.config
+    say(
+        f"{config.name}: {config.model.name} on {config.backend.device} ({config.backend.dtype}), "
+        f"{len(config.decoders)} decoders, into {config.run_dir}"
+    )
+    say("\n" + parts_table(plan.parts))
+    say("\n" + "\n".join(_download_lines(plan)))
+    say("\n" + "\n".join(_memory_lines(plan)))
+    say("\n" + "\n".join(work_lines(plan)))
+    say("\n" + "\n".join(time_lines(plan, ASSUMED)))
+    for note in plan.notes:
+        say(f"note: {note}")
+    return 0
+
+
+def make(config: StudyConfig) -> Plan:
+    """The plan of a study; looks at the disk, not at the network."""
+    usual = known.MODELS.get(config.model.name)
+    notes: list[str] = []
+    source = config.model.kwargs.get("checkpoint")
+    embedded = source is None and config.model.target.startswith("decoders.tiny.")
+    source = str(EMBEDDED) if embedded else str(source or (usual.checkpoint if usual else ""))
+    shape = _shape(source, usual.shape if usual else None)
+    vq = usual.vq if usual else None
+    if shape is None:
+        notes.append(
+            f"the shape of {config.model.name} is not known: no memory and no hours without an "
+            "earlier run; public models are in bench/plan/checkpoints.py"
+        )
+    parts = model_parts(config, source, shape, usual, embedded) + metric_parts(config)
+    notes += no_tokenizer(config, source, usual)
+    calls = _calls(config, usual.cfg if usual else 2.0, notes)
+    notes += _files(config)
+    if Path(str(config.prompts.kwargs.get("path") or "")).is_file():  # what `run` would refuse
+        call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
+    return Plan(config, shape, vq, parts, calls, notes)
+
+
+def _shape(source: str, usual: Shape | None) -> Shape | None:
+    place = Path(source).expanduser()
+    if not source or not place.exists():
+        return usual
+    return known.shape_of(place if place.is_dir() else place.parent, usual)
+
+
+def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call]:
+    """Every entry in every protocol that runs."""
+    found = []
+    for entry in config.decoders:
+        cfg = entry.sampling.cfg if entry.sampling.cfg is not None else usual_cfg
+        nodes, depth, session = _tree(entry, notes)
+        for protocol, batch, count in (
+            ("latency", 1, config.latency.prompts),
+            ("quality", min(config.quality.batch, config.quality.images), config.quality.images),
+        ):
+            if count:
+                load = Load(batch, 1 if cfg == 1 else 2, nodes, depth, session)
+                found.append(Call(entry.name, protocol, load))
+    return found
+
+
+def _tree(entry: DecoderEntry, notes: list[str]) -> tuple[int, int, int]:
+    """(nodes, depth, session nodes) of an entry's draft tree; zeros without one. A tree needs no
+    model to be built; one that does is counted as none, with a note."""
+    if entry.spec.tree is None:
+        return 0, 0, 0
+    from bench.run.outcome import Failure, attempt
+    from decoders.compose import build_part
+
+    spec = entry.spec.tree
+    no_model: Any = None
+    tree: Any = attempt(lambda: build_part(spec, no_model))
+    if isinstance(tree, Failure):
+        notes.append(f"the tree of {entry.name} cannot be built without its model ({tree.error})")
+        return 0, 0, 0
+    return tree.nodes, tree.depth, getattr(tree, "session_nodes", 0)
+
+
+def _files(config: StudyConfig) -> list[str]:
+    """Files and folders named by prompts and metric that are not there."""
+    found = []
+    for group, loader in (("prompts", config.prompts), ("metric", config.metric)):
+        for key, value in (loader.kwargs if loader else {}).items():
+            path = isinstance(value, str) and ("/" in value) and not key.endswith("dir")
+            if path and not Path(value).expanduser().exists():
+                if known.HUB_ID.fullmatch(value) and not Path(value).suffix:
+                    continue
+                found.append(
+                    f"{group}.{key}: {value} is not there; put it there before the run, or set "
+                    f"{group}.{key}= to where it is"
+                )
+    return found
+
+
+def _download_lines(plan: Plan) -> list[str]:
+    total = f"to download: {plan.download / GB:.1f} GB"
+    if any(part.estimated for part in plan.parts):
+        total += " (~ estimated: parameters x bytes; float32 where the dtype is not published)"
+    lines = [total]
+    unknown = [part.source for part in plan.parts if part.download is None]
+    if unknown:
+        lines.append(f"size not known, not counted: {', '.join(unknown)}")
+    by_hand = [part for part in plan.parts if part.by_hand and part.missing]
+    lines += [f"by hand: {part.missing[0]} ({_origin(part)})" for part in by_hand]
+    return lines
+
+
+def _origin(part: Part) -> str:
+    release = "Meta's Chameleon release, after its form is signed"
+    return part.source if part.role == "metric" else release
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    """The largest call of each protocol."""
+    device = "GPU memory" if plan.config.backend.device.startswith("cuda") else "memory"
+    largest: dict[str, tuple[float, str]] = {}
+    for call in plan.calls:
+        peak = plan.memory(call.load)
+        if peak is not None and peak > largest.get(call.protocol, (0.0, ""))[0]:
+            name = f"{call.decoder}, {call.protocol} (batch {call.load.batch})"
+            largest[call.protocol] = (peak, name)
+    if not largest:
+        return [f"{device}: not known"]
+    lines = [f"{device} (estimated): weights {plan.weights / GB:.1f} GB"]
+    lines += [f"  {peak / GB:.1f} GB at most in {name}" for peak, name in largest.values()]
+    return lines

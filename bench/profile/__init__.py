@@ -1,0 +1,1 @@
+"""Where a decoding step's time goes."""

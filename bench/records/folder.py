@@ -1,0 +1,327 @@
+"""The folder of a run: results/runs/<study>/, its guard, its rows and images.
+
+    study.json                                       schema version, configuration and its hash,
+                                                     how many rows there will be
+    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
+    images/<cell>/<protocol>/<the same stem>.png     floor pictures: one folder a seed;
+                                                     at the end each with its captions.json
+    records.parquet, summary.csv, report/            made from the rows at the end
+    machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
+
+Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
+averaged as if they were one experiment. Such a folder is refused and left untouched. Rows that
+came into a folder by hand, or whose code, weights or prompts have changed since, are decoded again.
+Until then their files end in .stale: should all be as it was once more, they count again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bench.config.differences import MACHINES, differences
+from bench.config.schema import StudyConfig
+from bench.errors import DiskFullError, FolderError
+from bench.prompts.captions import write_captions
+from bench.records import schema as records
+from bench.records.identity import Changed, changed
+from bench.records.links import refuse_links
+from decoders.documents import read_object
+from decoders.kinds import Amount, KindError
+
+log = logging.getLogger(__name__)
+ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
+IDENTITY = {
+    "schema_version": int, "config_hash": str, "rows": Amount,
+    "config": dict[str, Any], "machine": dict[str, Any],
+}  # fmt: skip
+BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
+Key = tuple[str, str]  # (cell, stem) of a row
+STALE = ".stale"  # in place of .parquet, on rows that do not count
+
+
+@dataclass
+class RunFolder:
+    """An opened folder. `tables` holds every row so far, keyed by (cell, stem)."""
+
+    path: Path
+    tables: dict[Key, pa.Table] = field(default_factory=dict)
+
+    def expect(self, rows: int) -> None:
+        """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
+        study = read_identity(self.path) | {"rows": rows}
+        _write_identity(self.path, study)
+
+    def row_path(self, cell: str, stem: str) -> Path:
+        return self.path / "rows" / cell / f"{stem}.parquet"
+
+    def image_name(self, cell: str, stem: str) -> str:
+        """The picture's path inside the folder, as rows hold it. Pictures of one decoder, protocol
+        and seed lie in a folder of their own, so that each folder can be evaluated."""
+        protocol, seed = stem.split("-")[:2]
+        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'floor')}/{stem}.png"
+
+    def has(self, cell: str, stem: str) -> bool:
+        return (cell, stem) in self.tables
+
+    def keeps_image(self, cell: str, stem: str) -> bool:
+        """Whether there is such a row, and a picture of its own."""
+        found = self.tables.get((cell, stem))
+        return found is not None and bool(found.column("image")[0].as_py())
+
+    def resume(self, keys: Mapping[Key, Mapping[str, Any]], retry_failed: bool) -> None:
+        """Takes the rows that count, for a run that makes the others again. Files of rows that do
+        not count are put out of sight until then, and so is what was made of other rows than there
+        will be. keys: (cell, stem) -> what is expected of the row."""
+        for path in self.path.glob(f"rows/*/*{STALE}"):
+            path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
+        for key in self.load(keys):
+            self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
+        self._failed(retry_failed)
+        if len(self.tables) < len(keys):
+            for name in ("records.parquet", "summary.csv"):
+                (self.path / name).unlink(missing_ok=True)
+
+    def load(self, keys: Mapping[Key, Mapping[str, Any]]) -> list[Key]:
+        """Reads the rows of `keys` that are there; returns the keys of those that do not count:
+        damaged ones, rows of another place and stale ones (`bench.records.identity`). Warnings say
+        so.
+        """
+        refused, stale = [], Counter[tuple[str, str]]()
+        for key, expected in keys.items():
+            path = self.row_path(*key)
+            if not path.exists():
+                continue
+            table = records.read(path)
+            wrong = self._wrong(table, key, expected)
+            if wrong is None:
+                self.tables[key] = table
+                continue
+            refused.append(key)
+            if wrong.foreign:
+                log.warning("%s %s: it does not count, and a run decodes it again", path, wrong.why)
+            else:
+                stale[str(expected["decoder"]), wrong.why] += 1
+        for (decoder, why), count in stale.items():
+            log.warning("%s: %d recorded rows do not count, %s; a run decodes them again",
+                        decoder, count, why)  # fmt: skip
+        return refused
+
+    def _wrong(
+        self, table: pa.Table | None, key: Key, expected: Mapping[str, Any]
+    ) -> Changed | None:
+        """Why a row does not count, None where it does: whole, the row of its place, made by what
+        is there now, with its own picture if it names one."""
+        if table is None or table.num_rows != 1:
+            return Changed(True, "is damaged, or no row of this version")
+        row = table.drop_columns([*records.LISTS]).to_pylist()[0]
+        if (found := changed(row, expected)) is not None or not row["image"]:
+            return found
+        picture = self.path / self.image_name(*key)
+        whole = picture.is_file() and _digest(picture.read_bytes()) == row["image_hash"]
+        if row["image"] == self.image_name(*key) and whole:
+            return None
+        return Changed(True, f"has lost its picture ({picture} is damaged, another one or gone)")
+
+    def _failed(self, retry: bool) -> None:
+        """Failed rows of an earlier run: taken out to be made again, or kept with a warning."""
+        errors: dict[str, list[str]] = {}
+        for key, table in [*self.tables.items()]:
+            row = table.select(["decoder", "status", "error"]).to_pylist()[0]
+            if row["status"] == "failed":
+                errors.setdefault(row["decoder"], []).append(row["error"])
+                if retry:
+                    del self.tables[key]
+        for decoder, found in ({} if retry else errors).items():
+            log.warning(
+                "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
+                "since, so they stay failed; retry_failed=true decodes them again",
+                decoder, len(found), found[0],
+            )  # fmt: skip
+
+    def add(self, cell: str, stem: str, row: Mapping[str, Any], image: Any = None) -> None:
+        """Writes the image (a PIL image, if any), then the row: a row's image always exists."""
+        hashed = ""
+        if image is not None:
+            content = io.BytesIO()
+            image.save(content, format="PNG")
+            hashed = _digest(content.getvalue())
+            records.write_atomically(
+                self.path / self.image_name(cell, stem),
+                lambda file: file.write(content.getvalue()),
+                sync=False,
+            )
+        table, path = records.to_table({**row, "image_hash": hashed}), self.row_path(cell, stem)
+        records.write(path, table)
+        path.with_suffix(STALE).unlink(missing_ok=True)
+        self.tables[cell, stem] = table
+
+    def merge(self) -> pa.Table:
+        """All rows in one table, ordered by cell as given and stem, also as records.parquet; and
+        the captions of every folder of pictures."""
+        if not self.tables:
+            raise FolderError(f"{self.path} holds no rows; run the study first")
+        merged = pa.concat_tables(self.tables[key] for key in self.tables).combine_chunks()
+        write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
+        records.write(self.path / "records.parquet", merged)
+        return merged
+
+
+def _digest(content: bytes) -> str:
+    """Of a picture, as its row holds it."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@contextmanager
+def open_folder(
+    path: Path, config: Mapping[str, Any], config_hash: str, machine: Mapping[str, Any]
+) -> Iterator[RunFolder]:
+    """The folder, created or resumed, locked against a second run for as long as it is open.
+
+    config: the settings that decide what rows hold; machine: what decides how fast they are.
+    Raises FolderError where the folder belongs to another schema version, configuration or machine,
+    is no run folder, or is in use; DiskFullError.
+    """
+    identity = {
+        "schema_version": records.SCHEMA_VERSION,
+        "config_hash": config_hash,
+        "config": dict(config),
+        "machine": dict(machine),
+    }
+    study = path / "study.json"
+    if path.exists() and not path.is_dir():
+        raise FolderError(f"{path} is a file; choose another run_dir=")
+    refuse_links(path)
+    begun = any(path.glob("rows/*/*.parquet"))
+    if study.exists() and begun:
+        _guard(path, _read(study), identity)
+    elif not study.exists() and path.exists() and any(p.name not in BEFORE for p in path.iterdir()):
+        raise FolderError(
+            f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
+            "run_dir= or empty it"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(
+                f"another run is writing to {path}; wait for it or choose another run_dir="
+            ) from error
+        _sweep(path)
+        if not begun:  # a run that stopped before its first row binds nobody
+            _write_identity(path, identity)
+        yield RunFolder(path)
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """study.json of a run: schema_version, config_hash, config, machine; rows where the run came
+    to know how many. Raises FolderError where there is none, or another kind of file."""
+    study = path / "study.json"
+    try:
+        found = _read(study)
+    except FileNotFoundError:
+        raise FolderError(
+            f"{path} holds no run; `python -m bench run` with the same words makes one"
+        ) from None
+    if not {"config_hash", "config", "machine"} <= set(found):
+        raise FolderError(f"{study} is no study.json of a run; choose another run_dir=")
+    return found
+
+
+def _read(study: Path) -> dict[str, Any]:
+    """study.json, each key of its kind. Raises FolderError."""
+    try:
+        return read_object(study, IDENTITY)
+    except KindError as error:
+        raise FolderError(f"{study} is damaged: {error}; choose another run_dir=") from error
+
+
+def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
+    text = json.dumps(identity, indent=1, sort_keys=True).encode()
+    records.write_atomically(path / "study.json", lambda file: file.write(text))
+
+
+def check_space(path: Path, rows: int, pictures: int) -> None:
+    """Raises DiskFullError before work starts where so many more rows, and the pictures of some of
+    them, would not fit."""
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    free, need = shutil.disk_usage(existing).free, rows * ROW_BYTES + pictures * PICTURE_BYTES
+    if free < need:
+        raise DiskFullError(
+            f"{rows:,} rows and {pictures:,} pictures need about {need / 1e6:,.0f} MB in {path}, "
+            f"{free / 1e6:,.0f} MB are free; free some space or choose another run_dir="
+        )
+
+
+def _sweep(path: Path) -> None:
+    """Removes temporary files that a killed run left behind."""
+    for stray in path.rglob(".tmp-*"):
+        stray.unlink()
+
+
+def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises FolderError where `found` (study.json) is not what this run would write."""
+    require_schema(path, found)
+    require_configuration(path, found, wanted["config_hash"], wanted["config"])
+    if found.get("machine") != wanted["machine"]:
+        shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
+        raise FolderError(
+            f"{path} was measured on another machine, and times of two machines do not compare: "
+            f"{shown}. {_advice(path)}"
+        )
+
+
+def require_own(path: Path, config: StudyConfig) -> dict[str, Any]:
+    """study.json of a study's folder. Raises FolderError where there is none, or it is of another
+    schema version or configuration."""
+    found = read_identity(path)
+    require_schema(path, found)
+    require_configuration(path, found, config.hash, config.measured())
+    return found
+
+
+def require_schema(path: Path, found: Mapping[str, Any]) -> None:
+    """Raises FolderError where `found` (study.json) is of rows of another schema version."""
+    if found.get("schema_version") != records.SCHEMA_VERSION:
+        raise FolderError(
+            f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
+            f"{records.SCHEMA_VERSION}. {_advice(path)}"
+        )
+
+
+def require_configuration(
+    path: Path, found: Mapping[str, Any], config_hash: str, config: Mapping[str, Any]
+) -> None:
+    """Raises FolderError where `found` (study.json) is of another configuration."""
+    if found.get("config_hash") != config_hash:
+        there, here = found.get("config", {}), config
+        if isinstance(there.get("name"), str) and there["name"] != here.get("name"):
+            raise FolderError(
+                f"{path} holds the study {there.get('name')}, asked for is {here.get('name')}; add "
+                f"study={there.get('name')} (and the other words of that run) to go on with it. "
+                f"{_advice(path)}"
+            )
+        raise FolderError(
+            f"{path} holds another configuration: {differences(there, here)}. {_advice(path)}, or "
+            "ask for the settings that are there to go on with it"
+        )
+
+
+def _advice(path: Path) -> str:
+    return (
+        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
+        f"results/runs/<name>), or delete {path}"
+    )

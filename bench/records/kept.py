@@ -1,0 +1,94 @@
+"""judged.json: the verdicts and quality figures of a run, and of what code and images they are.
+
+Why: a finished study that is run again with metric=none or gate=false must not lose what was judged
+before, nor keep what was judged of other images or other code. So each figure lies beside a digest
+of what it is of, and counts as long as that is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.config.schema import digest
+from bench.judge.quality import PreferenceRow, Scores
+from bench.records.schema import write_atomically
+
+log = logging.getLogger(__name__)
+FILE = "judged.json"
+MADE = ("sources", "weights_hash", "config_hash", "versions", "cpu", "gpu")
+Figures = tuple[Scores, PreferenceRow | None]
+
+
+class Kept:
+    """What was judged when the run was last finished, and what is to be kept of this time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self.before, self.now = _read(self.path), dict[str, Any]()
+
+    def figures(self, label: str, of: str) -> Figures | None:
+        """The figures of a decoder's images, if they are of these."""
+        found = self._recall(f"figures of {label}", of)
+        if found is None:
+            return None
+        scores, preference = found["scores"], found["preference"]
+        made = Scores(**{**scores, "clip_each": tuple(scores["clip_each"])})
+        return made, None if preference is None else PreferenceRow(**preference)
+
+    def note_figures(self, label: str, of: str, figures: Figures) -> None:
+        scores, preference = figures
+        plain = None if preference is None else dataclasses.asdict(preference)
+        value = {"scores": dataclasses.asdict(scores), "preference": plain}
+        self.now[f"figures of {label}"] = {"of": of, "value": value}
+
+    def verdict(self, decoder: str, of: str) -> list[str] | None:
+        """The words of the verdict on a decoder, if it is on this code."""
+        found: list[str] | None = self._recall(f"verdict on {decoder}", of)
+        return found
+
+    def note_verdict(self, decoder: str, of: str, words: Sequence[str]) -> None:
+        self.now[f"verdict on {decoder}"] = {"of": of, "value": [*words]}
+
+    def _recall(self, name: str, of: str) -> Any:
+        """What was judged, which is then kept once more; None where it is of something else."""
+        found = self.now.get(name, self.before.get(name))
+        if found is None or found["of"] != of:
+            return None
+        self.now[name] = found
+        return found["value"]
+
+    def save(self) -> None:
+        text = json.dumps(self.now, indent=1, sort_keys=True).encode()
+        write_atomically(self.path, lambda file: file.write(text))
+
+
+def code_digest(rows: pd.DataFrame) -> str:
+    """Of the code, weights and machine that made the rows of a decoder."""
+    return digest([str(rows.iloc[0][column]) for column in MADE])
+
+
+def images_digest(rows: pd.DataFrame) -> str:
+    """Of pictures and the prompts that they were drawn from."""
+    columns = ["prompt_id", "prompt_hash", "category", "image_hash"]
+    return digest(rows[columns].to_numpy().tolist())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """{} where there is no such file, or none that can be read: that is judged again."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        if all({"of", "value"} <= set(entry) for entry in found.values()):
+            return dict(found)
+    except (ValueError, AttributeError, TypeError):
+        pass
+    log.warning("%s is damaged: what was judged before is not known", path)
+    return {}

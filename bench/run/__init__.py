@@ -1,0 +1,1 @@
+"""A study as it runs: schedule, calls of decoders, summary."""

@@ -1,0 +1,380 @@
+"""Runs a study: both protocols, resumable, one row an image (or each time it is timed).
+
+Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
+the run, all of it as often as the study says. Quality: in batches, the same seed for every decoder,
+and the baseline again under a second seed (the reseed floor).
+Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
+A killed run loses the call in flight and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from PIL import Image
+
+from bench.config.plugins import call, call_prompts, require_returned
+from bench.config.schema import BackendConfig, StudyConfig
+from bench.console import progress
+from bench.errors import ConfigError, TimeLimitError, printable
+from bench.measure.clock import Clock, now
+from bench.measure.device import Provenance, prepare, provenance
+from bench.measure.memory import meter_of
+from bench.measure.moments import moments_of, watch_of
+from bench.prompts import Prompt, PromptSet
+from bench.prompts.readable import check_prompts
+from bench.records.folder import RunFolder, check_space, open_folder
+from bench.records.identity import Weights, code_of
+from bench.records.rows import Context, measured
+from bench.records.schema import write_atomically
+from bench.run import schedule as study
+from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
+from bench.run.schedule import Batch, Cell
+from bench.run.time_limit import require_main_thread
+from bench.run.warmup import warm_up
+from decoders.api import Decoder, DecoderError, ImageModel
+from decoders.execution.eager import executed
+from decoders.kernels.selected import Kernels
+
+log = logging.getLogger(__name__)
+LATE = 2  # images that ran into the time limit until a decoder is not tried any more
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves: its folder, the merged rows, and what they were made with."""
+
+    path: Path
+    rows: pd.DataFrame
+    model: ImageModel
+    cells: list[Cell]
+
+
+def run_study(config: StudyConfig) -> RunResult:
+    """Runs (or resumes) a study and merges its rows.
+
+    Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
+    (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
+    """
+    device = prepare(config.backend)
+    made = provenance(device)
+    require_main_thread(config.time_limit)
+    prompts = call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
+    path = Path(config.run_dir)
+    with open_folder(path, config.measured(), config.hash, made.machine()) as folder:
+        model = load_model(config, device, prompts)
+        check_prompts(model, prompts)
+        model = with_text_hashes(model)
+        every = study.cells(config, model.sampling)
+        codes = code_of(config, every)  # before any of it is imported: what is read is what runs
+        run = Run(config, folder, model, every, made, prompts, codes)
+        latency = study.latency_batches(config, every)
+        quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
+        keys = run.context.expected((*latency, *quality))
+        folder.expect(len(keys))
+        folder.resume(keys, config.retry_failed)
+        left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
+        pictures = sum(run.draws(b) for b in left if not b.repeat)  # an image has one
+        check_space(path, len(left), pictures)
+        with frozen_heap():
+            run.all(study.parts(latency, quality, config.latency.parts))
+        folder.tables = {key: folder.tables[key] for key in keys}
+        kernels = getattr(model.target, "kernels", None)
+        if kernels is not None:
+            text = (json.dumps(kernels.record(), indent=1) + "\n").encode()
+            write_atomically(path / "attention.json", lambda file: file.write(text))
+        return RunResult(path, folder.merge().to_pandas(), model, every)
+
+
+def load_model(
+    config: StudyConfig, device: torch.device, prompts: Sequence[Prompt] = ()
+) -> ImageModel:
+    """The image model of a study on its device. Features that the prompts bring along (a feature
+    cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
+    loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
+    require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
+    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
+    model = executed(dataclasses.replace(loaded, name=config.model.name), mode)
+    set_attention(model, config.backend)
+    cache = prompts.text if isinstance(prompts, PromptSet) else None
+    if cache is None:
+        return model
+    model = dataclasses.replace(model, text=cache.to(model.device))
+    with torch.inference_mode():  # one prefill: whether the features fit is the target's to say
+        text = model.text.encode([prompts[0].text])
+        if cache.length != model.target.prefix:
+            raise DecoderError(
+                f"{cache.path} holds features of {cache.length} positions, the model's prefix has "
+                f"{model.target.prefix}; make the file for this model (`python -m bench features`)"
+            )
+        model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
+    return model
+
+
+def set_attention(model: ImageModel, backend: BackendConfig) -> None:
+    """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
+    plain = model.device.type == "cpu" or backend.execution == "compile"
+    if backend.attention == "auto" and (plain or not hasattr(model.target, "kernels")):
+        return
+    if not hasattr(model.target, "kernels"):
+        raise ConfigError(
+            f"backend.attention={backend.attention}: the target {type(model.target).__name__} has "
+            "an attention of its own; leave backend.attention=auto"
+        )
+    if backend.execution == "compile":
+        raise ConfigError(
+            "backend.attention is the compiler's choice under execution=compile; leave it at auto"
+        )
+    model.target.kernels = Kernels(
+        backend.attention, "eager" if backend.execution == "eager" else None
+    )
+
+
+def with_text_hashes(model: ImageModel) -> ImageModel:
+    """The model with the SHA-256 of its text encoder's files among its weights', for an encoder
+    that is loaded apart from the model."""
+    hashes: dict[str, str] = getattr(model.text, "sha256", dict)()
+    return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Moves all objects out of the garbage collector's sight: collecting before each timed region
+    then costs no more than what the last image left."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def call_of(batch: Batch) -> tuple[str, int]:
+    """What decides the shapes of a call: whose it is, and of how many images."""
+    return batch.cell.key, len(batch.indices)
+
+
+class Run:
+    """The state of a run in progress."""
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        folder: RunFolder,
+        model: ImageModel,
+        every: Sequence[Cell],
+        made: Provenance,
+        prompts: Sequence[Prompt],
+        codes: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
+        self.clock, self.meter = Clock(model.device), meter_of(model)
+        self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
+        weights = Weights(model, every)
+        self.decoders = {cell.key: self._build(cell) for cell in every}
+        self.warm: set[str] = set()  # cells that were warmed up until stable
+        own = self._labels(every), codes, weights.by_cell()
+        self.late: Counter[str] = Counter()  # of each cell: calls that ran into the time limit
+        self.context = Context(config, made, prompts, *own)
+        if not self.meter.exact:
+            log.warning("peak memory is that of the whole process so far: it cannot be reset here")
+
+    def _build(self, cell: Cell) -> Decoder | Failure:
+        """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
+        starts; any other error is the decoder's own and becomes its failed rows."""
+        name, built = cell.entry.name, build_cell(self.model, cell)
+        if isinstance(built, Failure):
+            log.warning("%s cannot be built: %s", name, built.error)
+        elif study.is_replayed(built) and study.REPLAYED not in name:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, which its name must say wherever it appears; "
+                f"call it {name}_{study.REPLAYED} (`name:` of its entry)"
+            )
+        elif study.is_replayed(built) and not self.config.latency.prompts:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, so its times are all that it is run for; set "
+                "latency.prompts"
+            )
+        return built
+
+    def replays(self, cell: Cell) -> bool:
+        """Whether a cell's acceptance is replayed: it has times, and neither pictures nor quality
+        figures."""
+        return study.is_replayed(self.decoders[cell.key])
+
+    def draws(self, batch: Batch) -> bool:
+        """Whether a batch has pictures to keep."""
+        return self.config.keep_images and self.model.draws and not self.replays(batch.cell)
+
+    def _labels(self, every: Sequence[Cell]) -> dict[str, dict[str, str]]:
+        built = {key: None if isinstance(d, Failure) else d for key, d in self.decoders.items()}
+        return {cell.key: self._label(cell, built[cell.key]) for cell in every}
+
+    def _label(self, cell: Cell, built: Decoder | None) -> dict[str, str]:
+        """In the built parts' own words, where those can be had."""
+        own = attempt(lambda: study.labels(cell.entry, built))
+        found = study.labels(cell.entry, None) if isinstance(own, Failure) else own
+        return {name: printable(text) for name, text in found.items()}
+
+    def all(self, parts: Sequence[Sequence[Batch]]) -> None:
+        """Runs the batches that are not recorded yet, in order."""
+        total = sum(len(b.indices) for part in parts for b in part)
+        todo = [[b for b in part if not self._recorded(b)] for part in parts]
+        left = sum(len(b.indices) for part in todo for b in part)
+        ahead = Counter(call_of(b) for part in todo for b in part)
+        timed = [part for part in todo if part and part[0].protocol == "latency"]
+        # A session stopped behind the last timed image has left the moment after it to this one.
+        behind = bool(timed) or (
+            any(batch.protocol == "latency" for part in parts for batch in part)
+            and not (self.folder.path / "records.parquet").exists()
+        )
+        if not (left or behind):
+            return
+        # Measuring takes memory: where the peak cannot be reset, it comes after all images.
+        looks = moments_of(len(timed)) if self.meter.exact else set()
+        rounds = itertools.count()
+        with progress(total, self.config.name, total - left) as bar:
+            for part in filter(None, todo):
+                if part[0].protocol == "latency":
+                    if next(rounds) in looks:
+                        self._look(bar)
+                    self._warm_up(part, bar)
+                gc.collect()
+                gc.freeze()  # what the warm-up has left to stay
+                for batch in part:
+                    bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
+                    self._run(batch)
+                    bar.update(len(batch.indices))
+                    ahead[call_of(batch)] -= 1
+                    if not ahead[call_of(batch)]:
+                        self._release(batch)
+            if behind:
+                self._look(bar)
+
+    def _look(self, bar: Any) -> None:
+        """Measures the machine, where anything asks for its rates."""
+        if self.watch is not None:
+            bar.set_postfix_str("measuring the machine")
+            log.info("the machine: %s", self.watch.look())
+
+    def _release(self, batch: Batch) -> None:
+        """Drops what the backend prepared for calls that do not come again: a recorded step keeps
+        its caches."""
+        prepared = getattr(self.decoders[batch.cell.key], "prepared", {})
+        prepared.pop(len(batch.indices), None)
+
+    def _recorded(self, batch: Batch) -> bool:
+        return all(self.folder.has(*key) for key in batch.keys)
+
+    def _warm_up(self, todo: Sequence[Batch], bar: Any) -> None:
+        """Every decoder that has something to time: until its times are stable, and one image
+        before each block after that. One that fails will fail on its rows again."""
+        limits = self.config.latency
+        first: dict[str, Batch] = {}
+        for batch in todo:
+            first.setdefault(batch.cell.key, batch)
+        for batch in first.values():
+            decoder = self.decoders[batch.cell.key]
+            bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
+            if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
+                continue
+
+            def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
+                return self._decode(batch, decoder).seconds_total
+
+            most = 1 if batch.cell.key in self.warm else limits.warmup_max
+            times = attempt(
+                lambda image=image, most=most: warm_up(  # type: ignore[misc]
+                    image, most, limits.warmup_tolerance
+                )
+            )
+            if isinstance(times, Failure):
+                self.late[batch.cell.key] += times.late
+            else:
+                self.warm.add(batch.cell.key)
+            log.info("warm-up of %s: %s", batch.cell.entry.name, times)
+
+    def _run(self, batch: Batch) -> None:
+        """Decodes one batch and records its rows, those of a failure too."""
+        started = now()
+        rows = attempt(lambda: self._measure(batch))
+        if isinstance(rows, Failure):
+            self.late[batch.cell.key] += rows.late
+            error = blamed(rows.error, batch.cell.entry.spec)
+            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
+            blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
+            result: list[tuple[dict[str, Any], Image.Image | None]] = [(r, None) for r in blank]
+        else:
+            result = rows
+        for index, (row, image) in zip(batch.indices, result, strict=True):
+            key, stem = batch.cell.key, batch.stem(index)
+            if self.folder.has(key, stem):
+                continue  # recorded before the run was killed
+            if row["status"] == "ok":
+                row["started_at"] = started
+                if image is not None:
+                    row["image"] = self.folder.image_name(key, stem)
+            self.folder.add(key, stem, row, image)
+
+    def _measure(self, batch: Batch) -> list[tuple[dict[str, Any], Image.Image | None]]:
+        """Rows and pictures of one batch. Raises whatever the decoder raises."""
+        decoder = self.decoders[batch.cell.key]
+        if isinstance(decoder, Failure):
+            raise DecoderError(f"it could not be built: {decoder.error}")
+        if self.late[batch.cell.key] >= LATE:
+            raise TimeLimitError(
+                f"not tried: {LATE} calls ran into time_limit={self.config.time_limit:g} s before; "
+                "set a longer one and retry_failed=true to try again"
+            )
+        outcome = self._decode(batch, decoder)
+        latency = batch.protocol == "latency"
+        rule = getattr(decoder, "rule", None)
+        out = []
+        for b, row in enumerate(measured(outcome, latency, rule)):
+            identity = self.context.identity(batch, batch.indices[b])
+            picture = None
+            if outcome.images is not None and self._wants_picture(batch, batch.indices[b]):
+                picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
+            out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
+        return out
+
+    def _wants_picture(self, batch: Batch, index: int) -> bool:
+        """Whether the picture of an image is to be kept: in the first round that it came out in,
+        since all rounds decode the same one."""
+        if not self.draws(batch):
+            return False
+        rounds = (dataclasses.replace(batch, repeat=r) for r in range(self.config.latency.repeats))
+        return not any(self.folder.keeps_image(batch.cell.key, r.stem(index)) for r in rounds)
+
+    def _decode(self, batch: Batch, decoder: Decoder) -> Outcome:
+        prompts = [self.prompts[i].text for i in batch.indices]
+        return decode(
+            self.model,
+            decoder,
+            prompts,
+            batch.seed,
+            clock=self.clock,
+            meter=self.meter,
+            pairs=self._pairs(batch),
+            limit=self.config.time_limit,
+        )
+
+    def _pairs(self, batch: Batch) -> int:
+        """Verified pairs that this call should record. At temperature 0 there is no output law."""
+        quality = self.config.quality
+        if batch.protocol != "quality" or batch.cell.sampling.greedy:
+            return 0
+        calls = -(-quality.images // quality.batch)
+        return -(-quality.pairs // calls)

@@ -1,0 +1,148 @@
+"""A study as work to do: cells (a decoder under its settings), and what each has to decode.
+
+The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
+after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
+prompts spread over the run, so that what the machine does at one moment is seen to differ from
+another; all prompts as often as `repeats` says, one round after the other. Quality: decoder by
+decoder in fixed batches, so that a resumed run decodes the very same batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config.schema import DecoderEntry, StudyConfig, digest
+
+if TYPE_CHECKING:
+    from decoders.api import Decoder, Sampling
+    from decoders.compose import PartSpec
+
+
+REPLAYED = "replayed"  # what takes the place of a verdict, and part of such a decoder's name
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One decoder of the study with its sampling resolved. `key` names its folders."""
+
+    key: str
+    entry: DecoderEntry
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that one cell decodes in one call. Latency: a batch of one, in a block of prompts
+    that are timed at one moment (one run again later keeps its block), for the `repeat`-th time;
+    quality has neither (0)."""
+
+    cell: Cell
+    protocol: str
+    seed: int
+    indices: tuple[int, ...]
+    block: int = 0
+    repeat: int = 0
+
+    def stem(self, index: int) -> str:
+        """File name of the row of a prompt, without its ending."""
+        again = f"-{self.repeat}" if self.repeat else ""
+        return f"{self.protocol}-{self.seed}-{index:05d}{again}"
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """(cell, stem) of each row."""
+        return [(self.cell.key, self.stem(i)) for i in self.indices]
+
+
+def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
+    """The cells in the study's order. Raises DecoderError on impossible sampling settings."""
+    out = []
+    for entry in config.decoders:
+        sampling = entry.sampling.resolve(model_sampling)
+        parts = [dataclasses.asdict(entry.spec), dataclasses.asdict(sampling)]
+        out.append(Cell(f"{entry.name}-{digest(parts)[:8]}", entry, sampling))
+    return out
+
+
+def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
+    """Round by round, prompt-major; on prompt i the order of the cells is rotated by i, and by one
+    more from round to round."""
+    out = []
+    count, blocks = config.latency.prompts, config.latency.blocks
+    for repeat in range(config.latency.repeats):
+        for index in range(count):
+            turn, block = (index + repeat) % len(every), repeat * blocks + index * blocks // count
+            for cell in [*every[turn:], *every[:turn]]:
+                out.append(Batch(cell, "latency", config.seed, (index,), block, repeat))
+    return out
+
+
+def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
+    """Cell-major, in fixed batches; then the floor: each sampling baseline under other seeds.
+
+    A greedy baseline has no floor: another seed would give the same images.
+    """
+    count, size = config.quality.images, config.quality.batch
+    runs = [(cell, "quality", config.seed) for cell in every]
+    if config.quality.floor:
+        floors = [c for c in every if c.entry.baseline and not c.sampling.greedy]
+        runs += [(cell, "floor", seed) for seed in config.floor_seeds for cell in floors]
+    return [
+        Batch(cell, protocol, seed, tuple(range(start, min(start + size, count))))
+        for cell, protocol, seed in runs
+        for start in range(0, count, size)
+    ]
+
+
+def parts(latency: Sequence[Batch], quality: Sequence[Batch], blocks: int) -> list[list[Batch]]:
+    """The run's parts in order: a latency block, then an equal share of the quality batches, in
+    turns. One block: all that is timed, then the rest."""
+    out = []
+    for block in range(blocks):
+        share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
+        out += [[b for b in latency if b.block == block], list(quality[share])]
+    return [part for part in out if part]
+
+
+def is_replayed(loop: Any) -> bool:
+    """Whether a loop (its class, or built) replays recorded acceptance: its codes follow no
+    distribution, so its times are all that it is run for."""
+    return bool(getattr(loop, "replayed", False))
+
+
+def labels(entry: DecoderEntry, built: Decoder | None) -> dict[str, str]:
+    """loop, drafter, tree, acceptance as a reader writes them: in the built part's own words (its
+    `__str__`) where it has any, else from the configuration."""
+    parts = {
+        "loop": built,
+        "drafter": getattr(built, "drafter", None),
+        "tree": getattr(built, "tree", None),
+        "acceptance": getattr(built, "rule", None),
+    }
+    spec = entry.spec
+    out = {}
+    for name, part in parts.items():
+        own = part is not None and type(part).__str__ is not object.__str__
+        out[name] = str(part) if own else label(getattr(spec, name))
+    return out
+
+
+def label(part: PartSpec | None) -> str:
+    """A part as a reader writes it: `lantern(k=100, delta=0.2, residual=paper)`; "none"."""
+    if part is None:
+        return "none"
+    name = re.split(r"[.:]", part.target)[-1]
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    values = ", ".join(f"{key}={_short(value)}" for key, value in part.kwargs.items())
+    return f"{snake}({values})" if values else snake
+
+
+def _short(value: Any) -> str:
+    """A keyword's value; a long list (a tree's nodes) by its length."""
+    if isinstance(value, list | tuple) and len(value) > 8:
+        return f"[{len(value)} items]"
+    return str(value)

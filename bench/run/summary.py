@@ -1,0 +1,269 @@
+"""summary.csv: one row a decoder, made from the rows of a run (METHODS 5).
+
+Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
+protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
+of the same temperature and guidance. The baseline under a second seed has a row of its own, named
+`<baseline> (reseed floor)`: a difference smaller than its own is noise.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
+from bench.judge.clip_pairs import Scored, clip_differences
+from bench.judge.paired import counted, every_latency_row, latency_rows, paired_speedup
+from bench.judge.quality import PreferenceRow, Scorer, Scores
+from bench.judge.reseeds import floor_name
+from bench.prompts import Prompt
+from bench.records.kept import Figures, Kept, images_digest
+from bench.records.schema import write_atomically
+from bench.run.schedule import REPLAYED, Cell
+from metrics.errors import MetricError
+from metrics.latency import latency
+from metrics.stats import Interval
+from metrics.tv import moved_mass
+
+log = logging.getLogger(__name__)
+NAN = math.nan
+IDENTITY = (
+    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "temperature",
+    "cfg",
+)  # fmt: skip
+ACCEPTANCE = ("mal", "mal_no_bonus", "nfe")
+MASS = (
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
+    "tv_declared_bound",
+)  # fmt: skip
+AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
+COLUMNS = [
+    *IDENTITY, "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
+    "speedup", "speedup_lo", "speedup_hi", *ACCEPTANCE,
+    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
+    "clip", "clip_lo", "clip_hi", *MASS, "exactness", "peak_memory_mb", "status",
+]  # fmt: skip
+
+NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, where they are named
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What the images of a decoder are worth. clip: the CLIP score of each prompt's."""
+
+    scores: Scores = field(default_factory=Scores)
+    preference: PreferenceRow | None = None
+    clip: Scored = field(default_factory=dict)
+
+
+def summarise(
+    folder: Path,
+    rows: pd.DataFrame,
+    cells: Sequence[Cell],
+    *,
+    scorer: Scorer | None,
+    exactness: Mapping[str, str],
+    kept: Kept | None = None,
+) -> pd.DataFrame:
+    """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
+    name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
+    the summary.
+
+    rows: records.parquet; exactness: the gate's verdict by decoder name; kept: figures of an
+    earlier time, which stand where there is no scorer and the images are the same.
+    """
+    judge = _Judge(folder, scorer, kept)
+    out: list[dict[str, Any]] = []
+    preferences: list[PreferenceRow] = []
+    baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
+    clip: dict[str, list[Scored]] = {}
+    for cell in cells:
+        name = cell.entry.name
+        own = rows[rows.decoder == name]
+        floor = own[own.protocol == "floor"]
+        line, judged = _line(judge, own.drop(floor.index), "quality")
+        line |= _speedup(own, rows[rows.decoder == baselines[name]])
+        found = [(line, judged)]
+        for number, seed in enumerate(sorted(floor.seed.unique()), 1):
+            found.append(_line(judge, floor[floor.seed == seed], "floor", number))
+        clip[name] = [judged.clip for _, judged in found]
+        verdict = exactness.get(name, "")
+        unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
+        for line, judged in found:
+            out.append(line | {"exactness": verdict} | unknown)
+            preferences += [judged.preference] if judged.preference else []
+    preferences += judge.real(rows) if preferences else []
+    every = pd.DataFrame(out)
+    table = every[COLUMNS]
+    _write_csv(folder / "summary.csv", table)
+    named = every[["decoder", "hps", "fid_features", *NAMED]]
+    named = named if (named[NAMED].fillna("") != "").any(axis=None) else named[:0]
+    _write_csv(folder / "quality.csv", named)
+    _write_csv(folder / "preference.csv", _preference_table(preferences))
+    _write_csv(folder / CLIP_PAIRS, clip_differences(baselines, clip))
+    return table
+
+
+def _line(
+    judge: _Judge, mine: pd.DataFrame, protocol: str, floor: int = 0
+) -> tuple[dict[str, Any], _Judged]:
+    """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
+    ok = mine[mine.status == "ok"]
+    timed = latency_rows(ok)
+    drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
+    first = mine.iloc[0]
+    line: dict[str, Any] = {key: first[key] for key in IDENTITY}
+    line |= _latency(timed) | _acceptance(drawn if len(drawn) else timed)
+    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
+    line["n_quality"] = len(drawn)
+    line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
+    judged = judge.images(drawn, str(line["decoder"]))
+    line |= vars(judged.scores)
+    # Later blocks are timed beside what quality batches have left in memory.
+    alone = every_latency_row(mine)
+    alone = alone[alone.block == alone.block.min()]
+    memory = (alone if len(alone) else drawn)["peak_memory_mb"]
+    line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
+    line["status"] = _status(mine)
+    return line, judged
+
+
+def _status(mine: pd.DataFrame) -> str:
+    failed = mine[mine.status == "failed"]
+    if failed.empty:
+        return "ok"
+    if len(failed) == len(mine):
+        return f"failed: {failed.error.iloc[0]}"
+    return f"{len(failed)} of {len(mine)} {counted(mine)} failed: {failed.error.iloc[0]}"
+
+
+def _latency(timed: pd.DataFrame) -> dict[str, Any]:
+    seconds = timed["seconds_total"].to_numpy(float)
+    out = {"n_latency": len(seconds), "latency_mean_s": NAN, "latency_p50_s": NAN}
+    if len(seconds) < 2:
+        single = float(seconds[0]) if len(seconds) else NAN
+        return {**out, "latency_mean_s": single, "latency_p50_s": single, "latency_p95_s": single}
+    found = latency(seconds)
+    return {
+        **out,
+        "latency_mean_s": found.mean.value,
+        "latency_p50_s": found.median.value,
+        "latency_p95_s": found.p95,
+    }
+
+
+def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
+    """The first baseline with the temperature and guidance of `cell`."""
+    for other in cells:
+        same = (other.sampling.temperature, other.sampling.cfg) == (
+            cell.sampling.temperature,
+            cell.sampling.cfg,
+        )
+        if other.entry.baseline and same:
+            return other.entry.name
+    return None
+
+
+def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
+    """Paired ratio to the baseline over the prompts that both decoded."""
+    found = paired_speedup(baseline, mine) or Interval(NAN, NAN, NAN)
+    return {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
+
+
+def _acceptance(used: pd.DataFrame) -> dict[str, float]:
+    """Codes and accepted drafts a target forward (pooled over images), forwards, mass moved."""
+    if used.empty:
+        return dict.fromkeys((*ACCEPTANCE, *MASS), NAN)
+    nfe = used["nfe"].to_numpy(float)
+    moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
+    nodes = {name: np.concatenate(used[name].to_list()) for name in AT_NODES}
+    return {
+        "mal": float((used["mal"] * nfe).sum() / nfe.sum()),
+        "mal_no_bonus": float((used["mal_no_bonus"] * nfe).sum() / nfe.sum()),
+        "nfe": float(nfe.mean()),
+        "tv_bound": moved.bound_max,
+        "tv_moved_mean": moved.mean,
+        "tv_moved_max": moved.max,
+    } | {name: float(found.mean()) if found.size else NAN for name, found in nodes.items()}
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The quality figures of images: the scorer's, or without one those that are kept."""
+
+    folder: Path
+    scorer: Scorer | None
+    kept: Kept | None
+
+    def images(self, drawn: pd.DataFrame, label: str) -> _Judged:
+        """Of the images of `drawn`; empty where they cannot be had, with a log."""
+        drawn = drawn[drawn.image != ""]
+        if drawn.empty:
+            return _Judged()
+        try:
+            found = self._figures(drawn, label)
+        except MetricError as error:
+            log.warning("no quality figures for %s: %s", label, error)
+            found = None
+        if found is None:
+            return _Judged()
+        scores, preference = found
+        each = zip(drawn.prompt_index.astype(int), scores.clip_each, strict=True)
+        return _Judged(scores, preference, dict(each) if scores.clip_each else {})
+
+    def _figures(self, drawn: pd.DataFrame, label: str) -> Figures | None:
+        of = images_digest(drawn)
+        if self.scorer is None:
+            return self.kept.figures(label, of) if self.kept else None
+        images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
+        scores = self.scorer.score(images, prompts)
+        found = scores, self.scorer.preference(label, images, prompts)
+        if self.kept:
+            self.kept.note_figures(label, of, found)
+        return found
+
+    def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
+        """The preference on the real scenes of the same prompts: what a perfect model would
+        reach."""
+        drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
+        drawn = drawn.sort_values("prompt_index").assign(image_hash="")
+        of, label = images_digest(drawn), "real scenes"
+        if self.scorer is None:
+            known = self.kept.figures(label, of) if self.kept else None
+            return [known[1]] if known and known[1] else []
+        prompts = _prompts(drawn)
+        real = self.scorer.real(prompts)
+        found = None if real is None else self.scorer.preference(label, real, prompts)
+        if found and self.kept:
+            self.kept.note_figures(label, of, (Scores(), found))
+        return [found] if found else []
+
+
+def _prompts(kept: pd.DataFrame) -> list[Prompt]:
+    columns = (kept.prompt_id, kept.prompt, kept.category)
+    return [Prompt(*row) for row in zip(*columns, strict=True)]
+
+
+def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
+    plain = [
+        {"images": r.images, "n": r.n, "preference": r.preference, "lo": r.lo, "hi": r.hi}
+        | {f"preference_{key}": value for key, value in r.by_attribute.items()}
+        for r in rows
+    ]
+    return pd.DataFrame(plain)
+
+
+def _write_csv(path: Path, table: pd.DataFrame) -> None:
+    """A table without rows is no file, nor may one of an earlier time stay."""
+    if table.empty:
+        path.unlink(missing_ok=True)
+        return
+    text = table.to_csv(index=False).encode()
+    write_atomically(path, lambda file: file.write(text))

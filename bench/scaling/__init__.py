@@ -1,0 +1,1 @@
+"""Images per second and latency by batch size."""

@@ -1,0 +1,153 @@
+"""The baseline: one target forward a code. As fast as the same model allows, nothing left slow.
+
+Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import (
+    CodeKind,
+    Computes,
+    DecoderError,
+    Generation,
+    ImageModel,
+    Sampling,
+    TextFeatures,
+)
+from decoders.cache import BLOCK, KVCache
+from decoders.distribution import code_logits
+from decoders.execution.eager import Execution, Piece, execution
+from decoders.loops.recording import Recorder
+from decoders.loops.start import begin, choose, require_finite
+from decoders.loops.timing import Stopwatch
+from decoders.noise import TARGET_SLOT, Noise
+
+AT_ONCE = 64  # codes that one call of a step may choose
+
+
+@dataclass
+class Run:
+    """The moving state of B images. Its tensors are changed in place: an execution may hold their
+    addresses."""
+
+    seen: Tensor  # [R, 1, P + L] bool, cache slots that the next query may look at
+    noise: Noise
+    cache: KVCache
+    record: Recorder
+    watch: Stopwatch
+    codes: Tensor  # [B] int64, the code just chosen
+    place: Tensor  # [1] int64, place of the code to choose next
+    room: int = 1  # codes that a step may choose; it says how many it did
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    pairs: None = None  # nothing is verified
+
+    @property
+    def shape(self) -> int:
+        """What decides the shapes of a step: B."""
+        return len(self.codes)
+
+
+class Autoregressive:
+    """Plain next-code decoding."""
+
+    computes = (Computes("next", ("next",)),)
+    proposer = verifier = None
+
+    def __init__(
+        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
+    ) -> None:
+        given = {"drafter and tree (or proposer)": proposer, "acceptance": verifier}
+        extra = [name for name, part in given.items() if part is not None]
+        if extra:
+            raise DecoderError(
+                f"the autoregressive loop has no {', no '.join(extra)}; set drafter=none tree=none "
+                "acceptance=none"
+            )
+        self.model, self.sampling = model, sampling
+        self.execution: Execution = model.execution or execution("eager")
+        self.prepared: dict[Any, Any] = {}
+        self.grows = self.execution.fit(self)
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("verify", self.next)]
+
+    def standing(self, text: TextFeatures, noise: Noise, place: int, capacity: int) -> Run:
+        """A run whose next code is at `place`, with a cache of `capacity` slots, empty behind the
+        prefix, and seen up to there: steps of it can be timed."""
+        target = self.model.target
+        run = self.begin(text, noise)
+        run.seen[..., target.prefix : target.prefix + place - 1] = True
+        run.place.fill_(place)
+        most = target.prefix + target.length
+        run.cache = run.cache.widened(max(run.cache.capacity, min(capacity, most)))
+        return run
+
+    @torch.inference_mode()
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+        del pairs  # nothing is verified
+        target = self.model.target
+        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
+        place = 1
+        while place < target.length:
+            slot = target.prefix + place - 1
+            if slot == run.cache.capacity:
+                most = target.prefix + target.length
+                run.cache = run.cache.widened(min(slot + BLOCK, most))
+            run.room = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
+            place += self.execution.step(self, run)[0]
+        record = run.record
+        require_finite(record, "autoregressive decoding")
+        calls = torch.full((text.batch,), target.length - 1)
+        record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
+        record.kind.fill_(int(CodeKind.TARGET))
+        trace = record.finish(run.watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
+        trace.path = run.path
+        return Generation(record.codes[:, : target.length].cpu(), trace)
+
+    def begin(self, text: TextFeatures, noise: Noise) -> Run:
+        """Prefill and the first code."""
+        target, sampling, device = self.model.target, self.sampling, self.model.device
+        watch, length = Stopwatch(device), target.length
+        most = min(BLOCK, length) if self.grows else length
+        start = begin(self.model, sampling, text, noise, target.prefix + most)
+        record = Recorder(text.batch, length, 1, device)
+        record.check(start.law)
+        record.first(start.first)
+        valid = text.row_mask(sampling.guidance_rows)  # [R, P]
+        seen = F.pad(valid, (0, length))[:, None].contiguous()  # [R, 1, P + L]
+        place = torch.ones(1, dtype=torch.long, device=device)
+        watch.lap("prefill")
+        return Run(seen, noise, start.cache, record, watch, start.first, place)
+
+    def next(self, run: Run) -> tuple[int]:
+        """The target on the last code, and the next code; returns how many were chosen."""
+        target, sampling = self.model.target, self.sampling
+        copies, place = sampling.guidance_rows, run.place
+        grid = (place - 1).expand(len(run.seen), 1)  # [R, 1]
+        slots = grid + target.prefix
+        run.seen.index_fill_(2, slots[0], True)
+        hidden = target.forward_codes(
+            run.codes.repeat(copies)[:, None],
+            grid,
+            slots,
+            run.seen[..., : run.cache.capacity],  # [R, 1, S]
+            run.cache,
+        )
+        places = place.expand(len(run.codes), 1)  # [B, 1]
+        logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
+        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
+        codes, p = choose(logits, sampling, u)
+        run.record.check(p)
+        run.record.codes.index_copy_(1, place, codes[:, None])
+        run.record.end_step(torch.zeros_like(codes))
+        run.codes.copy_(codes)
+        run.place.add_(1)
+        return (1,)

@@ -1,0 +1,280 @@
+"""Speculative decoding: propose a draft, verify it in one target forward, keep the accepted path.
+
+A step: the proposer drafts under the root (the last committed code) -> the target runs on root and
+drafts at once -> the verifier says which path is accepted and which code follows it -> path and
+code are committed, and the cache keeps the path. Rows of a batch advance independently; shapes are
+static; nothing inside a step waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import (
+    Computes,
+    DecoderError,
+    Draft,
+    Generation,
+    ImageModel,
+    Law,
+    Proposer,
+    Sampling,
+    Settled,
+    Start,
+    TextFeatures,
+    Verifier,
+)
+from decoders.cache import BLOCK, aligned
+from decoders.distribution import code_logits, probabilities
+from decoders.execution.eager import Execution, Piece, execution
+from decoders.loops.recording import PairSampler, Recorder, kinds
+from decoders.loops.speculative_run import Run, first_seen, show, tree_mask, visited_pairs
+from decoders.loops.start import begin, require_finite
+from decoders.loops.timing import Stopwatch
+from decoders.noise import Noise
+
+POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
+
+
+class Speculative:
+    """The loop; proposer and verifier are separate choices."""
+
+    computes = (
+        Computes("draft", ("draft",)),
+        Computes("forward", ("forward",)),
+        Computes("settle", ("settle",)),
+    )
+
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        proposer: Proposer | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
+        if proposer is None or verifier is None:
+            parts = {"drafter and tree, or a proposer": proposer, "acceptance rule": verifier}
+            raise DecoderError(
+                "speculative decoding needs a drafter, a tree and an acceptance rule; "
+                f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
+            )
+        self.model, self.sampling = model, sampling
+        self.proposer, self.verifier = proposer, verifier
+        self.execution: Execution = model.execution or execution("eager")
+        self.prepared: dict[Any, Any] = {}
+        self.grows = self.execution.fit(self)
+        self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
+        self.draft_calls: int | None = None  # drafter forwards of one step, counted once
+
+    @property
+    def drafter(self) -> Any:
+        """The proposer's drafter; None where it has none."""
+        return getattr(self.proposer, "drafter", None)
+
+    @property
+    def tree(self) -> Any:
+        """The proposer's tree; None where it has none."""
+        return getattr(self.proposer, "tree", None)
+
+    @property
+    def rule(self) -> Any:
+        """The verifier's acceptance rule; None where it judges whole drafts."""
+        return getattr(self.verifier, "rule", None)
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("draft", self.draft), ("verify", self.forward), ("accept", self.settle)]
+
+    def standing(self, text: TextFeatures, noise: Noise, place: int, told: int) -> Run:
+        """A run whose next code is at `place`, `told` of those before it committed by its last step
+        and not yet read by the proposer; caches are as large as they are there and empty behind the
+        prefix: pieces of its step can be timed."""
+        run = self.begin(text, noise, 0)
+        run.length.fill_(place)
+        run.seen.count.fill_(told)
+        run.seen.start.fill_(place - told)
+        run.seen.hidden.copy_(run.seen.hidden[:, :1].clone())
+        capacity = self._capacity(place, self._unfinished(place))
+        run.cache = run.cache.widened(max(run.cache.capacity, capacity))
+        return run
+
+    @torch.inference_mode()
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+        run = self.begin(text, noise.to(self.model.device), pairs)
+        run = self.execution.begin(self, run)
+        size = self.model.target.length
+        blind = self._unfinished(1)  # steps until the next look at the lengths
+        for _ in range(1, size):
+            visited = self.execution.step(self, run)
+            if run.pairs.count:
+                run.pairs.offer(*visited_pairs(*visited))
+            blind -= 1
+            if blind == 0 and (blind := self._look(run)) == 0:
+                break
+        require_finite(run.record, "speculative decoding")
+        if hasattr(run.session, "require_finite"):
+            run.session.require_finite()
+        trace = run.record.finish(
+            run.watch.seconds(),
+            run.target_calls,
+            run.drafter_calls,
+            self.proposer.depth,
+            self.proposer.nodes,
+            run.pairs.pairs(),
+        )
+        trace.path = run.path
+        return Generation(run.record.codes[:, :size].cpu(), trace)
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
+        """Prefill of target and proposer, and the first code."""
+        target, proposer = self.model.target, self.proposer
+        watch = Stopwatch(self.model.device)
+        most = self._capacity(target.length, 0)
+        capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
+        start = begin(self.model, self.sampling, text, noise, capacity)
+        record = Recorder(start.batch, target.length, proposer.depth + 1, self.model.device)
+        record.check(start.law)
+        record.first(start.first)
+        watch.lap("prefill")
+        session = proposer.begin(start)
+        watch.lap("draft")
+        if self.draft_calls is None:
+            self.draft_calls = self._count_calls(start)
+            watch.restart()
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
+        ones = torch.ones_like(start.first)
+        return Run(
+            F.pad(valid, (0, most - target.prefix), value=True),
+            noise,
+            start.cache,
+            session,
+            self.verifier.begin(start),
+            record,
+            PairSampler(pairs, start.batch * target.length),
+            watch,
+            ones,
+            torch.zeros_like(ones),
+            torch.full_like(ones, session.calls),
+            first_seen(start, proposer),
+        )
+
+    def draft(self, run: Run) -> tuple[Draft, Tensor]:
+        """The proposer drafts under the root; with the draft comes its mask, made here, so that a
+        compiled forward reads it instead of making it in every layer."""
+        draft = run.session.propose(run.seen, run.noise, run.length)
+        base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
+        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
+
+    def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
+        """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
+        [R, N + 1, S] bool."""
+        target, copies = self.model.target, self.sampling.guidance_rows
+        root_place = (run.length - 1)[:, None]  # [B, 1]
+        base = target.prefix + root_place
+        slots = base + torch.arange(draft.codes.shape[1], device=base.device)  # [B, N + 1]
+        places = root_place + draft.depth  # [B, N + 1]
+        hidden = target.forward_codes(
+            draft.codes.repeat(copies, 1),
+            places.repeat(copies, 1),
+            slots.repeat(copies, 1),
+            mask,
+            run.cache,
+        )
+        return draft, hidden, code_logits(target, hidden, self.sampling.cfg, places + 1)
+
+    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        """Judges, records and commits; returns what `visited_pairs` needs."""
+        size = self.model.target.length
+        law = Law(logits, probabilities(logits, self.sampling), self.sampling.greedy)
+        run.record.check(law.p)
+        settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
+        new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
+        span = run.record.span  # 0 .. D
+        committed = torch.where(
+            span < settled.count[:, None], F.pad(new, (0, 1)), settled.last_code[:, None]
+        )
+        self._record(run, settled, committed)
+        states = self._commit(run, settled, hidden)
+        self._move(run, settled, committed, states)
+        if self.proposer.reads_laws:
+            show(run.seen, draft, law.p, settled.nodes)
+        return run.seen.start, size, draft, settled.nodes, settled.count, law.p
+
+    def _move(self, run: Run, settled: Settled, committed: Tensor, states: Tensor) -> None:
+        """What the next step starts from, in place."""
+        size, seen = self.model.target.length, run.seen
+        active = run.length < size
+        seen.hidden.copy_(states)
+        seen.codes.copy_(committed)
+        seen.count.copy_(settled.count).add_(1)
+        seen.start.copy_(run.length)
+        run.length.add_(seen.count).clamp_max_(size)
+        run.target_calls.add_(active)
+        run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+
+    def _record(self, run: Run, settled: Settled, committed: Tensor) -> None:
+        size, span = self.model.target.length, run.record.span
+        active = run.length < size
+        run.record.write(
+            torch.where(active, run.length, size),
+            committed,
+            kind=kinds(settled.count, settled.relaxed, settled.bonus),
+            moved=settled.moved,
+            bound=settled.bound,
+            step=(run.record.steps + 1).expand_as(committed),
+            depth=torch.where(span < settled.count[:, None], span + 1, 0),
+        )
+        kept = torch.minimum(settled.count, size - run.length)
+        run.record.end_step(torch.where(active, kept, -1))
+
+    def _commit(self, run: Run, settled: Settled, hidden: Tensor) -> Tensor:
+        """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
+        D]."""
+        copies, span = self.sampling.guidance_rows, run.record.span
+        base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
+        live = span <= settled.count[:, None]
+        source = torch.where(live, base + settled.nodes, base + span)
+        destination = (base + span).expand_as(source)
+        run.cache.commit(source.repeat(copies, 1), destination.repeat(copies, 1))
+        index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
+        return hidden.gather(1, index)
+
+    def _count_calls(self, start: Start) -> int:
+        """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on
+        a session of its own, as a recorded step counts nothing."""
+        session = self.proposer.begin(start)
+        before = session.calls
+        session.propose(first_seen(start, self.proposer), start.noise, torch.ones_like(start.first))
+        return session.calls - before
+
+    def _look(self, run: Run) -> int:
+        """Waits for the device and reads the lengths: steps until the next look, for which there is
+        room in the cache then; 0 where all rows are done."""
+        lengths = run.length.tolist()
+        steps = self._unfinished(min(lengths))
+        capacity = self._capacity(max(lengths), steps)
+        if self.grows and capacity > run.cache.capacity:
+            run.cache = run.cache.widened(capacity)
+        return steps
+
+    def _unfinished(self, length: int) -> int:
+        """Steps that a row of `length` codes needs at least: a look before that tells nothing new,
+        and a step after it is lost. No more than the cache has room for, where it grows; 1 on the
+        CPU, where a look costs nothing."""
+        least = math.ceil((self.model.target.length - length) / (self.proposer.depth + 1))
+        if self.synchronous:
+            return min(least, 1)
+        return min(least, POLL) if self.grows else least
+
+    def _capacity(self, length: int, steps: int) -> int:
+        """Cache slots that so many steps may use when `length` codes are committed: one of a few
+        sizes, since kernels and compilers prepare for each."""
+        target, proposer = self.model.target, self.proposer
+        reach = min(length + steps * (proposer.depth + 1), target.length)
+        most = aligned(target.prefix + target.length + proposer.nodes + 1)
+        return min(aligned(target.prefix + reach + proposer.nodes + 1, BLOCK), most)

@@ -1,0 +1,116 @@
+"""The moving state of a speculative run, and what its steps read off it: who sees whom, which pairs
+were verified.
+
+Apart from the loop (`decoders.loops.speculative`), which says in which order a step does what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
+from decoders.cache import KVCache
+from decoders.loops.recording import PairSampler, Recorder
+from decoders.loops.timing import Stopwatch
+from decoders.noise import Noise
+from decoders.verify.children import ancestry, children_of
+
+
+@dataclass
+class Run:
+    """The moving state of B images. Its tensors are changed in place: an execution may hold their
+    addresses."""
+
+    open: Tensor  # [R, most S] bool, slots open to every query: valid prefix, and all behind it
+    noise: Noise
+    cache: KVCache
+    session: ProposerSession
+    state: Any  # the verifier's
+    record: Recorder
+    pairs: PairSampler
+    watch: Stopwatch
+    length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
+    target_calls: Tensor  # [B]
+    drafter_calls: Tensor  # [B]
+    seen: Seen
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+
+    @property
+    def shape(self) -> int:
+        """What decides the shapes of a step: B."""
+        return len(self.length)
+
+
+def first_seen(start: Start, proposer: Proposer) -> Seen:
+    """What is seen before the first step: the code sampled from the prefill, and the state that
+    predicted it."""
+    depth, ones = proposer.depth, torch.ones_like(start.first)
+    seen = Seen(
+        F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
+        F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
+        ones,
+        ones - 1,
+    )
+    if proposer.reads_laws:
+        batch, nodes = start.batch, proposer.nodes + 1
+        size = start.model.target.vocab_size
+        blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
+        kids = blank[..., None].repeat(1, 1, proposer.branching)
+        law = torch.zeros(batch, nodes, size, device=ones.device)
+        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
+    return seen
+
+
+def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+    """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
+    an execution may hold their addresses; a draft with deterministic children leaves q as it is."""
+    kept = seen.draft
+    assert kept is not None and seen.p is not None and seen.nodes is not None
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(kept, name).copy_(getattr(draft, name))
+    if draft.q is not None and kept.q is not None:
+        kept.q.copy_(draft.q)
+    seen.p.copy_(p)
+    seen.nodes.copy_(nodes)
+
+
+def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
+    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
+    [B, 1]: the root's slot."""
+    nodes = draft.codes.shape[1]
+    above = draft.ancestry
+    if above is None:
+        above = ancestry(draft.parents, draft.levels)
+    relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
+    inside = (relative >= 0) & (relative < nodes)  # [B, S]
+    seen = run.open[:, : run.cache.capacity]  # [R, S]
+    before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
+    index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
+    return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
+
+
+def visited_pairs(
+    start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
+    past the path's or the image's end has no valid child. start [B]: place of the root's child;
+    nodes [B, D + 1], count [B]: the path."""
+    span = torch.arange(nodes.shape[1], device=p.device)
+    inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
+    live = (span <= count[:, None]) & inside
+    rows = torch.arange(len(p), device=p.device)[:, None]
+    codes, valid = children_of(draft)
+    q = None if draft.q is None else draft.q[rows, nodes].flatten(0, 1)
+    seen = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
+    return (
+        p[rows, nodes].flatten(0, 1),
+        q,
+        codes[rows, nodes].flatten(0, 1),
+        seen.flatten(0, 1),
+    )

@@ -1,0 +1,279 @@
+"""EAGLE drafter (2401.15077, METHODS 3): one decoder layer that predicts the target's next feature.
+
+Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D,
+one layer without input norm, no final norm; the target's own head gives q. It runs on the
+conditional and on the unconditional row, and its logits are guided like the target's. The
+drafter's prefix is P - 1 positions (the target's prefix states but the last), with its rotary
+table shifted by one accordingly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import Computes, DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.cache import KVCache, aligned
+from decoders.distribution import code_logits
+from decoders.models.shape import TransformerConfig, tables
+from decoders.models.transformer import Layer, additive, prefix_mask, turns
+
+
+class EagleNet(nn.Module):
+    """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
+
+    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
+    """
+
+    rope: Tensor
+    code_tokens: Tensor | None
+    computes = (
+        Computes("mix", ("mix",)),
+        Computes("step", ("step", "run", "mix")),
+        Computes("eagle net", ("step", "run", "mix", "token_ids")),
+    )
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
+        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
+        self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The target's tables, the rotary one shifted by a place."""
+        made = tables(self.cfg)
+        rope = made["rope"]
+        return {"rope": None if rope is None else rope[1:], "code_tokens": made["code_tokens"]}
+
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of the embedding, same shape."""
+        return codes if self.code_tokens is None else self.code_tokens[codes]
+
+    def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
+        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
+        if self.cfg.conditioning == "tokens":
+            return text.token_ids(drop)[:, 1:]
+        return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
+
+    def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
+        have no padding mask (METHODS 6)."""
+        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
+        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
+
+    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
+        """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
+        embedded = self.embed_tokens(ids).to(features.dtype)
+        both = torch.cat([embedded, features], -1)
+        return self.fc(both)
+
+    def step(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+    ) -> Tensor:
+        """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
+        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
+        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = additive(mask, features.dtype)  # [R, 1, T, S]
+        return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
+
+    def run(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        rope: Tensor,
+        bias: Tensor,
+        cache: KVCache,
+        index: Tensor,
+    ) -> Tensor:
+        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
+        return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
+
+    def forward(self, ids: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Teacher-forced training: ids [B, T], features [B, T, D], mask [B, T, T] bool, where T =
+        P - 1 prefix places and then the image's codes."""
+        rope = self.rope[: ids.shape[1]]  # [T, d / 2]
+        x = self.mix(ids, features)
+        return self.layers[0](x, rope, additive(mask, x.dtype))
+
+
+class EagleSession:
+    """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
+
+    Everything is kept for the R rows (conditional, then unconditional), so that a draft copies only
+    the new codes. Per node there are the predicted feature and its row of the attention mask: a
+    child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
+    """
+
+    computes = (Computes("eagle session", ("advance", "expand", "_forward", "_logits")),)
+
+    def __init__(
+        self,
+        net: EagleNet,
+        model: ImageModel,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> None:
+        self.net, self.target, self.cfg = net, model.target, sampling.cfg
+        self.copies = sampling.guidance_rows
+        rows = prefix_hidden.shape[0]
+        self.start, self.max_new = model.target.prefix - 1, max_new  # P - 1
+        weight = net.fc.weight
+        device = weight.device
+        capacity = aligned(self.start + model.target.length + max_new + nodes + 1)
+        heads, head_dim = net.cfg.heads, net.cfg.head_dim
+        self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
+        self.places = torch.arange(capacity, device=device)  # [S]
+        rows_text, drop = text.paired(self.copies)
+        mask = net.valid(rows_text, drop)  # [R, P - 1]
+        self.prefix = F.pad(mask, (0, capacity - self.start))[:, None]  # [R, 1, S]
+        self.behind = self.places >= self.start  # [S], slots of the image's codes
+        self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
+        self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
+        self.calls = 0
+        self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
+        self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        if self.start:
+            self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """[B, ...] -> [R, ...]."""
+        return values if self.copies == 1 else torch.cat([values] * self.copies)
+
+    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
+        size = self.start
+        seen = F.pad(
+            prefix_mask(mask, self.net.cfg), (0, self.cache.capacity - size)
+        )  # [R, P - 1, S]
+        slots = self.places[:size].expand(len(mask), -1)  # [R, P - 1]
+        self._forward(ids, hidden[:, :size], slots, slots, seen)
+
+    def _forward(
+        self, ids: Tensor, features: Tensor, slots: Tensor, places: Tensor, seen: Tensor
+    ) -> Tensor:
+        """ids, slots and places in the rotary table [R, T]; features [R, T, D]; seen [R, T, S]
+        -> features [R, T, D]."""
+        self.calls += 1
+        return self.net.step(ids, features, places, slots, seen, self.cache)
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
+        seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
+        ids = self.net.token_ids(self._rows(codes))
+        out = self._forward(ids, hidden, slots, slots, seen)
+        last = count[:, None] - 1  # [B, 1]
+        self.root_code.copy_(codes.gather(1, last)[:, 0])
+        last = self._rows(last)  # [R, 1]
+        self.features[:, :1] = take(out, last)
+        self.seen[:, :1] = take(seen, last)
+        self.root_slot.copy_(slots.gather(1, last))  # [R, 1]
+        return self._logits(self.features[:, :1], 0)[:, 0]
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
+        slots = self.root_slot + nodes  # [R, w]
+        places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
+        seen = take(self.seen, parents).scatter_(2, slots[..., None], True)  # [R, w, S]
+        ids = self.net.token_ids(codes)
+        out = self._forward(ids, take(self.features, parents), slots, places, seen)
+        self.seen.index_copy_(1, nodes, seen)
+        self.features.index_copy_(1, nodes, out)
+        return self._logits(out, depth)
+
+    def _logits(self, features: Tensor, depth: int) -> Tensor:
+        """Guided logits [B, w, V] of the codes after nodes of one depth; features [R, w, D]."""
+        batch = len(self.root_code)
+        places = self.root_slot[:batch] - self.start + depth + 1  # [B, 1]
+        return code_logits(self.target, features, self.cfg, places.expand(-1, features.shape[1]))
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """values [R, n, C], index [R, w] -> [R, w, C]."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
+
+
+class Eagle:
+    """The drafter as a part: ``checkpoint`` names one of the model's drafters, or is a folder or
+    hub id in the released layout."""
+
+    def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
+        self.net, self.model = net_of(model, checkpoint), model
+        check_match(self.net, model.target)
+
+    def __str__(self) -> str:
+        return "eagle"
+
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> EagleSession:
+        return EagleSession(self.net, self.model, text, prefix_hidden, sampling, max_new, nodes)
+
+
+def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
+    """The net under a name of the model's drafters, loaded once however many decoders use it.
+
+    Raises DecoderError where there is no such drafter, or its files are not what they should be.
+    """
+    found = model.drafters.get(checkpoint, checkpoint)
+    if isinstance(found, EagleNet):
+        return found
+    from decoders.propose.drafters.eagle_checkpoint import load_eagle
+
+    known = checkpoint in model.drafters
+    if not known and "/" not in found and not Path(found).exists():
+        raise DecoderError(
+            f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
+            f"{', '.join(model.drafters) or 'none'}. A folder or a hub id may be given too"
+        )
+    net, digests = load_eagle(found, model)
+    model.drafters[checkpoint] = net
+    model.weights_sha256.update({f"{found}/{name}": value for name, value in digests.items()})
+    return net
+
+
+def check_match(net: Any, target: Any) -> None:
+    """Drafter and target must agree on width, vocabulary, image length and prefix, and a drafter
+    that reads padded places needs a target in which their states are defined (`Target.prefill`)."""
+    pairs = {
+        "width": (net.cfg.width, target.width),
+        "vocab": (net.cfg.vocab, target.vocab_size),
+        "length": (net.cfg.length, target.length),
+        "prefix": (net.cfg.prefix, target.prefix),
+    }
+    wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
+    if wrong:
+        raise DecoderError(
+            "drafter and target do not fit: "
+            + "; ".join(wrong)
+            + ". Train a drafter for this target, or pick the one it was made for"
+        )
+    theirs = getattr(getattr(target, "cfg", None), "pads", None)
+    if net.cfg.pads == "released" and theirs == "masked":
+        raise DecoderError(
+            'drafter and target do not fit: the drafter (pads="released") reads the states of '
+            'padded prefix places, which mean something in a target with pads="released" alone '
+            '(METHODS 6), found a target with pads="masked". Pick the drafter that was made for '
+            "this target, or, if it never saw padded places in training, set "
+            '"lantern_bench": {"pads": "masked"} in its config.json'
+        )

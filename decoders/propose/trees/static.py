@@ -1,0 +1,225 @@
+"""Static trees: one shape for every step; children drawn without replacement (EAGLE-1, LANTERN++).
+
+A shape is a list of paths, each a tuple of child ranks from the root: ``[0, 2]`` is the third
+child of the root's first child. At temperature 0 the children are the drafter's top codes instead
+of draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Computes, DecoderError, Draft, Sampling
+from decoders.distribution import probabilities
+from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
+from decoders.propose.drafters.session import DraftSession, require_logits
+from decoders.propose.trees.named import Path, named_trees, own_name, tree_names
+from decoders.verify.children import ancestry, drop_sibling
+
+
+def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
+    """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
+    tree, or a path that stands twice."""
+    if isinstance(choices, str):
+        return sorted(named_trees()[own_name(choices)], key=lambda p: (len(p), p))
+    if not _are_paths(choices):
+        raise DecoderError(
+            f"tree.choices must be a tree's name ({', '.join(tree_names())}) or its paths, each a "
+            f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
+        )
+    paths: list[Path] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
+    known = {*paths, ()}
+    if not paths:
+        raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
+    for path, before in zip(paths, [None, *paths], strict=False):
+        if path == before:
+            raise DecoderError(f"tree.choices holds the path {list(path)} twice; leave one out")
+        if not path:
+            raise DecoderError(
+                "tree.choices holds the empty path: the root is implied, leave it out"
+            )
+        if path[:-1] not in known:
+            raise DecoderError(
+                f"tree.choices: path {list(path)} has no parent {list(path[:-1])}; add "
+                "it, or remove the path"
+            )
+        if path[-1] < 0 or (path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known):
+            raise DecoderError(
+                f"tree.choices: path {list(path)} skips the earlier sibling "
+                f"{[*path[:-1], path[-1] - 1]}; ranks of siblings count from 0"
+            )
+        if path[-1] >= MAX_CHILDREN:
+            raise DecoderError(
+                f"tree.choices: path {list(path)} has rank {path[-1]}; a node has at "
+                f"most {MAX_CHILDREN} children"
+            )
+    return paths
+
+
+def _are_paths(choices: Any) -> bool:
+    """Whether it is a list of lists of whole numbers."""
+    if not isinstance(choices, Sequence):
+        return False
+    each = [isinstance(path, Sequence) and not isinstance(path, str) for path in choices]
+    return all(each) and all(type(rank) is int for path in choices for rank in path)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level to draw, from the nodes above that have children. Index tensors, int64."""
+
+    count: int  # most children of a parent
+    parents: Tensor  # [parents] node indices
+    offsets: Tensor  # [parents] their place within their own level
+    grandparents: Tensor  # [1, parents] the parents' parents
+    pick: Tensor  # [width] index into the [parents * count] draws, in node order
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A static tree as tensors on a device."""
+
+    levels: list[Level]
+    parent: Tensor  # [1, N + 1]
+    depth: Tensor  # [1, N + 1]
+    children: Tensor  # [1, N + 1, K]
+    ancestry: Tensor  # [1, N + 1, N + 1] bool, see `decoders.api.Draft`
+    places: Tensor  # [1, depth], 0, 1, ...: distance of a level from the root's child
+
+    def draft(self, codes: Tensor, children: Tensor, q: Tensor | None) -> Draft:
+        """codes [B, N + 1], children [B, N + 1, K], q [B, N + 1, V] -> a draft of this shape."""
+        batch = len(codes)
+        parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
+        above = self.ancestry.expand(batch, -1, -1)
+        return Draft(codes, parent, depth, children, q, above, len(self.levels))
+
+
+class Static:
+    """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
+
+    computes = (Computes("static tree", ("grow",)),)
+
+    def __init__(
+        self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
+    ) -> None:
+        del model
+        self.paths = parse_choices(choices)
+        self.label = own_name(choices) if isinstance(choices, str) else f"{len(self.paths)} nodes"
+        index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
+        self.nodes = len(self.paths)
+        self.depth = max(len(path) for path in self.paths)
+        self.branching = 1 + max(path[-1] for path in self.paths)
+        self.session_nodes = self.nodes
+        self.parent = [0] + [index[path[:-1]] for path in self.paths]
+        self.level_of = [0] + [len(path) for path in self.paths]
+        self._shape: Shape | None = None
+
+    def __str__(self) -> str:
+        return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
+
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
+        """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
+        batch, vocab = root_logits.shape
+        shape = self.shape_on(root_logits.device)
+        q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
+        codes = [session.root_code[:, None]]  # [B, 1]
+        logits = root_logits[:, None]  # [B, parents, V]
+        places = position[:, None] + shape.places  # [B, depth]
+        uniform = noise.at(places, DRAFT_SLOT, self.branching)  # [B, depth, K]
+        for depth, level in enumerate(shape.levels, 1):
+            dist = probabilities(logits, sampling)  # [B, parents, V]
+            if q is None:
+                drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
+            else:
+                q.index_copy_(1, level.parents, dist)
+                u = uniform[:, depth - 1, : level.count]  # [B, count]
+                drawn = draw_distinct(dist, u)  # [B, parents, count]
+            new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
+            codes.append(new)
+            if depth < self.depth:
+                below = shape.levels[depth]
+                above = below.grandparents.expand(batch, -1)
+                below_codes = new.index_select(1, below.offsets)  # [B, parents]
+                logits = session.expand(below_codes, below.parents, above, depth)
+                require_logits(session, logits, *below_codes.shape, vocab)
+        children = shape.children.expand(batch, -1, -1)
+        drafted = torch.cat(codes, 1)
+        if q is not None and self.branching > 1:
+            children = drop_impossible(children, drafted, q)
+        return shape.draft(drafted, children, q)
+
+    def shape_on(self, device: torch.device) -> Shape:
+        """The tree's index tensors, made once a device."""
+        if self._shape is None or self._shape.parent.device != device:
+            self._shape = self._build(device)
+        return self._shape
+
+    def _build(self, device: torch.device) -> Shape:
+        def tensor(values: Sequence[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.long, device=device)
+
+        children = torch.zeros(1, self.nodes + 1, self.branching, dtype=torch.long)
+        for node, path in enumerate(self.paths, 1):
+            children[0, self.parent[node], path[-1]] = node
+        levels, first = [], 0  # first node of the level that holds the parents
+        for depth in range(1, self.depth + 1):
+            mine = [i for i, d in enumerate(self.level_of) if d == depth]
+            parents = sorted({self.parent[i] for i in mine})
+            count = 1 + max(self.paths[i - 1][-1] for i in mine)
+            pick = [parents.index(self.parent[i]) * count + self.paths[i - 1][-1] for i in mine]
+            levels.append(
+                Level(
+                    count=count,
+                    parents=tensor(parents),
+                    offsets=tensor([p - first for p in parents]),
+                    grandparents=tensor([self.parent[p] for p in parents])[None],
+                    pick=tensor(pick),
+                )
+            )
+            first = mine[0]
+        parent = tensor(self.parent)[None]
+        return Shape(
+            levels=levels,
+            parent=parent,
+            depth=tensor(self.level_of)[None],
+            children=children.to(device),
+            ancestry=ancestry(parent, self.depth),
+            places=torch.arange(self.depth, device=device)[None],
+        )
+
+
+def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
+    """Draws without replacement: q [B, n, V], u [B, count] shared by the n nodes (only one of a
+    level's nodes is ever visited) -> [B, n, count] int64."""
+    drawn = []
+    for j in range(u.shape[-1]):
+        x = sample(q, u[:, None, j].expand(q.shape[:2]))
+        if u.shape[-1] == 1:
+            return x[..., None]
+        drawn.append(x)
+        if j + 1 < u.shape[-1]:
+            q = drop_sibling(q, x)
+    return torch.stack(drawn, -1)
+
+
+def drop_impossible(children: Tensor, codes: Tensor, q: Tensor) -> Tensor:
+    """Sets to 0 the children whose code has q = 0 at their parent, or repeats an earlier
+    sibling."""
+    batch, nodes, width = children.shape
+    x = codes.gather(1, children.reshape(batch, -1)).view(batch, nodes, width)  # [B, N + 1, K]
+    possible = q.gather(-1, x) > 0
+    earlier = torch.ones(width, width, dtype=torch.bool, device=x.device).tril(-1)
+    twin = ((x[..., :, None] == x[..., None, :]) & earlier).any(-1)
+    return torch.where(possible & ~twin, children, 0)

@@ -1,0 +1,97 @@
+"""What LANTERN and LANTERN++ share: p_A, its acceptance test and its residuals (METHODS 4).
+
+A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; p_A moves that mass
+onto x. The two rules differ in the bound alone. ``residual="released"`` reproduces the authors'
+code, which departs from the rule (METHODS 4, points 1 and 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Test
+from decoders.distribution import normalised, pick, without
+from decoders.verify.exact import ratio
+from decoders.verify.neighbours import latent_space, neighbour_table
+
+RESIDUALS = ("paper", "released")
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """p_A at x and what it took. k counts the neighbours considered."""
+
+    near: Tensor  # [..., columns] int64, x's row of the table
+    admitted: Tensor  # [..., k] bool, A(x)
+    mass: Tensor  # [...] float32, sum of p over A(x) = TV(p, p_A)
+    p_x: Tensor  # [...] float32
+
+
+def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxation:
+    """p [..., V], x [...], table [V, >= k] int32, bound [...] -> the relaxation at x."""
+    near = table[x].long()  # [..., columns]
+    masses = p.gather(-1, near[..., :k])  # [..., k]
+    admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
+    mass = (masses * admitted).sum(-1)
+    return Relaxation(near, admitted, mass, pick(p, x))
+
+
+def moved_onto(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
+    """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
+    near = r.near[..., :k]
+    left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
+    return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
+
+
+def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> Tensor:
+    """The authors' code: k + 1 neighbours are zeroed if any was admitted; in p with deterministic
+    children (dynamic tree), in q with drawn ones (static tree). Uniform if nothing is left."""
+    any_admitted = r.admitted.any(-1, keepdim=True)
+    uniform = torch.full_like(p, 1.0 / p.shape[-1])
+    if q is None:
+        gone = without(p, x)
+        gone = torch.where(any_admitted, gone.scatter(-1, r.near, 0.0), gone)
+        return normalised(gone, uniform)
+    kept = torch.where(any_admitted, q.scatter(-1, r.near, 0.0), q)
+    return normalised((p - kept).clamp_min(0.0), uniform)
+
+
+class RelaxedRule:
+    """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
+
+    def __init__(self, model: Any, k: int, residual: str, metric: str) -> None:
+        if residual not in RESIDUALS:
+            raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
+        raw = getattr(model.tokenizer, "raw_codebook", None)
+        space = latent_space(model.codebook, raw, metric)
+        self.k, self.residual, self.metric = int(k), residual, metric
+        self.table = neighbour_table(space, self.k).to(model.device)
+
+    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
+        """[...] float32: how much neighbour mass the rule may move onto x."""
+        raise NotImplementedError("a relaxed rule defines its bound")
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        bound = self.bound_of(p, x)
+        r = relax(p, x, self.table, self.k, bound)
+        accept = ratio(r.p_x + r.mass, q, x)
+        if self.residual == "released":
+            left = released_residual(p, q, x, r)
+        else:
+            relaxed = moved_onto(p, x, r, self.k)
+            taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
+            left = normalised(taken, p)
+        return Test(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
+        bound = self.bound_of(p, x)
+        r = relax(p, x, self.table, self.k, bound)
+        peak = p.max(-1).values
+        hit = (r.p_x + r.mass >= peak).float()
+        strict = (p.argmax(-1) == x).float()
+        return Test(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
