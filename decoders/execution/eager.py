@@ -42,7 +42,7 @@ class Execution(Protocol):
         ...
 
     def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        """What computes `decoders.verify.children.test_children` of a rule; None: the tensor code."""
+        """What computes `decoders.verify.children.test_children` of a rule; None: tensors."""
         ...
 
     def fit(self, loop: Any) -> bool:

@@ -12,8 +12,8 @@ import torch
 from PIL import Image, ImageOps
 
 from bench.__main__ import main
+from bench.commands import evaluate
 from bench.commands.evaluate import EvaluateConfig, cmd_evaluate, parse
-from bench.commands.study import evaluate
 from bench.config.compose import compose_study
 from bench.config.plugins import call
 from bench.errors import ConfigError, PromptError

@@ -15,8 +15,8 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.plan import checkpoints as known
+from bench.plan import speed as plan_speed
 from bench.plan.command import EMBEDDED, cmd_plan, make
-from bench.plan.command import speed as plan_speed
 from bench.plan.costs import (
     ASSUMED,
     CONTEXT,

@@ -14,9 +14,9 @@ import torch
 from bench.__main__ import main
 from bench.config.own_settings import own_settings
 from bench.errors import ConfigError
+from bench.profile import record as profile_run
 from bench.profile.annotate import Window, annotated
 from bench.profile.command import ProfileSettings
-from bench.profile.command import record as profile_run
 from bench.profile.read import PRODUCTS, read
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
