@@ -24,7 +24,7 @@ COMMANDS = [shlex.split(text) for kind, text in BLOCKS if not kind]
 
 
 def test_the_code_of_the_page_is_the_code_of_the_module() -> None:
-    source = (ROOT / "decoders" / "drafters" / "medusa.py").read_text()
+    source = (ROOT / "decoders" / "propose" / "drafters" / "medusa.py").read_text()
     blocks = [text.strip("\n") for kind, text in BLOCKS if kind == "python"]
     assert all(block in source for block in blocks)
     body = source[source.index("class Head") :]

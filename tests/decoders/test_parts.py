@@ -248,7 +248,7 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
         DecoderError, match=r"a_drafter_of_mine.*nothing_of_the_kind.*mend the file"
     ):
         resolve("a_drafter_of_mine.Marginal")
-    with pytest.raises(DecoderError, match=r"looked in \S+/decoders/trees$"):
+    with pytest.raises(DecoderError, match=r"looked in \S+/decoders/propose/trees$"):
         resolve("decoders.propose.trees.nothing.Thing")
 
 
