@@ -16,7 +16,7 @@ def entry(config, name):
 
 
 def test_study_main_composes_the_published_decoders():
-    config = compose_study(["study=main"])
+    config = compose_study(["study=full"])
     names = [e.name for e in config.decoders]
     assert names[:6] == ["ar", "sd_chain", "eagle1", "eagle2", "lantern", "lantern_pp"]
     lantern, released = entry(config, "lantern"), entry(config, "lantern_released")
@@ -84,7 +84,7 @@ def test_without_timed_prompts_blocks_mean_nothing():
 
 
 def test_a_subset_keeps_the_entries_of_the_study():
-    config = compose_study(["study=main", "decoders=[ar_greedy,lantern]"])
+    config = compose_study(["study=full", "decoders=[ar_greedy,lantern]"])
     assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]
     assert config.decoders[0].sampling.temperature == 0
 
