@@ -148,7 +148,7 @@ MANUALS = {
     "diff": Manual(
         "Compares two runs decoder by decoder, or two decoders of one run, on the images that\n"
         "both made. Every figure is better, worse or not told apart, with the smallest\n"
-        "difference that would have been found. Exit status 1 where B is slower or worse than A somewhere.",
+        "difference that would have been found. Exit status 1 where B is slower or worse than A.",
         (
             ("decoders=A,B", "two decoders of one run folder"),
             ("level=X", "share of false discoveries to allow (default: 0.05)"),
