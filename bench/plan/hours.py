@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SAMPLE = 16  # rows read of each cell and protocol
 COLUMNS = ("decoder", "protocol", "status", "batch", "seconds_total", "seconds_batch")
 BYTES_A_PIXEL = 1.6  # of a PNG of a generated image
-PROTOCOLS = ("latency", "quality", "floor")
+PROTOCOLS = ("latency", "quality", "reseed")
 NOTHING = (
     "time: nothing is measured yet; the first block of a run measures it, or a small run with "
     "latency.prompts=1 latency.blocks=1 quality.images=1"
@@ -43,14 +43,14 @@ class Seen:
 
 
 def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
-    """Images of an entry, each once however often it is timed, warm-up not counted. The floor:
+    """Images of an entry, each once however often it is timed, warm-up not counted. Reseeds:
     baselines that sample."""
     if protocol == "latency":
         return config.latency.prompts
     if protocol == "quality":
         return config.quality.images
-    floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
-    return len(config.floor_seeds) * config.quality.images if floor else 0
+    reseeded = entry.baseline and entry.sampling.temperature != 0
+    return len(config.reseeds) * config.quality.images if reseeded else 0
 
 
 def decodings(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
@@ -78,7 +78,7 @@ def work_lines(plan: Plan) -> list[str]:
     lines = [
         f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images"
         f"{again} (batch 1, and at most {warm} to warm up), {counts['quality']:,} for quality "
-        f"(batch {config.quality.batch}), {counts['floor']:,} for the reseed floor"
+        f"(batch {config.quality.batch}), {counts['reseed']:,} for reseeds"
     ]
     if plan.shape is not None and config.keep_images:
         total = sum(counts.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)

@@ -2,7 +2,7 @@
 
 Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
 the run, all of it as often as the study says. Quality: in batches, the same seed for every decoder,
-and the baseline again under a second seed (the reseed floor).
+and the baseline again under other seeds (the reseeds).
 Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
 A killed run loses the call in flight and nothing else.
 """

@@ -224,7 +224,7 @@ AR = ("study=speed", "decoders=[ar]", "latency.prompts=8", "latency.blocks=1")
 
 @pytest.mark.alone
 def test_an_earlier_run_gives_the_seconds(fake_study):
-    words = "loop.seconds=0.02", "decoders=[fake_ar]", "quality.floor=false"
+    words = "loop.seconds=0.02", "decoders=[fake_ar]", "quality.reseeds=0"
     config = fake_study(*words)
     assert earlier(Path(config.run_dir), config) == {}
     run_study(config)
@@ -239,7 +239,7 @@ def test_an_earlier_run_gives_the_seconds(fake_study):
     assert (again.rows, again.done) == (4, 0), "another count tells seconds, and nothing is done"
     other = fake_study(*words, "backend.threads=3")
     assert earlier(Path(other.run_dir), other) == {}, "another backend tells nothing"
-    two = fake_study("loop.seconds=0.02", "decoders=[fake_ar,fake_spec]", "quality.floor=false")
+    two = fake_study("loop.seconds=0.02", "decoders=[fake_ar,fake_spec]", "quality.reseeds=0")
     shown = "\n".join(time_lines(make(two)))
     assert "not counted: latency of fake_spec" in shown and "quality of fake_spec" in shown
 
