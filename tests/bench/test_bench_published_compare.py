@@ -286,10 +286,10 @@ def test_a_missing_or_foreign_summary_is_refused(tmp_path):
         cmd_compare([f"run_dir={tmp_path}"])
 
 
-def test_failed_decoders_and_floor_rows_are_left_out(tmp_path):
+def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     rows = [
         AR,
-        AR | {"decoder": "ar (reseed floor)"},
+        AR | {"decoder": "ar (reseed)"},
         LANTERN | {"status": "failed: NumericalError: NaN"},
     ]
     run = measured.load(made_run(tmp_path, *rows))

@@ -13,7 +13,7 @@ RUN = ["run", "study=fake", "run_dir={tmp}/run"]
 PLACES = f"file://{ROOT}/bench/conf,file://{ROOT}/edge/conf"
 FOUND, OWN = f"hydra.searchpath=[{PLACES}]", f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
 SMALL = [
-    *RUN, "model=random24", "latency.prompts=0", "quality.images=1", "quality.floor=false",
+    *RUN, "model=random24", "latency.prompts=0", "quality.images=1", "quality.reseeds=0",
     "backend.layers=torch",
 ]  # fmt: skip
 REPORT = ["report", "study=fake", FOUND, "run_dir={tmp}/run"]

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 TINY = [
     f"hydra.searchpath=[file://{ROOT}/bench/conf,file://{ROOT}/edge/conf]",
     "study=fake", "model=random24", "latency.prompts=0", "quality.images=1",
-    "quality.floor=false", "backend.layers=torch", "time_limit=4",
+    "quality.reseeds=0", "backend.layers=torch", "time_limit=4",
 ]  # fmt: skip
 
 
