@@ -70,7 +70,7 @@ def read_sides(folder: Path) -> dict[str, Side]:
     for section in run.sections:
         base = next((e for e in section.entries if e.role is Role.BASELINE), None)
         for entry in section.entries:
-            if entry.role is not Role.FLOOR:
+            if entry.role is not Role.RESEED:
                 out[entry.name] = _side(folder, records, section, entry, base)
     return out
 

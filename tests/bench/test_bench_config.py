@@ -129,3 +129,20 @@ def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
 def test_a_mistyped_setting_of_the_decoders_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'acceptance\.delta'"):
         compose_study(["study=smoke", "acceptance.dleta=0.1"])
+
+
+def test_composing_reads_none_of_hydras_own_groups(monkeypatch):
+    """They would take most of the time that every command spends before it starts."""
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra.core.plugins import Plugins  # noqa: F401, registers the sources of configurations
+
+    read, load = [], ConfigRepository.load_config
+
+    def noted(self, config_path):
+        read.append(config_path)
+        return load(self, config_path)
+
+    monkeypatch.setattr(ConfigRepository, "load_config", noted)
+    compose_study(["study=smoke", "decoders=[ar]"])
+    assert "decoder/ar" in read
+    assert not [p for p in read if p.startswith("hydra/") and p.endswith("/default")]
