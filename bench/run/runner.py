@@ -45,7 +45,7 @@ from bench.run.schedule import Batch, Cell
 from bench.run.time_limit import require_main_thread
 from bench.run.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
-from decoders.execution.eager import executed
+from decoders.executed import executed
 from decoders.kernels.selected import Kernels
 
 log = logging.getLogger(__name__)
