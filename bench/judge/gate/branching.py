@@ -22,13 +22,13 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.noise import ACCEPT_SLOT, SLOTS, Noise
 
-PLACES, MOST_SLOTS = 2**10, 2**14  # of the numbers' keys
+PLACES, MOST_SLOTS = 2**10, 2**20  # of the numbers' keys
 TINY = 1e-13  # a cell narrower than this is rounding
 CHUNK = 4096  # rows that are run at once
 SHAPING = frozenset(
     "__getitem__ view view_as reshape expand expand_as gather index_select squeeze unsqueeze "
     "flatten select contiguous clone transpose permute unbind split chunk broadcast_to repeat "
-    "narrow detach to __get__ size dim __len__ numel is_floating_point __repr__".split()
+    "narrow detach to unflatten __get__ size dim __len__ numel is_floating_point __repr__".split()
 )
 BELOW = {"lt": True, "__lt__": True, "ge": False, "__ge__": False}
 ABOVE = {"gt": True, "__gt__": True, "le": False, "__le__": False}
@@ -176,10 +176,9 @@ def _below(number: Uniform, limit: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scripted(Noise):
-    """`Noise` whose numbers are a script's. renewed: see `decoders.noise.Noise.stepping`."""
+    """`Noise` whose numbers are a script's."""
 
     script: Any = None
-    renewed: bool = False
 
     @staticmethod
     def of(script: Script) -> Scripted:
@@ -203,7 +202,7 @@ class Scripted(Noise):
     ) -> Uniform:
         turn: Any = round
         if self.renewed and slot >= ACCEPT_SLOT and isinstance(round, int):
-            turn = self.round.view(-1, *[1] * (position.ndim - 1))  # type: ignore[attr-defined]
+            turn = self.round.view(-1, *[1] * (position.ndim - 1))  # type: ignore[union-attr]
         keys = (turn * PLACES + position.clamp_max(PLACES - 1)) * MOST_SLOTS + slot
         return _numbers(keys[..., None] + torch.arange(count), self.script)
 
