@@ -66,7 +66,7 @@ def first_seen(start: Start, proposer: Proposer) -> Seen:
         size = start.model.target.vocab_size
         blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
         kids = blank[..., None].repeat(1, 1, proposer.branching)
-        law = torch.zeros(batch, nodes, size, device=ones.device)
+        law = start.law.new_zeros(batch, nodes, size)
         seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
