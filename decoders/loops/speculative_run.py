@@ -46,9 +46,9 @@ class Run:
         return len(self.length)
 
 
-def first_seen(start: Start, proposer: Proposer) -> Seen:
+def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
-    predicted it."""
+    predicted it. image [B, >= L]: where the run records its codes."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
     seen = Seen(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
@@ -63,6 +63,7 @@ def first_seen(start: Start, proposer: Proposer) -> Seen:
         kids = blank[..., None].repeat(1, 1, proposer.branching)
         law = torch.zeros(batch, nodes, size, device=ones.device)
         seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        seen.image = image
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
 
