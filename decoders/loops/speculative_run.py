@@ -46,6 +46,11 @@ class Run:
         return len(self.length)
 
 
+def looks_ahead(verifier: Any) -> bool:
+    """Whether what a verifier accepts depends on places that it leaves open."""
+    return bool(getattr(verifier, "looks_ahead", False))
+
+
 def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
     predicted it. image [B, >= L]: where the run records its codes."""
@@ -61,7 +66,7 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
         size = start.model.target.vocab_size
         blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
         kids = blank[..., None].repeat(1, 1, proposer.branching)
-        law = torch.zeros(batch, nodes, size, device=ones.device)
+        law = start.law.new_zeros(batch, nodes, size)
         seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
         seen.image = image
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)

@@ -190,6 +190,7 @@ def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple
     size, proposer = loop.model.target.length, loop.proposer
     rule = rule_of(loop.verifier.rule) if computed(loop.verifier, "by node") else None
     settles = rule is not None and computed(loop, "settle") and not proposer.reads_laws
+    settles = settles and not loop.renews
     depth, calls = proposer.depth, loop.draft_calls or 0
     parts = Parts(native.layers, head, size, loop.sampling, rule or EXACT, depth, calls)
     done = run.target_calls, run.drafter_calls

@@ -1,0 +1,283 @@
+"""The law of a random program, exactly: every uniform number that it reads is split at the
+thresholds that it is compared with, and every combination is run.
+
+A program is anything that reads `Noise` (a decoder's `generate`) on B rows at once. Its numbers are
+`Uniform` tensors, which may be indexed and reshaped, and used in two ways: compared with a
+probability, or given to `decoders.noise.sample`. Such a use cuts the interval in which the number
+lies into cells. The row follows one cell, and another row is run for each of the others, later. A
+number that is read twice keeps the interval that its first use left, so that a number used again
+where a new one is needed shows in the law. The rows' boxes share the unit cube out among them: what
+a row returns has the probability of its box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.noise import ACCEPT_SLOT, SLOTS, Noise
+
+PLACES, MOST_SLOTS = 2**10, 2**14  # of the numbers' keys
+TINY = 1e-13  # a cell narrower than this is rounding
+CHUNK = 4096  # rows that are run at once
+SHAPING = frozenset(
+    "__getitem__ view view_as reshape expand expand_as gather index_select squeeze unsqueeze "
+    "flatten select contiguous clone transpose permute unbind split chunk broadcast_to repeat "
+    "narrow detach to __get__ size dim __len__ numel is_floating_point __repr__".split()
+)
+BELOW = {"lt": True, "__lt__": True, "ge": False, "__ge__": False}
+ABOVE = {"gt": True, "__gt__": True, "le": False, "__le__": False}
+
+
+class NotEnumerable(DecoderError):
+    """The program uses a random number in a way that has no thresholds to be seen."""
+
+
+@dataclass
+class Script:
+    """What is fixed of the numbers of B rows, and what else they might have been. columns: where a
+    number stands in `low` and `high`, by its key; `now`: the moment, as the program counts them."""
+
+    low: Tensor  # [B, C] float64, where the numbers lie
+    high: Tensor
+    weight: Tensor  # [B] float64, volume of the box
+    columns: dict[int, int]
+    length: int  # places of the image
+    now: Callable[[], int]
+    used: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # moment, beyond, share
+    others: list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
+        """keys [B, ...], thresholds [B, ..., M] ascending -> how many of them the number is not
+        below, [B, ...] int64."""
+        batch, cuts = len(self.low), thresholds.shape[-1]
+        keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
+        thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, cuts)
+        beyond = (keys // MOST_SLOTS % PLACES >= self.length).all(1)  # [B]
+        cells = [
+            self._one(self._column(keys[:, i]), thresholds[:, i], beyond)
+            for i in range(keys.shape[1])
+        ]
+        return torch.stack(cells, 1)
+
+    def _column(self, keys: Tensor) -> Tensor:
+        """[B] -> where these numbers stand, made on their first use."""
+        found, inverse = keys.unique(return_inverse=True)
+        places = [self.columns.setdefault(key, len(self.columns)) for key in found.tolist()]
+        missing = len(self.columns) - self.low.shape[1]
+        if missing > 0:
+            new = self.low.new_zeros(len(self.low), missing)
+            self.low, self.high = torch.cat([self.low, new], 1), torch.cat([self.high, new + 1], 1)
+        return torch.tensor(places)[inverse]
+
+    def _one(self, column: Tensor, thresholds: Tensor, beyond: Tensor) -> Tensor:
+        """column [B], thresholds [B, M] -> the cell that is followed, [B]."""
+        rows = torch.arange(len(column))
+        low, high = self.low[rows, column, None], self.high[rows, column, None]  # [B, 1]
+        inner = torch.minimum(torch.maximum(thresholds, low), high)
+        edges = torch.cat([low, inner, high], 1)  # [B, M + 2]
+        share = edges.diff(dim=1)  # [B, M + 1]
+        chosen = share.argmax(1)
+        possible = share > TINY
+        possible[rows, chosen] = False
+        share = share / (high - low)
+        row, cell = possible.nonzero(as_tuple=True)
+        if len(row):
+            lows, highs = self.low[row], self.high[row]
+            at = torch.arange(len(row)), column[row]
+            lows[at], highs[at] = edges[row, cell], edges[row, cell + 1]
+            weight = self.weight[row] * share[row, cell]
+            self.others.append((self.now(), beyond[row], row, lows, highs, weight))
+            followed = share[rows, chosen]
+            self.used.append((self.now(), beyond, followed))
+            self.weight = self.weight * followed
+            self.low[rows, column] = edges[rows, chosen]
+            self.high[rows, column] = edges[rows, chosen + 1]
+        return chosen
+
+
+class Uniform(Tensor):
+    """Numbers of a `Script`; what it holds are their keys, float64."""
+
+    script: Script
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.__name__
+        if name in SHAPING:
+            found = super().__torch_function__(func, types, args, kwargs or {})
+            for part in found if isinstance(found, (tuple, list)) else [found]:
+                if isinstance(part, Uniform):
+                    part.script = args[0].script
+            return found
+        if name in ("clamp_max", "clamp_max_") and isinstance(args[0], Uniform):
+            return args[0]  # below one: it is
+        if name in ("mul", "__mul__", "__rmul__", "multiply"):
+            mine, factor = args if isinstance(args[0], Uniform) else args[::-1]
+            if not isinstance(factor, Uniform):
+                return Scaled(mine, torch.as_tensor(factor))
+        compared = _compared(name, args)
+        if compared is not None:
+            mine, other, below = compared
+            return _below(mine, torch.as_tensor(other)) == below
+        raise NotEnumerable(
+            f"a random number goes through {name}(), which has no threshold to be seen: compare "
+            "it, or give it to decoders.noise.sample"
+        )
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A number times a factor, to be compared or to be looked up in sums."""
+
+    number: Uniform
+    factor: Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func.__name__ != "searchsorted" or not (kwargs or {}).get("right"):
+            raise NotEnumerable(f"a scaled random number goes through {func.__name__}()")
+        sums, mine = args
+        number = mine.number.squeeze(-1)
+        cell = number.script.decide(number, sums[..., :-1] / mine.factor)
+        return cell.view(*sums.shape[:-1], 1)
+
+    def __lt__(self, other: Tensor) -> Tensor:
+        return _below(self.number, other / self.factor)
+
+    def __ge__(self, other: Tensor) -> Tensor:
+        return ~(self < other)
+
+
+def _compared(name: str, args: Any) -> tuple[Uniform, Any, bool] | None:
+    """(number, what it is compared with, whether the question is `number < other`)."""
+    first = isinstance(args[0], Uniform)
+    table = BELOW if first else ABOVE
+    if name not in table or (first and isinstance(args[1], Uniform)):
+        return None
+    mine, other = args if first else args[::-1]
+    return mine, other, table[name]
+
+
+def _below(number: Uniform, limit: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(number.shape, limit.shape)
+    cell = number.script.decide(number.expand(shape), limit.expand(shape)[..., None])
+    return (cell == 0).view(shape)
+
+
+@dataclass(frozen=True)
+class Scripted(Noise):
+    """`Noise` whose numbers are a script's. renewed: see `decoders.noise.Noise.stepping`."""
+
+    script: Any = None
+    renewed: bool = False
+
+    @staticmethod
+    def of(script: Script) -> Scripted:
+        place = torch.arange(min(PLACES, script.length + 64))
+        keys = place[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [places, SLOTS]
+        table = _numbers(keys.expand(len(script.low), -1, -1), script)
+        return Scripted(table, None, script=script)
+
+    def to(self, device: torch.device) -> Scripted:
+        return self
+
+    def stepping(self, steps: Tensor, renewed: bool) -> Scripted:
+        """The table is never written: numbers are made when asked for."""
+        return replace(self, round=steps.expand(len(self.uniform)), renewed=renewed)
+
+    def renew(self, position: Tensor) -> None:
+        """Numbers of a round are made when asked for."""
+
+    def at(
+        self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0
+    ) -> Uniform:
+        turn: Any = round
+        if self.renewed and slot >= ACCEPT_SLOT and isinstance(round, int):
+            turn = self.round.view(-1, *[1] * (position.ndim - 1))  # type: ignore[attr-defined]
+        keys = (turn * PLACES + position.clamp_max(PLACES - 1)) * MOST_SLOTS + slot
+        return _numbers(keys[..., None] + torch.arange(count), self.script)
+
+    def gumbel(self, *_: Any, **__: Any) -> Tensor:
+        raise NotEnumerable("Gumbel rows have no thresholds to be seen")
+
+
+def _numbers(keys: Tensor, script: Script) -> Uniform:
+    made = keys.double().as_subclass(Uniform)
+    made.script = script
+    return made
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program made of B rows. value [B, k]; done [B]: the moment after which nothing of a
+    row matters, nor at this moment what is read for places past the image's end alone."""
+
+    value: Tensor
+    done: Tensor
+
+
+@dataclass(frozen=True)
+class Explored:
+    """value [M, k] and weight [M] of all rows that were run; rest: the weight of those that were
+    not."""
+
+    value: Tensor
+    weight: Tensor
+    rest: float
+
+
+def explore(
+    run: Callable[[Scripted], Outcome],
+    length: int,
+    most: int,
+    now: Callable[[], int] = lambda: 0,
+) -> Explored:
+    """Runs a program on every combination of cells, the likeliest first, `most` rows or a few more.
+
+    Raises NotEnumerable."""
+    columns: dict[int, int] = {}
+    empty = torch.zeros(1, 0, dtype=torch.float64)
+    low, high, weight = empty, empty, torch.ones(1, dtype=torch.float64)
+    values, weights, ran = [], [], 0
+    while len(weight) and ran < most:
+        order = weight.argsort(descending=True)
+        now_run, later = order[:CHUNK], order[CHUNK:]
+        script = Script(low[now_run], high[now_run], weight[now_run], columns, length, now)
+        before = script.weight
+        made = run(Scripted.of(script))
+        for moment, beyond, share in script.used:
+            before = torch.where(_matters(moment, beyond, made.done), before * share, before)
+        values.append(made.value)
+        weights.append(before)
+        ran += len(before)
+        found = [(low[later], high[later], weight[later])]
+        for moment, beyond, row, *box in script.others:
+            keep = _matters(moment, beyond, made.done[row])
+            found.append(tuple(part[keep] for part in box))  # type: ignore[arg-type]
+        low, high, weight = (torch.cat(parts) for parts in _padded(found, len(columns)))
+    return Explored(torch.cat(values), torch.cat(weights), float(weight.sum()))
+
+
+def _matters(moment: int, beyond: Tensor, done: Tensor) -> Tensor:
+    return (moment < done) | ((moment == done) & ~beyond)
+
+
+def _padded(found: list[Any], width: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Boxes of fewer numbers, widened by those that are still free."""
+    lows, highs, weights = [], [], []
+    for low, high, weight in found:
+        new = low.new_zeros(len(low), width - low.shape[1])
+        lows.append(torch.cat([low, new], 1))
+        highs.append(torch.cat([high, new + 1], 1))
+        weights.append(weight)
+    return lows, highs, weights
