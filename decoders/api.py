@@ -439,6 +439,10 @@ class AcceptRule(Protocol):
     A rule that depends on the depth or the place also has ``at(draft, place) -> AcceptRule``: the
     rule of this draft, place [B] that of the root's children. It then judges the children of all
     nodes, x [B, N + 1]; at temperature 0 all children at once, x [B, N + 1, K].
+
+    Two attributes say more, where a rule has them. ``bounds_output``: its `Test.bound` is on what
+    the test does to the code's law, TV(law, p) (METHODS2, lemma R), and not on TV(p, p_A).
+    ``beyond_support``: it may commit a code with p(x) = 0; of others that is an error.
     """
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:

@@ -5,7 +5,8 @@ The rule judges the children of every possible draw; nothing is sampled. Drawn c
 tuples without replacement, with their probabilities. Deterministic ones: a single tuple. After the
 last rejection the loop samples in proportion to the residual, normalised or not.
     out      = sum over draws w [sum_j prod_{i<j} (1 - a_i) a_j delta(x_j) + prod_j (1 - a_j) res]
-    declared = sum over draws w [1 - prod_j (1 - bound_j)]
+    declared = sum over draws w [1 - prod_j (1 - bound_j)], of a rule that bounds the output's TV
+               itself sum over draws w [sum_j prod_{i<j} (1 - a_i) bound_j]
     limit    = sum_j sum over (x_1..x_{j-1}) w prod_{i<j} (1 - a_i) sum_x (q_j(x) a_j(x) - p_j(x))+
 `limit` is the output bound of METHODS2, lemma R: p_j is what the rule goes on with after the j - 1
 rejections, q_j the drafter's law without them (q_j = 1 at x_j for deterministic children). For one
@@ -109,9 +110,17 @@ def node_law(
     hit = before.weight[:, None] * first[:, :-1] * before.accept  # [T, K]
     out.index_add_(0, codes.flatten(), hit.flatten())
     out += _last(before.weight * before.alive, before.residual)
-    declared = before.weight @ (1 - (1 - before.bound).prod(-1))
+    declared = before.weight @ _composed(rule, before.bound, first[:, :-1])
     tv = 0.5 * (out - p.double()).abs().sum()
     return NodeLaw(out, float(tv), float(declared), float(limit), len(codes))
+
+
+def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
+    """What a node's bounds [..., K] make together, [...]; reached [..., K]: the probability that a
+    child is tested at all. Bounds on the output add up as they are met (the triangle inequality)."""
+    if getattr(rule, "bounds_output", False):
+        return (reached * bound).sum(-1)
+    return 1 - (1 - bound).prod(-1)
 
 
 def _last(left: Tensor, residual: Tensor) -> Tensor:
@@ -168,11 +177,13 @@ def along(rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor) -> tuple[flo
     On average over draws this tv is no less than that of the node's law (the triangle inequality),
     and the same for a single draft; `limit` is on average the node's.
     """
-    tv, limit, kept, reached = 0.0, 0.0, 1.0, 1.0
+    tv, limit, reached = 0.0, 0.0, 1.0
+    bounds, met = [], []
     for x in children:
         own = node_law(rule, p, q, 1)
         tv, limit = tv + reached * own.tv, limit + reached * own.limit
-        kept *= 1 - own.declared
+        bounds.append(own.declared)
+        met.append(reached)
         test = rule.test(p[None], q[None], x[None])
         reached *= 1 - float(test.accept)
         if reached <= REACHED:
@@ -180,4 +191,5 @@ def along(rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor) -> tuple[flo
         p, q = test.residual[0], drop_sibling(q[None], x[None])[0]
         if not bool(q.any()):  # its support ends here
             break
-    return tv, 1 - kept, limit
+    declared = _composed(rule, torch.tensor(bounds).double(), torch.tensor(met).double())
+    return tv, float(declared), limit

@@ -15,6 +15,7 @@ from decoders.verify.relaxed import RelaxedRule
 class Lantern(RelaxedRule):
     """k nearest neighbours, bound delta in [0, 1]. delta 0 moves only codes of probability zero."""
 
+    beyond_support = True  # neighbours may carry a code that the target rules out
     computes = (Computes("lantern", ("test", "greedy", "bound_of", "at")),)
 
     def __init__(

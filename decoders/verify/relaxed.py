@@ -63,12 +63,15 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
 class RelaxedRule:
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
+    beyond_support = False  # see `decoders.api.AcceptRule`
+
     def __init__(self, model: Any, k: int, residual: str, metric: str) -> None:
         if residual not in RESIDUALS:
             raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
         raw = getattr(model.tokenizer, "raw_codebook", None)
         space = latent_space(model.codebook, raw, metric)
         self.k, self.residual, self.metric = int(k), residual, metric
+        self.beyond_support |= residual == "released"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:

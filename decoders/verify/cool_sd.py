@@ -1,0 +1,54 @@
+"""COOL-SD (2601.09212): a relaxation that is annealed along the draft, METHODS2 (e).
+
+    a_i(x) = min(1, omega_i p(x) / q(x)),  omega_i = delta exp(-nu i) / mean_j exp(-nu j)
+
+for the i-th of L drafts in a row. The paper's correction is norm((p - q a_i)+), the lemma's own. A
+node's law is at most 1 - 1 / omega_i away from p, and exact where omega_i <= 1.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Draft
+from decoders.kinds import NotNegative, Positive, Within
+from decoders.verify.corrected import Corrected, scaled
+
+
+def scale_of(delta: float, decay: float, levels: int) -> float:
+    """omega_1 of a draft of L levels; omega_i is exp(-nu (i - 1)) of it, and their mean delta."""
+    weights = [math.exp(-decay * i) for i in range(levels)]
+    return delta * levels / sum(weights)
+
+
+class CoolSD(Corrected):
+    """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not)."""
+
+    def __init__(
+        self,
+        model: Any = None,
+        delta: Positive = 1.1,
+        decay: Annotated[NotNegative, Within(most=100)] = 0.7,
+    ) -> None:
+        del model  # the rule needs nothing from it
+        self.delta, self.decay = delta, decay
+        self.omega: Tensor | float = delta  # of a draft of one level
+
+    def __str__(self) -> str:
+        return f"cool_sd(delta={self.delta:g}, decay={self.decay:g})"
+
+    def at(self, draft: Draft, place: Tensor) -> CoolSD:
+        """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
+        del place
+        made = copy(self)
+        first = scale_of(self.delta, self.decay, draft.levels)
+        made.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
+        return made
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        return scaled(p, q, self.omega)

@@ -1,0 +1,66 @@
+"""Rules that are given by the mass they accept, with the best correction and its true bound
+(METHODS2, lemma R).
+
+A draft x ~ q is accepted with probability a(x). After a rejection the code comes from
+norm((p - q a)+). The committed code's law is then sum_x (q(x) a(x) - p(x))+ away from p, and no
+correction does better. So that sum is what such a rule declares, and it is exact for one draft.
+A concrete rule says q a and nothing else.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Test
+from decoders.distribution import normalised, pick
+from decoders.verify.exact import ratio
+
+CORRECTIONS = ("lemma", "paper")
+
+
+def correction(name: str) -> str:
+    """The setting `residual` of a rule whose paper goes on with another law. DecoderError where it
+    is neither."""
+    if name not in CORRECTIONS:
+        raise DecoderError(
+            f"acceptance.residual is one of {CORRECTIONS}, found {name!r}; lemma is "
+            "norm((p - q a)+), paper what the paper goes on with"
+        )
+    return name
+
+
+def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:
+    """q a of a(x) = min(1, omega p(x) / q(x)), [..., V]."""
+    mass = p * omega
+    return mass.clamp_max(1.0) if q is None else torch.minimum(q, mass)
+
+
+class Corrected:
+    """Everything but the mass. At temperature 0 these rules are exact: p is a single code."""
+
+    bounds_output = True  # see `decoders.api.AcceptRule`
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        """q a [..., V] of every code, at most q; q None: a(x) of a drafter that says x alone."""
+        raise NotImplementedError("a rule says which mass it accepts")
+
+    def corrected(self, p: Tensor, q: Tensor | None, mass: Tensor, x: Tensor) -> Tensor:
+        """What the rule goes on with after x was rejected, [..., V]; mass: q a."""
+        del q, x
+        return normalised((p - mass).clamp_min(0.0), p)
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        mass = self.mass(p, q)  # [..., V]
+        taken = pick(mass, x)
+        accept = ratio(taken, q, x)
+        if q is None:
+            mass = torch.zeros_like(p).scatter(-1, x.unsqueeze(-1), taken.unsqueeze(-1))
+        away = (mass - p).clamp_min(0.0).sum(-1)
+        left = self.corrected(p, q, mass, x)
+        return Test(accept, ratio(pick(p, x), q, x), left, away, away)
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        hit = (p.argmax(-1) == x).float()
+        zero = torch.zeros_like(hit)
+        return Test(hit, hit, p, zero, zero)

@@ -1,0 +1,123 @@
+"""Grouped speculative decoding (GSD, 2508.07747), METHODS2 (b): drafts are judged by the mass of
+their group.
+
+C(x) holds x, and of the codes next to x in the order of p those of nearly the same probability and
+nearly the same latent. Then a(x) = min(1, p(C(x)) / q(C(x))); with deterministic children q(C) = 1.
+The correction is lemma R's; ``residual: paper`` is norm((p - q)+).
+
+``released: true`` is the authors' code. Its window is the ranks r - 7 to r + 6; distances are
+squared and between the language model's input embeddings of token ids below 10000, not between the
+codebook's vectors. Where a window leaves the order or holds a higher id, the exact test decides.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.kinds import Positive, Within
+from decoders.verify.corrected import Corrected, correction
+from decoders.verify.exact import residual as exact_residual
+from decoders.verify.neighbours import ROWS, latent_space
+
+RELEASED_WINDOW = (-7, 6)  # ranks relative to x
+RELEASED_IDS = 10_000
+
+
+class Gsd(Corrected):
+    """group: ranks around x (G; 1 is the exact rule). theta_p, theta_d: a member's probability and
+    latent differ by less. beyond_support: may commit a code with p(x) = 0."""
+
+    def __init__(
+        self,
+        model: Any,
+        group: Annotated[int, Within(1, 1024)] = 10,
+        theta_p: Positive = 0.15,
+        theta_d: Positive = 0.5,
+        residual: str = "lemma",
+        metric: str = "tokenizer",
+        beyond_support: bool = False,
+        released: bool = False,
+    ) -> None:
+        self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
+        self.released, self.residual = released, "paper" if released else correction(residual)
+        self.beyond_support = beyond_support or released
+        if released:
+            latents, self.known = input_embeddings(model)
+            self.near = close(latents, theta_d**0.5)
+            self.window = [o for o in range(RELEASED_WINDOW[0], RELEASED_WINDOW[1] + 1) if o]
+        else:
+            raw = getattr(model.tokenizer, "raw_codebook", None)
+            self.near = close(latent_space(model.codebook, raw, metric), theta_d).to(model.device)
+            self.known = torch.ones_like(self.near[0])  # [V]
+            self.window = [o for o in range(-(group // 2), group // 2 + 1) if o]
+
+    def __str__(self) -> str:
+        if self.released:
+            return f"gsd(theta_p={self.theta_p:g}, theta_d={self.theta_d:g}, released)"
+        said = f"G={self.group}, theta_p={self.theta_p:g}, theta_d={self.theta_d:g}"
+        return f"gsd({said}, residual={self.residual})"
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        ranked, order = p.sort(dim=-1, stable=True)  # [..., V], ascending
+        drafted = torch.ones_like(p) if q is None else q.gather(-1, order)
+        known = self.known[order]  # [..., V]
+        target, drafter = ranked, drafted  # p(C), q(C)
+        alone, whole = torch.ones_like(known), known
+        for offset in self.window:
+            inside = shifted(torch.ones_like(known), offset)
+            alike = (shifted(ranked, offset) - ranked).abs() < self.theta_p
+            member = inside & alike & self.near[order, shifted(order, offset)]
+            target = target + torch.where(member, shifted(ranked, offset), 0.0)
+            if q is not None:
+                drafter = drafter + torch.where(member, shifted(drafted, offset), 0.0)
+            alone = alone & ~member
+            whole = whole & shifted(known, offset)  # False past the ends too
+        if self.released:
+            alone = alone | ~whole
+        share = (drafted * target / drafter.clamp_min(1e-30)).minimum(drafted)
+        kept = torch.where(alone, torch.minimum(drafted, ranked), share)
+        if not self.beyond_support:
+            kept = torch.where(ranked > 0, kept, 0.0)
+        return torch.zeros_like(p).scatter(-1, order, kept)
+
+    def corrected(self, p: Tensor, q: Tensor | None, mass: Tensor, x: Tensor) -> Tensor:
+        if self.residual == "paper":
+            return exact_residual(p, q, x)
+        return super().corrected(p, q, mass, x)
+
+
+def close(latents: Tensor, distance: float) -> Tensor:
+    """latents [V, C] -> [V, V] bool, pairs nearer than `distance`: 1 MB at V = 1024, 256 MiB at
+    16384."""
+    every = latents.float()
+    return torch.cat([torch.cdist(rows, every) < distance for rows in every.split(ROWS)])
+
+
+def shifted(values: Tensor, offset: int) -> Tensor:
+    """values [..., V] -> at every rank what stands `offset` ranks on; 0 past the ends."""
+    size = values.shape[-1]
+    if abs(offset) >= size:
+        return torch.zeros_like(values)
+    if offset > 0:
+        return F.pad(values[..., offset:], (0, offset))
+    return F.pad(values[..., : size + offset], (-offset, 0))
+
+
+def input_embeddings(model: Any) -> tuple[Tensor, Tensor]:
+    """The target's embeddings of all codes [V, D] float32, and for which of them the authors' code
+    has a distance [V] bool. DecoderError where the target has no such table."""
+    table = getattr(model.target, "tok_embeddings", None)
+    if table is None:
+        raise DecoderError(
+            "acceptance.released: GSD's released code measures distances between the target's "
+            f"input embeddings (tok_embeddings), and {type(model.target).__name__} has none; use "
+            "released=false"
+        )
+    codes = torch.arange(model.target.vocab_size, device=table.weight.device)
+    ids = model.target.token_ids(codes) if hasattr(model.target, "token_ids") else codes
+    return table.weight.detach()[ids].float(), ids < RELEASED_IDS

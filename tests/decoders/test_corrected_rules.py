@@ -1,0 +1,227 @@
+"""COOL-SD, GSD, typical acceptance and lenience: node laws by enumeration against their formulas,
+their declared bounds, greedy decoding, the released variants and the target's support."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.judge.gate.nodes import random_pairs
+from decoders.api import DecoderError, Draft
+from decoders.models.small import random_model
+from decoders.verify.cool_sd import CoolSD
+from decoders.verify.exact import Exact
+from decoders.verify.gsd import Gsd
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern_within import LanternWithin
+from decoders.verify.lenience import Lenience
+from decoders.verify.typical import Typical
+from metrics.node_law import node_law
+
+V = 5
+MODEL = random_model(vocab=V, grid=2, seed=4)
+BOOK = torch.tensor([[0.0], [0.2], [0.4], [2.0], [2.1]])
+MODEL = replace(MODEL, tokenizer=type(MODEL.tokenizer)(BOOK))
+PAIRS = [(p, q) for _, p, q in random_pairs(V, 2, seed=5)]
+RULES = {
+    "cool_sd": CoolSD(delta=2.0),
+    "lenience": Lenience(lenience=0.4),
+    "typical": Typical(eps=0.3, alpha=0.5),
+    "gsd": Gsd(MODEL, group=4, theta_p=0.3, theta_d=0.5),
+}
+
+
+def gsd_by_hand(p, q, x, group, theta_p, theta_d):
+    """a(x) as the definition reads."""
+    order = sorted(range(len(p)), key=lambda y: (float(p[y]), y))
+    rank, half = order.index(x), group // 2
+    members = [
+        y for y in order[max(0, rank - half) : rank + half + 1]
+        if y == x or (abs(float(p[y] - p[x])) < theta_p and abs(float(BOOK[y] - BOOK[x])) < theta_d)
+    ]  # fmt: skip
+    if float(p[x]) == 0:
+        return 0.0
+    mass = 1.0 if q is None else float(q[members].sum())
+    return min(1.0, float(p[members].sum()) / mass) if mass > 0 else 0.0
+
+
+def acceptance(name, p, q, x):
+    """a(x) by the formula of METHODS2."""
+    drawn = 1.0 if q is None else float(q[x])
+    if drawn == 0:
+        return 0.0
+    if name == "gsd":
+        return gsd_by_hand(p, q, x, 4, 0.3, 0.5)
+    if name == "typical":
+        entropy = -sum(float(m) * math.log(float(m)) for m in p if m > 0)
+        return float(float(p[x]) > min(0.3, 0.5 * math.exp(-entropy)))
+    return min(1.0, {"cool_sd": 2.0, "lenience": 2.5}[name] * float(p[x]) / drawn)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_node_s_law_is_the_formula_s_and_its_tv_the_declared_bound(name):
+    """q a + (1 - sum q a) norm((p - q a)+), whose TV is sum (q a - p)+ (METHODS2, lemma R)."""
+    moved = 0.0
+    for p, q in PAIRS:
+        mass = torch.tensor([float(q[x]) * acceptance(name, p, q, x) for x in range(V)]).double()
+        left = (p.double() - mass).clamp_min(0)
+        wanted = mass + (1 - mass.sum()) * left / left.sum().clamp_min(1e-30)
+        law = node_law(RULES[name], p, q, 1)
+        torch.testing.assert_close(law.out, wanted, atol=1e-6, rtol=0)
+        bound = float((mass - p).clamp_min(0).sum())
+        assert law.tv == pytest.approx(bound, abs=1e-6)
+        assert law.declared == pytest.approx(bound, abs=1e-6)
+        assert law.limit == pytest.approx(bound, abs=1e-6)
+        moved = max(moved, bound)
+        for x in range(V):
+            fixed = node_law(RULES[name], p, None, torch.tensor([x]))
+            a = acceptance(name, p, None, x)
+            assert fixed.tv == pytest.approx(max(0.0, a - float(p[x])), abs=1e-6)
+            assert fixed.declared == pytest.approx(fixed.tv, abs=1e-6)
+    assert moved > 0.05
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_siblings_keep_the_declared_bound(name, count):
+    for p, q in PAIRS:
+        for drawn in (q, None):
+            law = node_law(RULES[name], p, drawn, count if drawn is not None else q.topk(count)[1])
+            assert law.tv <= law.declared + 1e-6
+            assert law.declared == pytest.approx(law.limit, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [*RULES, "gsd_paper", "typical_paper", "lantern_within"])
+def test_a_code_that_the_target_rules_out_is_never_committed(name):
+    others = {
+        "gsd_paper": Gsd(MODEL, group=4, residual="paper"),
+        "typical_paper": Typical(residual="paper"),
+        "lantern_within": LanternWithin(MODEL, k=4, delta=0.6),
+    }
+    rule = RULES[name] if name in RULES else others[name]
+    assert not getattr(rule, "beyond_support", False)
+    for p, q in PAIRS:
+        for count in (1, 2):
+            assert float(node_law(rule, p, q, count).out[p == 0].sum()) == 0
+            assert float(node_law(rule, p, None, q.topk(count)[1]).out[p == 0].sum()) == 0
+
+
+def test_rules_that_commit_such_codes_say_so():
+    p, q = torch.tensor([0.5, 0.0, 0.5, 0.0, 0.0]), torch.full((V,), 0.2)
+    for rule in (
+        Lantern(MODEL, k=4, delta=0.6),
+        Gsd(MODEL, group=8, theta_p=0.9, beyond_support=True),
+    ):
+        assert rule.beyond_support
+        assert float(node_law(rule, p, q, 1).out[1]) > 0.05
+    assert not LanternPP(MODEL, k=4).beyond_support
+    safe, same = LanternWithin(MODEL, k=4, delta=0.6), Lantern(MODEL, k=4, delta=0.6)
+    for x in (0, 2):  # elsewhere it is LANTERN
+        code = torch.tensor(x)
+        assert float(safe.test(p, q, code).accept) == float(same.test(p, q, code).accept)
+
+
+def test_omega_falls_with_the_depth_as_published():
+    """METHODS2 (e), to three decimals."""
+    depth = torch.arange(5)[None]
+    draft = Draft(depth, depth, depth, depth[..., None], None, levels=4)
+    rule = CoolSD(delta=1.1).at(draft, torch.ones(1))
+    assert rule.omega[0, :4, 0].tolist() == pytest.approx([2.358, 1.171, 0.582, 0.289], abs=1e-3)
+    p, q = PAIRS[0]
+    x = torch.tensor([[0] * 5])
+    found = rule.test(p.expand(1, 5, -1), q.expand(1, 5, -1), x)
+    wanted = [min(1.0, float(w * p[0] / q[0])) for w in rule.omega[0, :, 0]]
+    assert found.accept[0].tolist() == pytest.approx(wanted, abs=1e-6)
+    for level, omega in enumerate(rule.omega[0, :4, 0]):
+        bound = found.bound[0, level]
+        assert float(bound) <= max(0.0, 1 - 1 / float(omega)) + 1e-6
+
+
+def test_rules_that_relax_nothing_are_exact():
+    for p, q in PAIRS:
+        for rule in (
+            Lenience(lenience=1.0),
+            CoolSD(delta=0.8),
+            Gsd(MODEL, group=1),
+            Gsd(MODEL, group=4, theta_d=1e-6),
+        ):
+            law = node_law(rule, p, q, 2)
+            assert law.tv < 1e-5
+            assert law.declared == 0.0  # the gate then calls it exact
+        for x in range(V):
+            one, exact = (r.test(p, q, torch.tensor(x)) for r in (Gsd(MODEL, group=1), Exact()))
+            assert float(one.accept) == float(exact.accept)  # the same codes under the same noise
+
+
+@pytest.mark.parametrize("rule", [*RULES.values(), LanternWithin(MODEL, k=2)], ids=str)
+def test_greedy_decoding_accepts_the_argmax(rule):
+    p = torch.tensor([[0.5, 0.1, 0.1, 0.2, 0.1]]).expand(V, -1)
+    found = rule.greedy(p, torch.arange(V))
+    assert found.accept[0] == 1
+    if not isinstance(rule, Lantern):
+        assert found.accept.tolist() == [1, 0, 0, 0, 0]
+        assert not found.bound.any()
+
+
+def test_medusa_s_released_defaults_are_swapped():
+    rule = Typical(eps=0.09, alpha=0.3, released=True)
+    assert (rule.eps, rule.alpha) == (0.3, 0.09) and "released" in str(rule)
+    flat = torch.full((V,), 0.2)
+    sharp = torch.tensor([0.92, 0.05, 0.01, 0.01, 0.01])
+    # On a flat law alpha exp(-H) = alpha / V decides and swapping lets more pass; near a sharp one
+    # the cap does, so it is the other way around.
+    assert Typical().typical(flat).all() and rule.typical(flat).all()
+    passed = [int(r.typical(sharp).sum()) for r in (Typical(eps=0.04), Typical(eps=0.06))]
+    assert passed == [2, 1]
+    law = node_law(rule, sharp, torch.full((V,), 0.2), 1)
+    assert law.tv > law.limit + 1e-3  # it goes on with p: the lemma's correction does better
+
+
+def test_typical_by_its_closed_form_with_the_correction_p():
+    """TV = sum (q a - (sum q a) p)+ (METHODS2 (g))."""
+    rule = Typical(eps=0.3, alpha=0.5, residual="paper")
+    for p, q in PAIRS:
+        mass = torch.where(rule.typical(p) & (q > 0), q, 0.0)
+        wanted = float((mass - mass.sum() * p).clamp_min(0).sum())
+        assert node_law(rule, p, q, 1).tv == pytest.approx(wanted, abs=1e-6)
+
+
+def test_gsd_s_released_window_is_asymmetric_and_looks_at_other_embeddings():
+    size = 24
+    model = random_model(vocab=size, grid=2, seed=1)
+    model.target.tok_embeddings.weight.data.zero_()  # all codes alike in the released metric
+    p = torch.arange(1, size + 1).float()
+    p, q = p / p.sum(), torch.full((size,), 1 / size)
+    rule = Gsd(model, theta_p=0.9, theta_d=0.5, released=True)
+    assert rule.beyond_support and rule.residual == "paper"
+    x = 10  # its rank too: ranks 3 to 16 are its group
+    group = p[3:17].sum() / q[3:17].sum()
+    assert float(rule.test(p, q, torch.tensor(x)).accept) == pytest.approx(float(group), abs=1e-6)
+    for near_an_end in (3, 6, 18, 23):  # 23 - 18 < 6: the window leaves the order
+        code = torch.tensor(near_an_end)
+        exact = Exact().test(p, q, code)
+        assert float(rule.test(p, q, code).accept) == float(exact.accept)
+    published = Gsd(model, group=10, theta_p=0.9, theta_d=1e-4)
+    assert float(published.test(p, q, torch.tensor(x)).accept) != pytest.approx(float(group))
+    far = random_model(vocab=size, grid=2, seed=1)
+    far.target.tok_embeddings.weight.data.mul_(100)
+    alone = Gsd(far, theta_p=0.9, released=True).test(p, q, torch.tensor(x))
+    assert float(alone.accept) == float(Exact().test(p, q, torch.tensor(x)).accept)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: Typical(residual="released"), "residual is one of"),
+        (lambda: Gsd(MODEL, residual="best"), "residual is one of"),
+        (lambda: Gsd(MODEL, metric="l2"), "metric"),
+        (lambda: Gsd(replace(MODEL, target=object()), released=True), "released=false"),
+    ],
+)
+def test_bad_settings_are_refused(build, says):
+    with pytest.raises(DecoderError, match=says):
+        build()
