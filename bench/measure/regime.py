@@ -29,6 +29,14 @@ class Rates(Protocol):
 
 
 @dataclass(frozen=True)
+class Known:
+    """Rates as a file has them."""
+
+    bytes_per_s: float
+    operations_per_s: float
+
+
+@dataclass(frozen=True)
 class Point:
     """A forward over `codes` codes per row."""
 

@@ -52,12 +52,12 @@ def _report(told: Asked) -> Report:
     found = read_identity(told.folder)
     require_schema(told.folder, found)
     config = found["config"]
-    own = _own_model(config)
-    sizes = sizes_of(told.model or own)
     entries = config.get("decoders", [])
     baselines = [entry["name"] for entry in entries if entry.get("baseline")]
     rows = recorded_of(rows_in(told.folder), baselines)
     came_out = {row.decoder for row in rows}
+    own = _own_model(config)
+    sizes = sizes_of(told.model or own)
     known, published = names.load(), table.load(told.published or table.DEFAULT)
     there = measured.load(told.folder / "summary.csv").rows
     return Report(

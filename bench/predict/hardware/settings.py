@@ -97,6 +97,8 @@ def asked(words: Sequence[str]) -> Asked:
         else:
             what = "setting of `predict hardware=NAME`, which takes the run as it is:"
             raise ConfigError(unknown(what, key, KEYS))
+    if "hardware" not in map(_key, words):
+        raise ConfigError(f"{composed[0]!r} is a figure of a machine; name it with hardware=NAME")
     with hydra_session("conf"):
         root = plain(compose_config("predict_config", composed))
     return Asked(
