@@ -101,12 +101,17 @@ MANUALS = {
     ),
     "predict": Manual(
         "Predicts the speed-ups of a finished run from step costs and acceptance, beside the\n"
-        "measured ones. Takes the words of that run. Writes predicted.csv to run_dir/predict.",
+        "measured ones. Takes the words of that run. Writes predicted.csv to run_dir/predict.\n"
+        "With hardware=NAME nothing is timed: the run's acceptance on a machine that is not here\n"
+        "(projected), and papers' AR steps in floors. Writes projected.csv and .md there.",
         (
             *SOME,
             ("predict.costs=NAME", "auto, steps (single steps) or images (whole images)"),
             ("predict.images=N", "images timed a decoder for predict.costs=images"),
             ("predict.shorter=false", "leave out what shorter chains would do"),
+            ("hardware=NAME", "a machine (`list hardware`), or your own through hydra.searchpath"),
+            ("model=NAME", "with hardware=: at whose size (default: the run's own model)"),
+            ("published=FILE", "with hardware=: another table of published numbers"),
         ),
         "predict study=smoke",
     ),

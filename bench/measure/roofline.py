@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from bench.measure.rates import MachineRates
+from bench.measure.regime import Growth, Point, Rates
 from bench.plan.costs import Shape
 from decoders.api import ImageModel
 
@@ -41,7 +41,7 @@ class Work:
     bytes: float
     operations: float
 
-    def floor_seconds(self, rates: MachineRates) -> float:
+    def floor_seconds(self, rates: Rates) -> float:
         """max(bytes / bandwidth, operations / rate)."""
         return max(self.bytes / rates.bytes_per_s, self.operations / rates.operations_per_s)
 
@@ -82,6 +82,13 @@ class Net:
         attention = 4 * self.layers * rows * codes * slots * self.width
         return Work(self.weights_bytes + self.size * cache, products + attention)
 
+    def growth(self, rows: int) -> Growth:
+        """What a forward needs by its codes per row, half-way through an image."""
+        one, two = (self.work(rows, codes) for codes in (1, 2))
+        return Growth.through(
+            Point(1, one.bytes, one.operations), Point(2, two.bytes, two.operations)
+        )
+
 
 def step_bytes(net: Net, model: ImageModel) -> int:
     """What an AR step at batch 1 reads half-way through an image."""
@@ -105,6 +112,11 @@ def target_net(model: ImageModel) -> Net | Unknown:
             f"the layers of {type(target).__name__} hold {found} parameters, its shape gives "
             f"{shape.blocks}"
         )
+    return net_of(shape, model.dtype.itemsize)
+
+
+def net_of(shape: Shape, size: int) -> Net:
+    """A target of that shape; size: bytes a number."""
     return Net(
         body=shape.blocks + shape.width,
         head=shape.head,
@@ -112,7 +124,7 @@ def target_net(model: ImageModel) -> Net | Unknown:
         width=shape.width,
         slots=shape.prefix,
         length=shape.length,
-        size=model.dtype.itemsize,
+        size=size,
     )
 
 

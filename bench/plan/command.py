@@ -20,7 +20,7 @@ from bench.plan.parts import GB, Part, metric_parts, model_parts, no_tokenizer, 
 from bench.plan.plan import Call, Plan
 
 if TYPE_CHECKING:
-    from bench.config.schema import DecoderEntry, StudyConfig
+    from bench.config.schema import DecoderEntry, LoaderConfig, StudyConfig
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "decoders" / "tiny" / "weights"
 
@@ -47,12 +47,9 @@ def cmd_plan(words: Sequence[str]) -> int:
 
 def make(config: StudyConfig) -> Plan:
     """The plan of a study; looks at the disk, not at the network."""
-    usual = known.MODELS.get(config.model.name)
     notes: list[str] = []
-    source = config.model.kwargs.get("checkpoint")
-    embedded = source is None and config.model.target.startswith("decoders.tiny.")
-    source = str(EMBEDDED) if embedded else str(source or (usual.checkpoint if usual else ""))
-    shape = _shape(source, usual.shape if usual else None)
+    source, usual, embedded = source_of(config.model)
+    shape = shape_of_source(source, usual.shape if usual else None)
     vq = usual.vq if usual else None
     if shape is None:
         notes.append(
@@ -68,7 +65,16 @@ def make(config: StudyConfig) -> Plan:
     return Plan(config, shape, vq, parts, calls, notes)
 
 
-def _shape(source: str, usual: Shape | None) -> Shape | None:
+def source_of(model: LoaderConfig) -> tuple[str, known.Model | None, bool]:
+    """(where a model's checkpoint lies, what is known of it, whether it is the embedded one)."""
+    usual, source = known.MODELS.get(model.name), model.kwargs.get("checkpoint")
+    if source is None and model.target.startswith("decoders.tiny."):
+        return str(EMBEDDED), usual, True
+    return str(source or (usual.checkpoint if usual else "")), usual, False
+
+
+def shape_of_source(source: str, usual: Shape | None) -> Shape | None:
+    """The shape that a checkpoint on this disk describes, else the usual one."""
     place = Path(source).expanduser()
     if not source or not place.exists():
         return usual

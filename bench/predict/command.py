@@ -24,7 +24,14 @@ CLASS = {"exact": "exact", "bounded": "exact or bounded"}  # tune.exactness in w
 
 def cmd_predict(words: Sequence[str]) -> int:
     """Predicted beside measured speed-up of a run's decoders, and where a step's time was expected
-    and where it went; predicted.csv and a plot into RUN_DIR/predict."""
+    and where it went; predicted.csv and a plot into RUN_DIR/predict. With hardware=NAME: what the
+    run's acceptance would give there (`bench.predict.hardware`)."""
+    from bench.predict.hardware.settings import is_asked
+
+    if is_asked(words):
+        from bench.predict.hardware.command import cmd_project
+
+        return cmd_project(words)
     from bench.config.compose import compose_study
     from bench.config.own_settings import own_settings
     from bench.config.plugins import call

@@ -32,16 +32,21 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
             f"{differences(found['config'], config.measured())}; name its study and the overrides "
             "that it was run with"
         )
+    ok = every_latency_row(rows_in(folder))
+    if ok.empty:
+        raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
+    return ok
+
+
+def rows_in(folder: Path) -> pd.DataFrame:
+    """All rows of a finished run. Raises BenchError where there are none, or they are damaged."""
     path = folder / "records.parquet"
     if not path.is_file():
         raise BenchError(f"{folder} holds no finished run; `python -m bench run` finishes it")
     rows = records.read(path)
     if rows is None:
         raise BenchError(f"{path} is damaged; `python -m bench run` with the same words mends it")
-    ok = every_latency_row(rows.to_pandas())
-    if ok.empty:
-        raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
-    return ok
+    return rows.to_pandas()
 
 
 def same_machine(config: StudyConfig, model: ImageModel) -> None:

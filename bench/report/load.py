@@ -52,6 +52,8 @@ ROOFLINE_COLUMNS = (
     "decoder", "codes", "images", "accept_share", "note",
     *(f"{part}_{figure}" for part in ("step", "ar", "verify", "draft")
       for figure in ("ms", "floor_ms", "over_floor")),
+    "ar_bytes", "ar_operations", "verify_bytes", "verify_operations",
+    "bytes_per_s", "large_bytes_per_s", "operations_per_s",
 )  # fmt: skip
 FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor", "mixed")
 

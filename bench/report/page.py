@@ -15,6 +15,7 @@ from bench.report.cells import detail_tables, main_tables
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.load import PROVENANCE
 from bench.report.model import Run, as_text
+from bench.report.regime import regime_lines
 from bench.report.roofline import roofline_legend, roofline_tables
 from bench.report.tables import failures
 
@@ -52,6 +53,7 @@ def render(run: Run, figures: list[Figure], notes: list[str]) -> str:
         study=run.study,
         tables=main_tables(run),
         details=detail_tables(run),
+        regime=regime_lines(run),
         legend=footnotes(run),
         reading=[*facts(run), *columns(run)],
         floors=roofline_tables(run),

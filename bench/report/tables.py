@@ -15,6 +15,7 @@ from bench.judge.paired import counted, repeats
 from bench.report.cells import ABSENT, NOISE, Table, detail_tables, main_tables
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.model import Run
+from bench.report.regime import regime_lines
 from bench.report.roofline import fairness_legend, roofline_legend, roofline_tables
 
 ROOFLINE = "Time over floor"
@@ -35,6 +36,7 @@ def terminal(run: Run, width: int = 132) -> str:
     """Main tables, footnotes and failures as plain text, `width` columns where cells allow."""
     blocks = [f"{run.study}: {run.folder}"]
     blocks += [_terminal_table(table, width) for table in main_tables(run)]
+    blocks += [_filled(regime_lines(run), width)] if regime_lines(run) else []
     blocks.append("How to read it\n" + _filled(footnotes(run), width))
     blocks.append("This run\n" + _filled(facts(run), width))
     floors = roofline_tables(run)
@@ -77,7 +79,7 @@ def _terminal_table(table: Table, width: int) -> str:
 def markdown(run: Run) -> str:
     """Main, roofline and detail tables, what is said of them, and failures as GitHub Markdown."""
     parts = [f"# {_md(run.study)}", *(_markdown_table(table) for table in main_tables(run))]
-    parts.append(_bullets(footnotes(run)))
+    parts += [*map(_md, regime_lines(run)), _bullets(footnotes(run))]
     floors = roofline_tables(run)
     if floors:
         parts += [f"# {ROOFLINE}", *(_markdown_table(table) for table in floors)]
@@ -125,7 +127,7 @@ def latex(run: Run) -> str:
     if times > 1:
         noise += f" Every image was timed {times} times; its fastest counts."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    notes = fairness_legend(run)
+    notes = [*regime_lines(run), *fairness_legend(run)]
     blocks += [_latex_table(table, run, noise, notes) for table in main_tables(run)]
     floors = f"{ROOFLINE}. {' '.join(roofline_legend(run))}"
     blocks += [_latex_table(table, run, floors, []) for table in roofline_tables(run)]

@@ -19,7 +19,9 @@ from bench.report import tables
 from bench.report.build import ReportPaths, build_report
 from bench.report.load import load_run
 from bench.report.model import ReportError
+from bench.report.plots import verification
 from bench.report.plots.roofline import draw
+from bench.report.regime import regime_lines
 from bench.report.roofline import roofline_tables
 
 NAN = math.nan
@@ -38,10 +40,14 @@ def line(name: str, ar: float = NAN, verify: float = NAN, note: str = "") -> dic
     over["draft_over_floor"] = times["draft_ms"] / 0.25
     whole = 3.0 if verify == verify else times["ar_ms"]
     step = {"step_ms": whole, "step_floor_ms": whole / 1.6, "step_over_floor": 1.6}
-    found = {**times, **floors, **over, **step}
-    if note:
-        found |= {key: NAN for key in found if "floor" in key}
+    needs = {"ar_bytes": 16.5e6, "ar_operations": 30e6, "bytes_per_s": 20e9}
+    needs |= {"large_bytes_per_s": 20e9, "operations_per_s": 300e9}
     codes = 1 if verify != verify else 59
+    tree = {"verify_bytes": 16.5e6 + 58e4, "verify_operations": 59 * 30e6}
+    needs |= dict.fromkeys(tree, NAN) if codes == 1 else tree
+    found = {**times, **floors, **over, **step, **needs}
+    if note:
+        found |= {key: NAN for key in found if "floor" in key or "bytes" in key}
     return {
         "decoder": name, "codes": codes, "images": 20, "note": note, **found,
         "accept_share": NAN if verify != verify else 0.125,
@@ -194,3 +200,68 @@ def test_decoders_may_have_any_name(tmp_path: Path) -> None:
     folder = made(tmp_path, (line("null", 2.0), line("ar", 2.0)))
     assert set(load_run(folder).roofline) == {"null", "ar"}
     assert "unfair" not in io.StringIO(tables.csv(load_run(folder))).read().split("\n")[1]
+
+
+def bound(folder: Path, **rates: float) -> Path:
+    """A run whose AR reads 16.5 MB and takes 30 Mflop, at these rates."""
+    made(folder)
+    table = pd.read_csv(folder / "roofline.csv")
+    for column, rate in rates.items():
+        table[column] = rate
+    table.to_csv(folder / "roofline.csv", index=False)
+    return folder
+
+
+MEMORY = (
+    "AR is bound by memory here (0.825 ms for 16.5 MB at 20 GB/s); arithmetic would allow 0.1 ms, "
+    "and takes over from 9 codes per forward on."
+)
+ARITHMETIC = (
+    "AR is bound by arithmetic here (1.5 ms for 30 Mflop at 20 Gflop/s); memory would allow "
+    "0.825 ms, so a forward over n codes costs about n AR steps."
+)
+
+
+def test_the_line_under_the_table_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> None:
+    page = built.page.read_text(encoding="utf-8")
+    assert page.index("</table>") < page.index(f'<p class="regime">{MEMORY}</p>')
+    markdown = built.markdown.read_text(encoding="utf-8")
+    assert markdown.count(MEMORY) == 1 and markdown.index(MEMORY) < markdown.index("* [a, b]")
+    assert MEMORY in " ".join(built.terminal.split())
+    assert MEMORY in built.latex.read_text(encoding="utf-8")
+    run = load_run(bound(tmp_path / "slow", operations_per_s=20e9))
+    assert regime_lines(run) == [ARITHMETIC]
+    run = load_run(bound(tmp_path / "cache", large_bytes_per_s=5e9))
+    assert "AR is bound by the processor's cache here" in regime_lines(run)[0]
+
+
+def test_without_a_floor_nothing_is_said_of_the_regime(tmp_path: Path) -> None:
+    note = "no floor known: X"
+    unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
+    run = load_run(made(tmp_path, unknown))
+    assert regime_lines(run) == [] and "AR is bound" not in tables.markdown(run)
+    assert "no floor is known" in verification.draw(run).caption
+
+
+def test_forwards_are_drawn_over_their_codes_beside_the_roofline(tmp_path: Path) -> None:
+    run = load_run(made(tmp_path / "run"))
+    sampling, greedy = run.sections
+    assert [(p.codes, p.names) for p in verification.seen(run, sampling)] == [
+        (1, ("ar",)), (59, ("lantern",))
+    ]  # fmt: skip
+    (_, trees) = verification.seen(run, greedy)
+    assert trees.names == ("eagle2_greedy", "lantern_greedy"), "as many codes, one label"
+    assert trees.ms == pytest.approx(2.0 * (1.25 + 3.0) / 2)
+    plot = verification.draw(run)
+    assert f"{sampling.title}: arithmetic takes over at 9 codes." in plot.caption
+    shown = {text.get_text() for ax in plot.figure.axes for text in ax.texts}
+    assert {"lantern", "arithmetic takes over at 9 codes"} <= shown
+    slow = load_run(bound(tmp_path / "slow", operations_per_s=20e9))
+    assert "arithmetic binds from the first code on" in verification.draw(slow).caption
+
+
+def test_steps_that_are_one_launch_are_drawn_hollow(tmp_path: Path) -> None:
+    whole = line("lantern", verify=1.5) | dict.fromkeys(("verify_ms", "draft_ms"), NAN)
+    run = load_run(made(tmp_path, (line("ar", ar=2.0), whole)))
+    _, tree = verification.seen(run, run.sections[0])
+    assert tree.whole and tree.ms == 3.0 and "hollow" in verification.draw(run).caption
