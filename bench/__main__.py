@@ -22,6 +22,7 @@ from bench.os_errors import explained
 
 COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
+    "sweep": "run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static",
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
     "steps": "what a decoding step costs here, beside its matrix products alone and its floor",

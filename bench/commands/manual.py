@@ -41,6 +41,18 @@ MANUALS = {
         ),
         "run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64",
     ),
+    "sweep": Manual(
+        "Runs a study with one decoder for each value, or combination of values, of the settings\n"
+        "that are given several. A decoder without such a setting runs once. Resumes as `run`\n"
+        "does; `report` makes the tables again from the same words with this run_dir.",
+        (
+            ("PART.SETTING=A,B", "values of a setting of decoders: acceptance.delta=0.05,0.1"),
+            ("PART=A,B", "options of a part: tree=chain,static"),
+            *SOME[:2],
+            ("run_dir=DIR", "the run's folder (default: results/runs/<study>_sweep)"),
+        ),
+        "sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2",
+    ),
     "report": Manual(
         "Makes tables, plots and page again from the records that are there, also while a run\n"
         "goes on. Takes the words of that run.",

@@ -43,6 +43,13 @@ def cmd_run(words: Sequence[str]) -> int:
     return 1 if len(failed) else 0
 
 
+def cmd_sweep(words: Sequence[str]) -> int:
+    """Runs a study with one decoder for each value of what is swept, in a folder of its own."""
+    named = {word.partition("=")[0] for word in words}
+    own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
+    return cmd_run([*words, *own])
+
+
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there; of an unfinished run too, which the
     title then says. Words of another study than the folder's are refused. out=DIR: there, and

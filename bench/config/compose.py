@@ -4,11 +4,13 @@ A study lists decoders; each is composed on its own from conf/entry.yaml, so tha
 the same decoder under several settings. An override of the command line that names a part of a
 decoder (`acceptance.delta=0.1`, `tree=static`, `sampling.temperature=0`) goes to every entry that
 has this setting, after the entry's own overrides; all others go to the study (conf/config.yaml).
+A sweep (`acceptance.delta=0.1,0.2`) makes one decoder for each of its values.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import re
 import typing
@@ -23,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from bench.config.hydra_edge import (
     PARTS,
     QUOTED,
+    alternatives,
     compose_config,
     hydra_session,
     parse_override,
@@ -49,10 +52,11 @@ DECODER_KEYS = ("baseline", "expect")
 
 @dataclass(frozen=True)
 class Overrides:
-    """A command line, sorted: the words of the study, of every entry, and the decoder choice."""
+    """A command line, sorted: the words of the study, of every entry (a sweep is several
+    alternatives), and the decoder choice."""
 
     study: list[str]
-    entry: list[Override]
+    entry: list[list[Override]]
     searchpath: list[str]
     decoders: list[Any] | None
 
@@ -92,7 +96,7 @@ def sort_overrides(words: Sequence[str]) -> Overrides:
     study, entry, searchpath = [], [], []
     decoders: list[Any] | None = None
     for word in words:
-        override = parse_override(word)
+        override = parse_override(word, sweeps=True)
         top = override.key_or_group.split(".")[0].split("@")[0]
         if override.key_or_group == "decoders":
             value = override.value()
@@ -101,9 +105,9 @@ def sort_overrides(words: Sequence[str]) -> Overrides:
             require_folders(override.value())
             searchpath.append(word)
         elif top in PARTS or top == "sampling":
-            entry.append(override)
+            entry.append(alternatives(override))
         else:
-            study.append(word)
+            study.append(str(parse_override(word).input_line))
     return Overrides(study, entry, searchpath, decoders)
 
 
@@ -144,24 +148,33 @@ def _entry(item: Any) -> dict[str, Any]:
 def _entries(
     chosen: list[dict[str, Any]], words: Overrides, study: SamplingConfig
 ) -> tuple[DecoderEntry, ...]:
-    """Every entry composed; a global override that no entry has is an error."""
-    unused = {str(o.input_line) for o in words.entry}
+    """Every entry composed, once for each combination of what is swept and it has; a global
+    override that no entry has is an error."""
+    unused = {str(o.input_line) for either in words.entry for o in either}
     entries: list[DecoderEntry] = []
     known: set[str] = set()
     for item in chosen:
         own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
-        base, options = _with_options(own, words.entry)
-        known |= set(_dotted(plain(base)))
-        settings = [o for o in words.entry if o.key_or_group not in PARTS and _applies(base, o)]
-        fits = [str(o.input_line) for o in (*options, *settings)]
-        unused.difference_update(fits)
-        config = compose_config("entry", own + fits) if settings else base
-        made = _decoder_entry(item["name"], plain(config), study)
-        twin = next((e for e in entries if fits and _same(e, made)), None)
-        if twin is None:
-            entries.append(made)
-        else:
-            log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
+        made_of: list[list[str]] = []  # what of the combinations applied to this entry
+        for combination in itertools.product(*words.entry):
+            base, options = _with_options(own, combination)
+            known |= set(_dotted(plain(base)))
+            settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
+            fits = [str(o.input_line) for o in (*options, *settings)]
+            unused.difference_update(fits)
+            if fits in made_of:
+                continue
+            made_of.append(fits)
+            config = compose_config("entry", own + fits) if settings else base
+            swept = [o for o, either in zip(combination, words.entry, strict=True)
+                     if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
+            name = "_".join([item["name"], *map(_label, swept)])
+            made = _decoder_entry(name, plain(config), study)
+            twin = next((e for e in entries if fits and _same(e, made)), None)
+            if twin is None:
+                entries.append(made)
+            else:
+                log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
     if unused:
         names = ", ".join(map(repr, sorted(unused)))
         part = sorted(unused)[0].lstrip("+~").split("=")[0].split(".")[0]
@@ -171,6 +184,13 @@ def _entries(
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
+
+
+def _label(swept: Override) -> str:
+    """Of a swept setting in the name of its decoder: `delta0.1` of `acceptance.delta=0.1`."""
+    key, _, value = str(swept.input_line).lstrip("+~").partition("=")
+    text = value if key in PARTS else key.rpartition(".")[2] + value
+    return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig, list[Override]]:

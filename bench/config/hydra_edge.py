@@ -45,8 +45,8 @@ WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS)
 QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
-def parse_override(word: str) -> Override:
-    """One word of a command line. Raises ConfigError."""
+def parse_override(word: str, sweeps: bool = False) -> Override:
+    """One word of a command line; sweeps: `key=a,b` is one too. Raises ConfigError."""
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:  # of its grammar, or an unknown function: name(...)
@@ -61,13 +61,25 @@ def parse_override(word: str) -> Override:
         ) from error
     except ValueError as error:  # a number that Python itself refuses to read
         raise ConfigError(f"cannot read the override {word[:60]!r}...: {error}") from error
-    if override.is_sweep_override():
-        path = "/" in word.partition("=")[2]
-        raise ConfigError(
-            f"{word!r} is a sweep; give one value, or list several entries in decoders="
-            + (f"; if it is a path, {_quoting(word)}" if path else "")
-        )
+    if override.is_sweep_override() and not sweeps:
+        raise _no_sweep(word)
     return override
+
+
+def alternatives(override: Override) -> list[Override]:
+    """`key=a`, `key=b` of the sweep `key=a,b`; any other override alone."""
+    if not override.is_sweep_override():
+        return [override]
+    key = str(override.input_line).partition("=")[0]
+    return [parse_override(f"{key}={value}") for value in override.sweep_string_iterator()]
+
+
+def _no_sweep(word: str) -> ConfigError:
+    path = "/" in word.partition("=")[2]
+    return ConfigError(
+        f"{word!r} is a sweep, which only parts of decoders and `sampling` take; give one value"
+        + (f"; if it is a path, {_quoting(word)}" if path else "")
+    )
 
 
 def _quoting(word: str) -> str:

@@ -146,3 +146,19 @@ def test_composing_reads_none_of_hydras_own_groups(monkeypatch):
     compose_study(["study=smoke", "decoders=[ar]"])
     assert "decoder/ar" in read
     assert not [p for p in read if p.startswith("hydra/") and p.endswith("/default")]
+
+
+def test_a_sweep_makes_a_decoder_of_each_combination_that_applies():
+    words = ["decoders=[ar,lantern,lantern_pp]", "acceptance.delta=0.1,0.2", "tree=chain,dynamic"]
+    config = compose_study(["study=smoke", *words, "acceptance.k=9"])
+    names = [e.name for e in config.decoders]
+    lantern = [f"lantern_delta{d}_{tree}" for d in ("0.1", "0.2") for tree in ("chain", "dynamic")]
+    assert names == ["ar", *lantern, "lantern_pp_chain", "lantern_pp_dynamic"]
+    made = entry(config, "lantern_delta0.2_chain").spec
+    assert made.acceptance.kwargs["delta"] == 0.2 and made.acceptance.kwargs["k"] == 9
+    assert made.tree.target.endswith("Chain")
+
+
+def test_a_swept_setting_that_no_decoder_has_is_named():
+    with pytest.raises(ConfigError, match=r"acceptance\.dleta.*delta"):
+        compose_study(["study=smoke", "decoders=[ar,lantern]", "acceptance.dleta=0.1,0.2"])
