@@ -29,7 +29,7 @@ COMMANDS = {
     "scaling": "images a second and latency of a study's decoders by batch size",
     "profile": "where a step's time goes: torch profiler trace, table by phase and by operator",
     "peers": "ours beside transformers' generate and assisted generation on equal weights",
-    "predict": "speed-ups that step costs and acceptance of a run predict, beside the measured",
+    "predict": "speed-ups that a run's acceptance predicts, beside the measured, or elsewhere",
     "tune": "search trees and rules for a model and machine, measure the best against AR",
     "compare": "a run beside the papers' numbers: reproduced, or not, or why not comparable",
     "diff": "two runs, or two decoders of one, paired by image: faster, slower or not told apart",

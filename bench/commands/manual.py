@@ -114,8 +114,9 @@ MANUALS = {
     "predict": Manual(
         "Predicts the speed-ups of a finished run from step costs and acceptance, beside the\n"
         "measured ones. Takes the words of that run. Writes predicted.csv to run_dir/predict.\n"
-        "With hardware=NAME nothing is timed: the run's acceptance on a machine that is not here\n"
-        "(projected), and papers' AR steps in floors. Writes projected.csv and .md there.",
+        "With hardware=NAME nothing is timed: what the run's acceptance would give on a machine\n"
+        "that is not here (projected), and papers' AR steps in floors. Of the run it takes study=\n"
+        "or run_dir= alone. Writes projected.csv and projected.md there.",
         (
             *SOME,
             ("predict.costs=NAME", "auto, steps (single steps) or images (whole images)"),

@@ -86,16 +86,17 @@ class Growth:
     def takes_over(self, rates: Rates) -> int | None:
         """The fewest codes per row whose operations take at least as long as their bytes; None
         where reading always takes longer."""
+        codes = self.crossing(rates)
+        return None if codes is None else max(1, math.ceil(codes - 1e-9))
+
+    def crossing(self, rates: Rates) -> float | None:
+        """Where the two take equally long, in codes per row; None where they never do."""
         square = self.square / rates.operations_per_s
         linear = self.linear / rates.operations_per_s - self.each / rates.bytes_per_s
         fixed = self.fixed / rates.bytes_per_s  # square n^2 + linear n >= fixed
         if square > 0:
-            codes = (math.sqrt(linear**2 + 4 * square * fixed) - linear) / (2 * square)
-        elif linear > 0:
-            codes = fixed / linear
-        else:
-            return None
-        return max(1, math.ceil(codes - 1e-9))
+            return (math.sqrt(linear**2 + 4 * square * fixed) - linear) / (2 * square)
+        return fixed / linear if linear > 0 else None
 
 
 def regime(growth: Growth, rates: Rates, place: str = MEMORY, where: str = "here") -> str:

@@ -23,6 +23,11 @@ class Bounds:
     place: str = MEMORY
 
     @property
+    def crossing(self) -> float | None:
+        """Where reading and arithmetic take equally long."""
+        return self.growth.crossing(self.rates)
+
+    @property
     def takes_over(self) -> int | None:
         """Codes per forward from which arithmetic takes longest; None: never."""
         return self.growth.takes_over(self.rates)

@@ -12,13 +12,13 @@ import pytest
 from bench.__main__ import main
 from bench.config.catalogue import groups
 from bench.config.schema import LoaderConfig
-from bench.measure.regime import Growth, Point, place_of, regime
+from bench.measure.regime import Growth, Known, Point, place_of, regime
 from bench.plan.checkpoints import LLAMAGEN_256, LUMINA
 from bench.plan.costs import Shape
 from bench.predict.hardware import papers
 from bench.predict.hardware.settings import Hardware, shipped
 from bench.predict.hardware.sizes import of_shape, sizes_of
-from bench.predict.hardware.steps import NOT_TIMED, Recorded, project
+from bench.predict.hardware.steps import NOT_TIMED, Recorded, project, recorded_of
 from bench.published import names
 from bench.published.table import Published
 from tests.bench.fakes import SEARCHPATH
@@ -193,3 +193,26 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
     assert "| yes |" in text and " of mine |" in text
     assert main(["predict", *words]) == 2
     assert "shape of the model 'fake'" in capsys.readouterr().err
+
+
+def test_acceptance_is_read_off_quality_images_where_none_was_timed() -> None:
+    image = {
+        "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
+        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "tree": "chain(depth=2)",
+        "temperature": 1.0, "cfg": 3.0, "tree_nodes": 2, "tree_depth": 2, "drafter_calls": 8,
+        "accepted": [2, 0, 1, 1],
+    }  # fmt: skip
+    other = image | {"prompt_index": 1, "accepted": [0, 2, 0]}
+    failed = image | {"prompt_index": 2, "status": "failed", "nfe": 0, "accepted": []}
+    floor = image | {"protocol": "floor", "seed": 1, "decoder": "ar"}
+    (found,) = recorded_of(pd.DataFrame([image, other, failed, floor]), ["ar"])
+    assert (found.images, found.nodes, found.rows) == (2, 2, 2)
+    assert found.reached == (pytest.approx(3 / 5), pytest.approx(2 / 5)), "last steps left out"
+    assert found.calls == 2 and math.isnan(found.speedup.value)
+
+
+def test_reading_may_always_take_longer() -> None:
+    growth = Growth(fixed=10.0, each=2.0, linear=1.0, square=0.0)
+    assert growth.takes_over(Known(1.0, 1.0)) is None
+    text = regime(growth, Known(1e9, 1e9))
+    assert text.startswith("AR is bound by memory here") and "takes over" not in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -98,6 +100,9 @@ def draw(run: Run) -> Plot:
                 say(ax, "no forward was timed")
                 continue
             panels.append((ax, points, _panel(ax, points, found)))
+        key = {label: mark for ax in grid for mark, label in zip(*_legend(ax), strict=True)}
+        if key:
+            shape.legend([*key.values()], [*key], loc="outside upper right", ncols=len(key))
         grid[-1].set_xlabel("codes per row of a target forward, root included")
         caption += " ".join(filter(None, said))
         plot = finish("verification", TITLE, caption, shape)
@@ -115,7 +120,7 @@ Ends = tuple[float, float, float, float]  # of a piece of a line: x, y, x, y
 def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Ends]:
     """Draws points and lines; returns the pieces of lines that labels should not cover."""
     widest = max(point.codes for point in points)
-    over = None if found is None else found.takes_over
+    over = None if found is None else found.crossing
     right = max(1.18 * widest, 1.15 * over if over and over < 2 * widest else 0.0, 3.0)
     highest = max(point.ms for point in points)
     pieces: list[Ends] = []
@@ -124,7 +129,7 @@ def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Ends]
         reading = [1e3 * found.growth.reading(n, found.rates) for n in x]
         computing = [1e3 * found.growth.computing(n, found.rates) for n in x]
         floor = np.maximum(reading, computing)
-        ax.plot(x, reading, color=READING, lw=1, ls="--", label=f"reading {found.place}")
+        ax.plot(x, reading, color=READING, lw=1, ls="--", label="reading")
         ax.plot(x, computing, color=COMPUTING, lw=1, ls="--", label="arithmetic")
         ax.plot(x, floor, color=MUTED, lw=2.2, alpha=0.45, label="floor", zorder=1)
         highest = max(highest, float(floor.max()))
@@ -146,12 +151,22 @@ def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Ends]
     ax.set_ylim(0, 1.15 * highest)
     ax.set_ylabel("ms per target forward")
     ax.grid()
-    ax.legend(loc="upper left")
     ar = next((point.ms for point in points if point.codes == 1), math.nan)
     if ar > 0:
-        steps = ax.secondary_yaxis("right", functions=(lambda ms: ms / ar, lambda n: n * ar))
+        both = partial(_scaled, 1 / ar), partial(_scaled, ar)
+        steps = ax.secondary_yaxis("right", functions=both)
         steps.set_ylabel("AR steps")
     return pieces
+
+
+def _scaled(factor: float, values: Any) -> Any:
+    """From milliseconds to AR steps, or back."""
+    return np.asarray(values) * factor
+
+
+def _legend(ax: Axes) -> tuple[list[Any], list[str]]:
+    """Marks and labels of a panel: the same in all that have them."""
+    return ax.get_legend_handles_labels()
 
 
 def _box(ax: Axes, x0: float, y0: float, x1: float, y1: float) -> Bbox:
