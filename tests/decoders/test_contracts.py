@@ -23,8 +23,8 @@ from decoders.api import (
     Sampling,
     Settled,
     Test,
-    computed,
 )
+from decoders.capability import computed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
 from decoders.executed import executed, execution
