@@ -248,7 +248,7 @@ class Seen:
 
     ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
     that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
-    first step, None where nobody asks.
+    first step, None where nobody asks. ``draft.q`` is None where the children are deterministic.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]

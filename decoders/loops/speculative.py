@@ -78,7 +78,8 @@ class Speculative:
         self.grows = self.execution.fit(self)
         self.renews = looks_ahead(verifier)
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
-        self.draft_calls: int | None = None  # drafter forwards of one step, counted once
+        self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
+        self.drawn = True  # whether drafts are drawn, see `_probe`
 
     @property
     def drafter(self) -> Any:
@@ -153,7 +154,7 @@ class Speculative:
         session = proposer.begin(start)
         watch.lap("draft")
         if self.draft_calls is None:
-            self.draft_calls = self._count_calls(start)
+            self._probe(start)
             watch.restart()
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
@@ -169,7 +170,7 @@ class Speculative:
             ones,
             torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
-            first_seen(start, proposer),
+            first_seen(start, proposer, self.drawn),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
@@ -255,13 +256,13 @@ class Speculative:
         index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
 
-    def _count_calls(self, start: Start) -> int:
-        """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on
-        a session of its own, as a recorded step counts nothing."""
-        session = self.proposer.begin(start)
+    def _probe(self, start: Start) -> None:
+        """What is the same in all steps, whatever the batch: forwards of a drafter, and whether
+        drafts are drawn. Found out once, on a session of its own, as a recorded step cannot."""
+        session, seen = self.proposer.begin(start), first_seen(start, self.proposer)
         before = session.calls
-        session.propose(first_seen(start, self.proposer), start.noise, torch.ones_like(start.first))
-        return session.calls - before
+        draft = session.propose(seen, start.noise, torch.ones_like(start.first))
+        self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
     def _look(self, run: Run) -> int:
         """Waits for the device and reads the lengths: steps until the next look, for which there is

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
+from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
@@ -51,9 +51,9 @@ def looks_ahead(verifier: Any) -> bool:
     return bool(getattr(verifier, "looks_ahead", False))
 
 
-def first_seen(start: Start, proposer: Proposer) -> Seen:
+def first_seen(start: Start, proposer: Proposer, drawn: bool = True) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
-    predicted it."""
+    predicted it. drawn: whether drafts are drawn from laws q."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
     seen = Seen(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
@@ -67,16 +67,24 @@ def first_seen(start: Start, proposer: Proposer) -> Seen:
         blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
         kids = blank[..., None].repeat(1, 1, proposer.branching)
         law = torch.zeros(batch, nodes, size, device=ones.device)
-        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        q = law.clone() if drawn else None
+        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
 
 
 def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
     """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
-    an execution may hold their addresses; a draft with deterministic children leaves q as it is."""
+    an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
+    and deterministic in others."""
     kept = seen.draft
     assert kept is not None and seen.p is not None and seen.nodes is not None
+    if (draft.q is None) != (kept.q is None):
+        raise DecoderError(
+            "a proposer draws its drafts in every step or in none: expected q "
+            f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
+            f"{'None' if draft.q is None else 'a tensor'}"
+        )
     for name in ("codes", "parents", "depth", "children"):
         getattr(kept, name).copy_(getattr(draft, name))
     if draft.q is not None and kept.q is not None:
