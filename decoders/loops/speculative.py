@@ -171,6 +171,7 @@ class Speculative:
             torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
             first_seen(start, proposer, self.drawn),
+            torch.arange(most, device=self.model.device),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
@@ -204,45 +205,49 @@ class Speculative:
         run.record.check(law.p)
         settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
         new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
-        span = run.record.span  # 0 .. D
-        committed = torch.where(
-            span < settled.count[:, None], F.pad(new, (0, 1)), settled.last_code[:, None]
-        )
-        self._record(run, settled, committed)
+        span, active = run.record.span, run.length < size  # 0 .. D; [B]
+        drafted = span < settled.count[:, None]  # [B, D + 1]
+        committed = torch.where(drafted, F.pad(new, (0, 1)), settled.last_code[:, None])
+        self._record(run, settled, committed, drafted, active)
         states = self._commit(run, settled, hidden)
-        self._move(run, settled, committed, states)
+        self._move(run, settled, committed, states, active)
         if self.renews:
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
             show(run.seen, draft, law.p, settled.nodes)
         return run.seen.start, size, draft, settled.nodes, settled.count, law.p
 
-    def _move(self, run: Run, settled: Settled, committed: Tensor, states: Tensor) -> None:
+    def _move(
+        self, run: Run, settled: Settled, committed: Tensor, states: Tensor, active: Tensor
+    ) -> None:
         """What the next step starts from, in place."""
         size, seen = self.model.target.length, run.seen
-        active = run.length < size
         seen.hidden.copy_(states)
         seen.codes.copy_(committed)
         seen.count.copy_(settled.count).add_(1)
         seen.start.copy_(run.length)
         run.length.add_(seen.count).clamp_max_(size)
         run.target_calls.add_(active)
-        run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+        if self.draft_calls:
+            run.drafter_calls.add_(active, alpha=self.draft_calls)
 
-    def _record(self, run: Run, settled: Settled, committed: Tensor) -> None:
-        size, span = self.model.target.length, run.record.span
-        active = run.length < size
-        run.record.write(
-            torch.where(active, run.length, size),
+    def _record(
+        self, run: Run, settled: Settled, committed: Tensor, drafted: Tensor, active: Tensor
+    ) -> None:
+        """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
+        finished one writes behind its end, where its length is."""
+        record = run.record
+        record.write(
+            run.length,
             committed,
-            kind=kinds(settled.count, settled.relaxed, settled.bonus),
+            kind=kinds(drafted, settled.relaxed, settled.bonus),
             moved=settled.moved,
             bound=settled.bound,
-            step=(run.record.steps + 1).expand_as(committed),
-            depth=torch.where(span < settled.count[:, None], span + 1, 0),
+            step=(record.steps + 1).expand_as(committed),
+            depth=record.depths * drafted,
         )
-        kept = torch.minimum(settled.count, size - run.length)
-        run.record.end_step(torch.where(active, kept, -1))
+        kept = torch.minimum(settled.count, self.model.target.length - run.length)
+        record.end_step(torch.where(active, kept, -1))
 
     def _commit(self, run: Run, settled: Settled, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,

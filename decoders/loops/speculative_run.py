@@ -38,6 +38,7 @@ class Run:
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
     seen: Seen
+    slots: Tensor  # [most S] int64, 0, 1, ...
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
 
     @property
@@ -96,16 +97,17 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
     [B, 1]: the root's slot."""
-    nodes = draft.codes.shape[1]
     above = draft.ancestry
     if above is None:
         above = ancestry(draft.parents, draft.levels)
-    relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
-    inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    seen = run.open[:, : run.cache.capacity]  # [R, S]
-    before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
-    index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
-    return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
+    nodes = above.shape[1]
+    if copies > 1:
+        base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
+    slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
+    seen = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
+    before = ((slots < base) & seen)[:, None]  # [R, 1, S]
+    own = (base + slots.narrow(0, 0, nodes))[:, None].expand(-1, nodes, -1)  # [R, N + 1, N + 1]
+    return before.repeat(1, nodes, 1).scatter_(2, own, above)
 
 
 def visited_pairs(
