@@ -4,8 +4,9 @@ are.
 A decoder is *composed*: loop x proposer x verifier, run by an execution. A drafter with a tree is
 one proposer (`decoders.propose.grown`), an acceptance rule makes one verifier
 (`decoders.verify.by_node`).
-Everything a caller outside ``decoders`` may rely on is in this file; concrete classes are reached
-by their dotted path (``decoders.verify.lantern.Lantern``) through ``decoders.compose``.
+Everything a caller outside ``decoders`` may rely on is in this file or imported by it. Concrete
+classes are reached by their dotted path (``decoders.verify.lantern.Lantern``) through
+``decoders.compose``.
 
 Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix
 length, N nodes of a draft tree without the root, K children of a node, G guidance rows (2 with
@@ -25,15 +26,10 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from decoders.captions import TextFeatures
+from decoders.errors import DecoderError
+from decoders.errors import NumericalError as NumericalError
 from decoders.kinds import Amount, NotNegative, Within, require
-
-
-class DecoderError(ValueError):
-    """A bad request to a decoder: says what was expected, what was found and what to do."""
-
-
-class NumericalError(DecoderError):
-    """NaN or infinity where logits or probabilities were expected."""
 
 
 @dataclass(frozen=True)
@@ -61,52 +57,6 @@ class Sampling:
     def guidance_rows(self) -> int:
         """G: 1 without guidance, 2 with it."""
         return 1 if self.cfg == 1 else 2
-
-
-@dataclass(frozen=True)
-class TextFeatures:
-    """Encoded prompts, left-padded: the last valid position of every row is P - 1.
-
-    What the features are is between encoder and target: a caption's features [B, P, F] float, a
-    class number [B, 1] int64, or token ids of the model's own vocabulary [B, P] int64. Only the
-    last has an unconditional prompt of its own.
-    """
-
-    features: Tensor
-    mask: Tensor  # [B, P] bool, True where valid
-    uncond: Tensor | None = None  # [B, P] int64
-    uncond_mask: Tensor | None = None  # [B, P] bool
-
-    @property
-    def batch(self) -> int:
-        return int(self.features.shape[0])
-
-    def paired(self, copies: int) -> tuple[TextFeatures, Tensor]:
-        """G copies as R = G * B rows, and which are unconditional, [R] bool."""
-        drop = torch.arange(copies * self.batch, device=self.mask.device) >= self.batch
-        fields = (self.features, self.mask, self.uncond, self.uncond_mask)
-        rows = [None if t is None else torch.cat([t] * copies) for t in fields]
-        return TextFeatures(*rows), drop  # type: ignore[arg-type]
-
-    def valid(self, drop: Tensor) -> Tensor:
-        """Validity of the prefix, [B, P] bool, where drop [B] bool marks unconditional rows."""
-        if self.uncond_mask is None:
-            return self.mask
-        return torch.where(drop[:, None], self.uncond_mask, self.mask)
-
-    def row_mask(self, copies: int) -> Tensor:
-        """Validity of the prefix of all R rows, [R, P] bool."""
-        rows, drop = self.paired(copies)
-        return rows.valid(drop)
-
-    def token_ids(self, drop: Tensor) -> Tensor:
-        """Token ids of the prefix, [B, P] int64, where drop [B] bool marks unconditional rows."""
-        if self.features.is_floating_point() or self.uncond is None:
-            raise DecoderError(
-                "this model reads token ids with an unconditional prompt, found "
-                f"{self.features.dtype} features; is this the model's own encoder?"
-            )
-        return torch.where(drop[:, None], self.uncond, self.features)
 
 
 class CodeKind(IntEnum):
@@ -298,7 +248,8 @@ class Seen:
 
     ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
     that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
-    first step, None where nobody asks. ``image`` are all codes so far, for the same proposers.
+    first step, None where nobody asks. ``draft.q`` is None where the children are deterministic.
+    ``image`` are all codes so far, for the same proposers.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
@@ -396,24 +347,6 @@ class Computes:
 
     name: str
     methods: tuple[str, ...]
-
-
-def computed(part: Any, name: str) -> bool:
-    """Whether a part computes what its class, or one that it inherits from, says under `name`: no
-    method meant is overridden by a subclass or by the object itself (what stands in a method's
-    place and is the same says so by being ``unchanged``)."""
-    for owner in type(part).__mro__:
-        for said in vars(owner).get("computes", ()):
-            if said.name == name:
-                return all(_same(part, owner, method) for method in said.methods)
-    return False
-
-
-def _same(part: Any, owner: type, method: str) -> bool:
-    own = vars(part).get(method) if hasattr(part, "__dict__") else None
-    if own is not None and not getattr(own, "unchanged", False):
-        return False
-    return getattr(type(part), method, None) is getattr(owner, method, None)
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,12 @@ class Noise:
         """
         if slot + count > SLOTS or not (isinstance(round, int) and round == 0):
             return _drawn(self._key(), position, round, (slot, count), 0, uniforms)
-        batch, last = position.shape[0], self.uniform.shape[1] - 1
-        flat = position.clamp_max(last).reshape(batch, -1)  # [B, n]
-        index = flat[..., None].expand(-1, -1, count)  # [B, n, count]
-        picked = self.uniform[:, :, slot : slot + count].gather(1, index)
-        return picked.view(*position.shape, count)
+        index = position.clamp_max(self.uniform.shape[1] - 1)
+        if index.ndim != 2:
+            index = index.reshape(len(index), -1)  # [B, n]
+        index = index[..., None].expand(-1, -1, count)  # [B, n, count]
+        picked = self.uniform.narrow(2, slot, count).gather(1, index)
+        return picked if position.ndim == 2 else picked.view(*position.shape, count)
 
     def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
         """Numbers of `nodes` nodes that share a place: position [B] -> [B, nodes or 1, count].
@@ -184,11 +185,17 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     Never returns a code of probability zero, unless all are. Where sums run in parallel they may
     differ by a rounding between codes of probability zero, so there these are left out.
     """
+    return inverted(p, u.clamp_max(BELOW_ONE)[..., None]).squeeze(-1)
+
+
+def inverted(p: Tensor, u: Tensor) -> Tensor:
+    """`sample` for u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]."""
+    size = p.shape[-1]
     cdf = p.cumsum(-1)
-    threshold = u.clamp_max(BELOW_ONE)[..., None] * cdf[..., -1:]
+    threshold = u * cdf.narrow(-1, size - 1, 1)
     if p.device.type != "cpu":
-        return first_above(p, cdf, threshold)
-    return torch.searchsorted(cdf, threshold, right=True).squeeze(-1).clamp_max_(p.shape[-1] - 1)
+        return first_above(p, cdf, threshold)[..., None]
+    return torch.searchsorted(cdf, threshold, right=True).clamp_max_(size - 1)
 
 
 def first_above(p: Tensor, cdf: Tensor, threshold: Tensor) -> Tensor:

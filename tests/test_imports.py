@@ -1,5 +1,5 @@
 """No import circles: every module can be read without those that import it, and a room of
-`decoders/` without the rooms that build on it."""
+`decoders/` without the rooms that build on it. No file is too long to be read at once."""
 
 from __future__ import annotations
 
@@ -79,3 +79,8 @@ def test_no_room_of_decoders_imports_one_that_builds_on_it() -> None:
             graph.setdefault(room(name), set()).update(mine - {room(name)})
     assert "decoders/models" in graph["decoders/propose/drafters"]
     assert not circle(graph)
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    sizes = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert not {name: size for name, size in sizes.items() if size > 400}

@@ -109,7 +109,7 @@ def labelled(label: str, work: Callable[..., Any], phase: str = "") -> Callable[
         with record_function(PREFIX + label):
             return work(*args, **kwargs)
 
-    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.api.computed
+    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.capability
     if phase:
         call.phase = phase  # type: ignore[attr-defined]
     return call

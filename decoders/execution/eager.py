@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from decoders.api import AcceptRule, ImageModel, computed
+from decoders.api import AcceptRule, ImageModel
+from decoders.capability import computed
 from decoders.verify.children import Judge
 
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Test, computed
+from decoders.api import AcceptRule, DecoderError, Test
+from decoders.capability import computed
 from decoders.kernels.runtime import programs
 from decoders.noise import BELOW_ONE
 from decoders.verify.children import Verdicts

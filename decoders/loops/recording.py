@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Trace, VerifiedPairs
@@ -23,6 +24,7 @@ class Recorder:
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(1, dtype=torch.long, device=device)  # taken so far
         self.span = torch.arange(width, device=device)
+        self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
     def first(self, codes: Tensor) -> None:
@@ -31,7 +33,8 @@ class Recorder:
 
     def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, width] at places start..start + width - 1, start [B]."""
-        self.put(start[:, None] + self.span[: codes.shape[1]], codes, **fields)
+        span = self.span[: codes.shape[1]]
+        self.put(start[:, None] + span, codes, **fields)
 
     def put(self, places: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, n] at any places [B, n] of the image, at most one code a place; what
@@ -40,17 +43,20 @@ class Recorder:
         self.codes.scatter_(1, index, codes)
         for name, value in fields.items():
             buffer: Tensor = getattr(self, name)
-            buffer.scatter_(1, index, value.to(buffer.dtype))
+            if value.dtype != buffer.dtype:
+                value = value.to(buffer.dtype)
+            buffer.scatter_(1, index, value)
 
     def end_step(self, accepted: Tensor) -> None:
         """accepted [B]: drafts accepted in this step, -1 for a row that was finished."""
-        self.accepted.index_copy_(1, self.steps, accepted.to(torch.int16)[:, None])
+        self.accepted.index_copy_(1, self.steps, accepted[:, None].to(torch.int16))
         self.steps += 1
 
     def check(self, p: Tensor) -> None:
         """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
         end."""
-        self.bad |= ~torch.isfinite(p.sum())
+        total = p.sum()
+        self.bad |= (total - total) != 0
 
     def finish(
         self,
@@ -114,12 +120,12 @@ class PairSampler:
         return VerifiedPairs(torch.stack(p), qs, torch.stack(children), torch.stack(valid))
 
 
-def kinds(count: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:
-    """count [B] drafts accepted, relaxed [B, D] bool, leaf [B] bool (the last accepted node had no
-    child to reject) -> CodeKind [B, D + 1] of a step's codes."""
-    depth = relaxed.shape[1]
-    span = torch.arange(depth + 1, device=count.device)
-    drafted = torch.where(relaxed, int(CodeKind.RELAXED), int(CodeKind.DRAFT))  # [B, D]
-    drafted = torch.nn.functional.pad(drafted, (0, 1))
-    last = torch.where(leaf, int(CodeKind.BONUS), int(CodeKind.CORRECTED))[:, None]
-    return torch.where(span < count[:, None], drafted, last)
+def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:
+    """drafted [B, D + 1] bool, which of a step's codes are drafts; relaxed [B, D] bool; leaf [B]
+    bool (the last accepted node had no child to reject) -> CodeKind [B, D + 1] uint8 of the codes.
+
+    RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
+    """
+    draft = F.pad(relaxed.view(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)  # [B, D + 1]
+    last = leaf.view(torch.uint8) + int(CodeKind.CORRECTED)
+    return torch.where(drafted, draft, last[:, None])

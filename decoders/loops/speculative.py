@@ -78,7 +78,8 @@ class Speculative:
         self.grows = self.execution.fit(self)
         self.renews = looks_ahead(verifier)
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
-        self.draft_calls: int | None = None  # drafter forwards of one step, counted once
+        self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
+        self.drawn = True  # whether drafts are drawn, see `_probe`
 
     @property
     def drafter(self) -> Any:
@@ -153,7 +154,7 @@ class Speculative:
         session = proposer.begin(start)
         watch.lap("draft")
         if self.draft_calls is None:
-            self.draft_calls = self._count_calls(start, record)
+            self._probe(start, record)
             watch.restart()
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
@@ -169,7 +170,8 @@ class Speculative:
             ones,
             torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
-            first_seen(start, proposer, record.codes),
+            first_seen(start, proposer, record.codes, self.drawn),
+            torch.arange(most, device=self.model.device),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
@@ -203,45 +205,49 @@ class Speculative:
         run.record.check(law.p)
         settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
         new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
-        span = run.record.span  # 0 .. D
-        committed = torch.where(
-            span < settled.count[:, None], F.pad(new, (0, 1)), settled.last_code[:, None]
-        )
-        self._record(run, settled, committed)
+        span, active = run.record.span, run.length < size  # 0 .. D; [B]
+        drafted = span < settled.count[:, None]  # [B, D + 1]
+        committed = torch.where(drafted, F.pad(new, (0, 1)), settled.last_code[:, None])
+        self._record(run, settled, committed, drafted, active)
         states = self._commit(run, settled, hidden)
-        self._move(run, settled, committed, states)
+        self._move(run, settled, committed, states, active)
         if self.renews:
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
             show(run.seen, draft, law.p, settled.nodes)
         return run.seen.start, size, draft, settled.nodes, settled.count, law.p
 
-    def _move(self, run: Run, settled: Settled, committed: Tensor, states: Tensor) -> None:
+    def _move(
+        self, run: Run, settled: Settled, committed: Tensor, states: Tensor, active: Tensor
+    ) -> None:
         """What the next step starts from, in place."""
         size, seen = self.model.target.length, run.seen
-        active = run.length < size
         seen.hidden.copy_(states)
         seen.codes.copy_(committed)
         seen.count.copy_(settled.count).add_(1)
         seen.start.copy_(run.length)
         run.length.add_(seen.count).clamp_max_(size)
         run.target_calls.add_(active)
-        run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+        if self.draft_calls:
+            run.drafter_calls.add_(active, alpha=self.draft_calls)
 
-    def _record(self, run: Run, settled: Settled, committed: Tensor) -> None:
-        size, span = self.model.target.length, run.record.span
-        active = run.length < size
-        run.record.write(
-            torch.where(active, run.length, size),
+    def _record(
+        self, run: Run, settled: Settled, committed: Tensor, drafted: Tensor, active: Tensor
+    ) -> None:
+        """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
+        finished one writes behind its end, where its length is."""
+        record = run.record
+        record.write(
+            run.length,
             committed,
-            kind=kinds(settled.count, settled.relaxed, settled.bonus),
+            kind=kinds(drafted, settled.relaxed, settled.bonus),
             moved=settled.moved,
             bound=settled.bound,
-            step=(run.record.steps + 1).expand_as(committed),
-            depth=torch.where(span < settled.count[:, None], span + 1, 0),
+            step=(record.steps + 1).expand_as(committed),
+            depth=record.depths * drafted,
         )
-        kept = torch.minimum(settled.count, size - run.length)
-        run.record.end_step(torch.where(active, kept, -1))
+        kept = torch.minimum(settled.count, self.model.target.length - run.length)
+        record.end_step(torch.where(active, kept, -1))
 
     def _commit(self, run: Run, settled: Settled, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
@@ -255,14 +261,13 @@ class Speculative:
         index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
 
-    def _count_calls(self, start: Start, record: Recorder) -> int:
-        """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on
-        a session of its own, as a recorded step counts nothing."""
-        session = self.proposer.begin(start)
+    def _probe(self, start: Start, record: Recorder) -> None:
+        """What is the same in all steps, whatever the batch: forwards of a drafter, and whether
+        drafts are drawn. Found out once, on a session of its own, as a recorded step cannot."""
+        session, seen = self.proposer.begin(start), first_seen(start, self.proposer, record.codes)
         before = session.calls
-        seen = first_seen(start, self.proposer, record.codes)
-        session.propose(seen, start.noise, torch.ones_like(start.first))
-        return session.calls - before
+        draft = session.propose(seen, start.noise, torch.ones_like(start.first))
+        self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
     def _look(self, run: Run) -> int:
         """Waits for the device and reads the lengths: steps until the next look, for which there is

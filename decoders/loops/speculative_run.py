@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
+from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
@@ -38,6 +38,7 @@ class Run:
     target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
     seen: Seen
+    slots: Tensor  # [most S] int64, 0, 1, ...
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
 
     @property
@@ -51,9 +52,10 @@ def looks_ahead(verifier: Any) -> bool:
     return bool(getattr(verifier, "looks_ahead", False))
 
 
-def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
+def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = True) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
-    predicted it. image [B, >= L]: where the run records its codes."""
+    predicted it. image [B, >= L]: where the run records its codes; drawn: whether drafts are drawn
+    from laws q."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
     seen = Seen(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
@@ -67,7 +69,8 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
         blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
         kids = blank[..., None].repeat(1, 1, proposer.branching)
         law = start.law.new_zeros(batch, nodes, size)
-        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        q = law.clone() if drawn else None
+        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
         seen.image = image
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
@@ -75,9 +78,16 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
 
 def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
     """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
-    an execution may hold their addresses; a draft with deterministic children leaves q as it is."""
+    an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
+    and deterministic in others."""
     kept = seen.draft
     assert kept is not None and seen.p is not None and seen.nodes is not None
+    if (draft.q is None) != (kept.q is None):
+        raise DecoderError(
+            "a proposer draws its drafts in every step or in none: expected q "
+            f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
+            f"{'None' if draft.q is None else 'a tensor'}"
+        )
     for name in ("codes", "parents", "depth", "children"):
         getattr(kept, name).copy_(getattr(draft, name))
     if draft.q is not None and kept.q is not None:
@@ -89,16 +99,17 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
     [B, 1]: the root's slot."""
-    nodes = draft.codes.shape[1]
     above = draft.ancestry
     if above is None:
         above = ancestry(draft.parents, draft.levels)
-    relative = torch.arange(run.cache.capacity, device=base.device) - base  # [B, S], the root at 0
-    inside = (relative >= 0) & (relative < nodes)  # [B, S]
-    seen = run.open[:, : run.cache.capacity]  # [R, S]
-    before = ((relative < 0).repeat(copies, 1) & seen)[:, None]  # [R, 1, S]
-    index = relative.clamp(0, nodes - 1)[:, None].expand(-1, nodes, -1)
-    return before | (above.gather(2, index) & inside[:, None]).repeat(copies, 1, 1)
+    nodes = above.shape[1]
+    if copies > 1:
+        base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
+    slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
+    seen = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
+    before = ((slots < base) & seen)[:, None]  # [R, 1, S]
+    own = (base + slots.narrow(0, 0, nodes))[:, None].expand(-1, nodes, -1)  # [R, N + 1, N + 1]
+    return before.repeat(1, nodes, 1).scatter_(2, own, above)
 
 
 def visited_pairs(

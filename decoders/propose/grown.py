@@ -59,8 +59,8 @@ class GrownSession:
     def check(self, logits: Tensor, q: Tensor | None) -> None:
         """Remembers whether the drafter's distributions q [B, N + 1, V] were finite, or where it
         has none the logits of the root [B, V], which may rule codes out with minus infinity."""
-        found = logits.amax(-1) if q is None else q
-        self.bad |= ~torch.isfinite(found.sum())
+        total = (logits.amax(-1) if q is None else q).sum()
+        self.bad |= (total - total) != 0
 
     def advance(self, seen: Seen) -> Tensor:
         """Logits after the root, [B, V]. What the session answers is checked every time, as a

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import AcceptRule, Computes, Draft, Law, Settled, Start
-from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
 from decoders.verify.children import (
     Judge,
     Path,
@@ -46,8 +46,9 @@ class ByNode:
         """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
         verdicts = self.verdicts(law, draft, codes, valid, place)
-        u = torch.full_like(verdicts.accept, 0.5)
-        if not law.greedy:
+        if law.greedy:
+            u = torch.full_like(verdicts.accept, 0.5)
+        else:
             u = self.tests(noise, place[:, None] + draft.depth, codes.shape[-1])
         path = self.path(law, draft, (u < verdicts.accept) & valid)
         moved, bound, relaxed = along_path(path, verdicts, u)
@@ -89,8 +90,8 @@ class ByNode:
         """The corrected or bonus code behind the path, [B]."""
         if law.greedy:
             return at_node(law.logits, path.last).argmax(-1)
-        u = noise.at(place + path.count, TARGET_SLOT)[:, 0]
-        return sample(at_node(verdicts.residual, path.last), u)
+        u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
+        return inverted(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
 
 
 def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

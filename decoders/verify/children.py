@@ -48,17 +48,20 @@ def test_children(
     p becomes the rule's residual and q loses the rejected code. Invalid children are never
     accepted.
     """
-    columns: dict[str, list[Tensor]] = {"accept": [], "strict": [], "moved": [], "bound": []}
-    for j in range(codes.shape[-1]):
-        x, real = codes[..., j], valid[..., j]
+    columns: list[list[Tensor]] = [[], [], [], []]  # accept, strict, moved, bound
+    count = codes.shape[-1]
+    for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
         test = rule.test(p, q, x)
-        for name, values in columns.items():
-            values.append(torch.where(real, getattr(test, name), 0.0))
-        p = torch.where(real[..., None], test.residual, p)
-        if q is not None:
-            q = torch.where(real[..., None], drop_sibling(q, x), q)
-    stacked = {name: torch.stack(values, -1) for name, values in columns.items()}
-    return Verdicts(**stacked, residual=p)
+        found = test.accept, test.strict, test.moved, test.bound
+        for values, value in zip(columns, found, strict=True):
+            values.append(value if value.shape == x.shape else value.expand_as(x))
+        p = torch.where(real, test.residual, p)
+        if q is not None and j + 1 < count:
+            q = torch.where(real, drop_sibling(q, x), q)
+    one = count == 1
+    stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
+    found = torch.where(valid, torch.stack(stacked), 0.0).unbind(0)  # [B, n, K] each
+    return Verdicts(*found, residual=p)
 
 
 def ancestry(parents: Tensor, depth: int) -> Tensor:
@@ -101,17 +104,20 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
     taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
     is what makes sampling exact (METHODS 3).
     """
-    first = taken.int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
-    child = draft.children.gather(2, first).squeeze(-1)  # [B, N + 1]
+    wanted = draft.children * taken  # [B, N + 1, K], 0 where a child is not taken
+    first = (wanted > 0).int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
+    child = wanted.gather(2, first).squeeze(-1)  # [B, N + 1]
     here = torch.arange(child.shape[1], device=child.device)
-    follow = torch.where(taken.any(-1) & (child > 0), child, here)  # a node without one stays
-    nodes = [torch.zeros_like(draft.codes[:, :1])]  # [B, 1] each
+    follow = torch.maximum(child, here)  # a node without one stays: children come after parents
+    root = torch.zeros_like(draft.parents[:, :1])
+    nodes = [root]  # [B, 1] each
     for _ in range(depth):
         nodes.append(follow.gather(1, nodes[-1]))
     path = torch.cat(nodes, 1)  # [B, D + 1]
-    moved = path[:, 1:] != path[:, :-1]  # [B, D]
-    order = first.squeeze(-1).gather(1, path[:, :-1]) * moved
-    return Path(path, moved.sum(1), order, path[:, -1])
+    above = path.narrow(1, 0, depth)  # [B, D]
+    moved = path.narrow(1, 1, depth) > above
+    order = first.squeeze(-1).gather(1, above) * moved
+    return Path(path, moved.sum(1), order, path.select(1, depth))
 
 
 def table_order(draft: Draft, above: Tensor) -> Tensor:

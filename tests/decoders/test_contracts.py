@@ -23,8 +23,8 @@ from decoders.api import (
     Sampling,
     Settled,
     Test,
-    computed,
 )
+from decoders.capability import computed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
 from decoders.executed import executed, execution
@@ -288,6 +288,30 @@ def test_a_recorded_step_shows_a_part_what_an_eager_one_does(spec: DecoderSpec) 
             noise = Noise.for_prompts(3, [prompt], model.target.length)
             made.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
     assert torch.equal(made[0], made[2]) and torch.equal(made[1], made[3])
+
+
+class Likeliest(Jacobi):
+    """Deterministic drafts: the likeliest code of every law."""
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        self.met = [*getattr(self, "met", []), seen.draft.q]
+        made = super().propose(seen, noise, place)
+        codes = torch.cat([made.codes[:, :1], made.q[:, :-1].argmax(-1)], 1)
+        return replace(made, codes=codes, q=None)
+
+
+@pytest.mark.parametrize("kind", ["eager", "recorded"])
+def test_a_proposer_with_deterministic_drafts_is_shown_no_law_of_them(kind: str) -> None:
+    how = execution("eager") if kind == "eager" else Replayed()
+    model = replace(random_model(vocab=4, grid=2, seed=12), execution=how)
+    spec = DecoderSpec("x", LOOP, acceptance=EXACT, proposer=part("Likeliest", width=3))
+    loop: Any = build_decoder(model, spec, SAMPLING)
+    sessions: list[Any] = []
+    begins = loop.proposer.begin
+    loop.proposer.begin = lambda start: sessions.append(begins(start)) or sessions[-1]
+    loop.generate(model.text.encode(["x"]), Noise.for_prompts(1, ["x"], 4))
+    met = next(s.met for s in sessions if len(s.met) > 1)
+    assert all(q is None for q in met)
 
 
 class Blind(Jacobi):

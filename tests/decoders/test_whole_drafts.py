@@ -71,8 +71,8 @@ class Careless(Block):
 class Together(Static):
     """Draws all nodes of a level with the same numbers."""
 
-    def _numbers(self, noise: Any, place: torch.Tensor, level: Any) -> torch.Tensor:
-        return noise.at(place, DRAFT_SLOT, level.count)[:, None]
+    def _numbers(self, noise: Any, places: torch.Tensor, levels: Any) -> Any:
+        return noise.at(places, DRAFT_SLOT, self.branching)[:, :, None].unbind(1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, computed
+from decoders.api import Draft
+from decoders.capability import computed
 from decoders.execution.cpu.advancing import NativeAdvance
 from decoders.execution.cpu.drafting import NativeDrafter, Net, State
 from decoders.execution.cpu.growing import Flat, NativeDynamic, NativeStatic

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, ImageModel, computed
+from decoders.api import AcceptRule, DecoderError, ImageModel
+from decoders.capability import computed
 from decoders.execution.cpu.drafts import replace_draft
 from decoders.execution.cpu.judge import native_judge
 from decoders.execution.cpu.library import missing
@@ -136,7 +137,7 @@ def same(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.api.computed
+    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.capability.computed
     return call
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.api import Computes, DecoderError, Draft, Sampling
 from decoders.distribution import probabilities
-from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise, sample
+from decoders.noise import BELOW_ONE, DRAFT_SLOT, MAX_CHILDREN, Noise, inverted
 from decoders.propose.drafters.session import DraftSession, require_logits
 from decoders.propose.trees.named import Path, named_trees, own_name, tree_names
 from decoders.verify.children import ancestry, drop_sibling
@@ -75,9 +75,9 @@ class Level:
 
     count: int  # most children of a parent
     parents: Tensor  # [parents] node indices
-    offsets: Tensor  # [parents] their place within their own level
+    offsets: Tensor | None  # [parents] their place within their own level; None: all, in order
     grandparents: Tensor  # [1, parents] the parents' parents
-    pick: Tensor  # [width] index into the [parents * count] draws, in node order
+    pick: Tensor | None  # [width] of the [parents * count] draws, in node order; None: all
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Shape:
     children: Tensor  # [1, N + 1, K]
     ancestry: Tensor  # [1, N + 1, N + 1] bool, see `decoders.api.Draft`
     places: Tensor  # [1, depth], 0, 1, ...: distance of a level from the root's child
+    inner: Tensor  # nodes that have children, level by level
 
     def draft(self, codes: Tensor, children: Tensor, q: Tensor | None) -> Draft:
         """codes [B, N + 1], children [B, N + 1, K], q [B, N + 1, V] -> a draft of this shape."""
@@ -135,34 +136,46 @@ class Static:
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
         batch, vocab = root_logits.shape
         shape = self.shape_on(root_logits.device)
-        q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
+        laws: list[Tensor] = []  # of every level's parents, where children are drawn
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
+        places = position[:, None] + shape.places  # [B, depth]
+        uniform = self._numbers(noise, places, shape.levels)  # [B, parents or 1, count] each
         for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
-            if q is None:
+            if sampling.greedy:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
-                q.index_copy_(1, level.parents, dist)
-                u = self._numbers(noise, position + depth - 1, level)  # [B, parents or 1, count]
-                drawn = draw_distinct(dist, u)  # [B, parents, count]
-            new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
+                laws.append(dist)
+                drawn = _drawn(dist, uniform[depth - 1], level.count)  # [B, parents, count]
+            new = chosen(drawn.flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
                 below = shape.levels[depth]
                 above = below.grandparents.expand(batch, -1)
-                below_codes = new.index_select(1, below.offsets)  # [B, parents]
+                below_codes = chosen(new, below.offsets)  # [B, parents]
                 logits = session.expand(below_codes, below.parents, above, depth)
                 require_logits(session, logits, *below_codes.shape, vocab)
         children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
-        if q is not None and self.branching > 1:
+        if sampling.greedy:
+            return shape.draft(drafted, children, None)
+        q = root_logits.new_zeros(batch, self.nodes + 1, vocab)
+        q.index_copy_(1, shape.inner, torch.cat(laws, 1))
+        if self.branching > 1:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _numbers(self, noise: Noise, place: Tensor, level: Level) -> Tensor:
-        """What a level's children are drawn with, [B, parents or 1, count]."""
-        return noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+    def _numbers(self, noise: Noise, places: Tensor, levels: list[Level]) -> Sequence[Tensor]:
+        """What each level's children are drawn with, [B, parents or 1, >= count]; places [B, D]."""
+        if not (self.wide and noise.renewed):
+            shared = noise.at(places, DRAFT_SLOT, self.branching)  # [B, D, K]
+            return shared.clamp_max(BELOW_ONE)[:, :, None].unbind(1)
+        each = zip(places.unbind(1), levels, strict=True)
+        return [
+            noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count).clamp_max(BELOW_ONE)
+            for place, level in each
+        ]
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
@@ -177,7 +190,12 @@ class Static:
         children = torch.zeros(1, self.nodes + 1, self.branching, dtype=torch.long)
         for node, path in enumerate(self.paths, 1):
             children[0, self.parent[node], path[-1]] = node
-        levels, first = [], 0  # first node of the level that holds the parents
+
+        def some(index: list[int], size: int) -> Tensor | None:
+            return None if index == [*range(size)] else tensor(index)
+
+        levels: list[Level] = []
+        first, above = 0, 1  # first node of the level that holds the parents, and its size
         for depth in range(1, self.depth + 1):
             mine = [i for i, d in enumerate(self.level_of) if d == depth]
             parents = sorted({self.parent[i] for i in mine})
@@ -187,12 +205,12 @@ class Static:
                 Level(
                     count=count,
                     parents=tensor(parents),
-                    offsets=tensor([p - first for p in parents]),
+                    offsets=some([p - first for p in parents], above),
                     grandparents=tensor([self.parent[p] for p in parents])[None],
-                    pick=tensor(pick),
+                    pick=some(pick, len(parents) * count),
                 )
             )
-            first = mine[0]
+            first, above = mine[0], len(mine)
         parent = tensor(self.parent)[None]
         return Shape(
             levels=levels,
@@ -201,20 +219,29 @@ class Static:
             children=children.to(device),
             ancestry=ancestry(parent, self.depth),
             places=torch.arange(self.depth, device=device)[None],
+            inner=torch.cat([level.parents for level in levels]),
         )
 
 
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
     """Draws without replacement: q [B, n, V], u [B, n or 1, count] -> [B, n, count] int64."""
+    return _drawn(q, u.clamp_max(BELOW_ONE), u.shape[-1])
+
+
+def _drawn(q: Tensor, u: Tensor, count: int) -> Tensor:
+    """The same for u [B, n or 1, >= count], at most BELOW_ONE."""
     drawn = []
-    for j in range(u.shape[-1]):
-        x = sample(q, u[..., j].expand(q.shape[:2]))
-        if u.shape[-1] == 1:
-            return x[..., None]
+    for j in range(count):
+        x = inverted(q, u[..., j : j + 1])  # [B, n, 1]
         drawn.append(x)
-        if j + 1 < u.shape[-1]:
-            q = drop_sibling(q, x)
-    return torch.stack(drawn, -1)
+        if j + 1 < count:
+            q = drop_sibling(q, x.squeeze(-1))
+    return drawn[0] if count == 1 else torch.cat(drawn, -1)
+
+
+def chosen(values: Tensor, index: Tensor | None) -> Tensor:
+    """values [B, n] at `index`; None: all."""
+    return values if index is None else values.index_select(1, index)
 
 
 def drop_impossible(children: Tensor, codes: Tensor, q: Tensor) -> Tensor:
