@@ -39,6 +39,7 @@ COMMANDS = {
     "list": "decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set",
 }
 ELSEWHERE = {
+    "steps": "bench.commands.steps",
     "scaling": "bench.scaling.command",
     "profile": "bench.profile.command",
     "peers": "bench.peers.command",

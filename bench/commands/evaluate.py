@@ -7,8 +7,6 @@ with: network, SHA-256 of its weights, crop, package versions.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import typing
@@ -20,11 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
-from bench.console import complain, progress, say, table
+from bench.console import complain, progress, say
 from bench.errors import ConfigError, unknown
 from bench.os_errors import ready_file, ready_folder
 from bench.prompts.captions import captions_of
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
+from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         ready_file(config.out)
     figures = evaluate(config, device)
     say(f"{config.images}: {figures[0].images} images on {device}")
-    say(table(*_table(figures)))
+    say(terminal(filled(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join(notes))
     if config.out is not None:
@@ -196,18 +195,17 @@ def _device(name: str) -> str:
     return name
 
 
-def _table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
-    headers = ["figure", "value", "95 % interval", "images", "reference"]
-    rows = [
-        [f.name, _short(f.value.value), f"{_short(f.value.lo)} .. {_short(f.value.hi)}",
-         str(f.images), str(f.reference or "")]
-        for f in figures
-    ]  # fmt: skip
-    return headers, rows
-
-
 def _short(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+
+
+COLUMNS = (
+    Column("name", "figure"),
+    Column("value", "value", lambda v: _short(v.value)),
+    Column("value", "95 % interval", lambda v: f"{_short(v.lo)} .. {_short(v.hi)}"),
+    Column("images", "images"),
+    Column("reference", "reference", lambda count: str(count or "")),
+)
 
 
 def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
@@ -242,8 +240,4 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
         }
         for f in figures
     ]  # fmt: skip
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    write_text(path, csv_text(rows))

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.console import complain, say, table
+from bench.console import complain, say
 from bench.errors import ConfigError, unknown
+from bench.report.table import of_cells, terminal
 
 if TYPE_CHECKING:
     from bench.report.model import Run
@@ -96,46 +97,11 @@ def cmd_check(words: Sequence[str]) -> int:
     for cell in every:  # what `run` refuses is refused before the first verdict
         build_cell(model, cell)
     found = verdicts(model, every, lambda: [p.text for p in call(config.prompts, count=None)])
-    say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
+    say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0
-
-
-def cmd_steps(words: Sequence[str]) -> int:
-    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model,
-    beside their matrix products and their floors on this machine; also as steps.csv."""
-    import torch
-
-    from bench.config.compose import compose_study
-    from bench.config.plugins import call
-    from bench.measure.device import prepare, provenance
-    from bench.measure.machine import measure_rates
-    from bench.measure.roofline import Unknown, step_bytes, target_net
-    from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
-    from bench.measure.steps import step_costs
-    from bench.os_errors import ready_folder
-    from bench.run.session import load_model
-
-    config = compose_study(words)
-    ready_folder(Path(config.run_dir))
-    prompts = call(config.prompts, count=1)
-    device = prepare(config.backend)
-    model = load_model(config, device, prompts)
-    net, made = target_net(model), provenance(device)
-    rates = None
-    if not isinstance(net, Unknown):
-        rates = measure_rates(device, model.dtype, step_bytes(net, model), made.gpu or made.cpu)
-    with torch.inference_mode():
-        text = model.text.encode([prompts[0].text])
-        costs = step_costs(model, model.sampling, text)
-    found = step_table(costs, rates)
-    say(table(HEADERS, cells(found)))
-    for note in notes(costs, rates):
-        say(note)
-    say(f"saved: {save_steps(found, Path(config.run_dir))}")
-    return 0
 
 
 def cmd_tiny(words: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.judge.paired import every_latency_row
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
@@ -75,8 +75,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
     """fairness.csv of a run folder."""
     table = pd.DataFrame([vars(f) for f in found], columns=COLUMNS)
-    text = table.to_csv(index=False).encode()
-    write_atomically(folder / TABLE, lambda file: file.write(text))
+    write_text(folder / TABLE, table.to_csv(index=False))
 
 
 def judge_folder(

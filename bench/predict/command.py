@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.console import complain, say, table
+from bench.console import complain, say
 from bench.os_errors import ready_folder
+from bench.records.schema import write_text
+from bench.report.table import (
+    ABSENT,
+    Column,
+    figures,
+    filled,
+    interval,
+    number,
+    of_cells,
+    percent,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry
@@ -29,7 +40,6 @@ def cmd_predict(words: Sequence[str]) -> int:
     from bench.config.own_settings import own_settings
     from bench.config.plugins import call
     from bench.measure.device import prepare
-    from bench.predict.measured import write_csv
     from bench.predict.predict import PredictConfig, frame, rows_of
     from bench.predict.recorded import read_run, same_machine
     from bench.report.plots.predict import predicted_plot
@@ -49,7 +59,7 @@ def cmd_predict(words: Sequence[str]) -> int:
         return 1
     folder = Path(config.run_dir) / "predict"
     result = frame(found)
-    write_csv(folder / "predicted.csv", result)
+    write_text(folder / "predicted.csv", result.to_csv(index=False))
     say(_speedups(found))
     say("\n" + _parts(found))
     plot = predicted_plot(result, f"Speed model: {config.name}", folder)[0]
@@ -63,22 +73,22 @@ def cmd_predict(words: Sequence[str]) -> int:
 
 
 def _speedups(found: Sequence[Row]) -> str:
-    lines = []
-    for row in found:
-        made, ran = row.prediction, row.measured
-        lines.append(
-            [row.decoder, row.tree, f"{made.codes:.2f}", f"{made.speedup:.2f}",
-             f"{ran.value:.2f} [{ran.lo:.2f}, {ran.hi:.2f}]" if row.ran else "",
-             f"{100 * row.error:+.1f} %" if row.ran else ""]
-        )  # fmt: skip
-    return table(["decoder", "tree", "codes a step", "predicted", "measured", "error"], lines)
+    columns = (
+        Column("decoder", "decoder"),
+        Column("tree", "tree"),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted", lambda made: f"{made.speedup:.2f}"),
+        Column("", "measured", lambda row: interval(row.measured, 2) if row.ran else ""),
+        Column("", "error", lambda row: percent(row.error, sign="+") if row.ran else ""),
+    )
+    return terminal(filled(columns, found))
 
 
 def _parts(found: Sequence[Row]) -> str:
     """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
     names = ("step", "draft", "verify", "accept")
     rows = [
-        [name, _ms(now), _ms(then), *["—"] * (2 * len(names) - 2)]
+        [name, _ms(now), _ms(then), *[ABSENT] * (2 * len(names) - 2)]
         for name, now, then in dict.fromkeys(row.ar for row in found)
     ]
     rows += [
@@ -86,11 +96,12 @@ def _parts(found: Sequence[Row]) -> str:
         for row in found
         if row.ran
     ]
-    return table(["ms a step", *(f"{n} {k}" for n in names for k in ("pred.", "run"))], rows)
+    headings = ["ms a step", *(f"{n} {k}" for n in names for k in ("pred.", "run"))]
+    return terminal(of_cells(headings, rows))
 
 
 def _ms(seconds: float) -> str:
-    return "—" if math.isnan(seconds) else f"{1e3 * seconds:.2f}"
+    return number(1e3 * seconds, 2)
 
 
 def cmd_tune(words: Sequence[str]) -> int:
@@ -184,17 +195,17 @@ def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
     head = f"{count} candidates, {kept} within the limits"
     if not front:
         return head
-    rows = [
-        [c.rule.label, c.tree.label, f"{c.prediction.codes:.2f}", f"{c.prediction.speedup:.2f}",
-         f"{c.moved:.3f}", "—" if math.isnan(c.tv) else f"{c.tv:.3f}",
-         "derived" if c.derived else "recorded"]
-        for c in list(reversed(front))[:SHOWN]
-    ]  # fmt: skip
-    return f"{head}; not beaten in speed and quality:\n" + table(
-        ["rule", "tree", "codes a step", "predicted speed-up", "mass moved", "output TV",
-         "acceptance"],
-        rows,
-    )  # fmt: skip
+    columns = (
+        Column("rule", "rule", lambda rule: rule.label),
+        Column("tree", "tree", lambda tree: tree.label),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
+        Column("moved", "mass moved", figures(3)),
+        Column("tv", "output TV", figures(3)),
+        Column("derived", "acceptance", lambda own: "derived" if own else "recorded"),
+    )
+    shown = list(reversed(front))[:SHOWN]
+    return f"{head}; not beaten in speed and quality:\n{terminal(filled(columns, shown))}"
 
 
 def _measured(
@@ -209,14 +220,11 @@ def _measured(
         ratio = seen.speedup
         rows.append(
             [c.name, f"{predicted.speedup:.2f}",
-             f"{ratio.value:.2f} [{ratio.lo:.2f}, {ratio.hi:.2f}]",
-             f"{100 * (predicted.speedup / ratio.value - 1):+.1f} %",
+             interval(ratio, 2), percent(predicted.speedup / ratio.value - 1, sign="+"),
              f"{predicted.codes:.2f}", f"{seen.mal:.2f}", verdicts.get(c.name, "")]
         )  # fmt: skip
-    return table(
-        ["decoder", "predicted", "measured", "error", "codes predicted", "measured", "verdict"],
-        rows,
-    )
+    headings = ["decoder", "predicted", "measured", "error", "codes predicted", "measured"]
+    return terminal(of_cells([*headings, "verdict"], rows))
 
 
 def _write(
@@ -229,11 +237,10 @@ def _write(
     folder: Path,
 ) -> None:
     from bench.predict.measured import table as rows_of
-    from bench.predict.measured import write_csv
     from bench.report.plots.predict import frontier_plot
 
     rows = rows_of(candidates, kept, front, verdicts, measured)
-    write_csv(folder / "tune.csv", rows)
+    write_text(folder / "tune.csv", rows.to_csv(index=False))
     plot = frontier_plot(rows, f"Search on {told.study.model.name}", folder)[0]
     say(f"\nsaved: {folder / 'tune.csv'}, {plot}")
 

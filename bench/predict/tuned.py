@@ -20,7 +20,7 @@ from bench.config.catalogue import groups
 from bench.config.hydra_edge import parse_override
 from bench.config.schema import DecoderEntry
 from bench.errors import ConfigError
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 GROUP = "decoder"  # the folder in which Hydra finds decoders
 MARK = "Found by `bench tune`"  # in a comment of every file that a search writes
@@ -70,7 +70,7 @@ def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Seque
         content["expect"] = verdict
     head = ["# @package _global_", *(f"# {line}" for line in comments)]
     text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, text)
 
 
 def command(path: Path, words: Sequence[str]) -> str:

@@ -51,16 +51,15 @@ def cmd_compare(words: Sequence[str]) -> int:
 def save(result: Result, folder: Path) -> list[Path]:
     """Writes the four files and returns their paths."""
     from bench.published import write
-    from bench.records.schema import write_atomically
+    from bench.records.schema import write_text
     from bench.report.plots import published as plot
     from bench.report.plots.style import save as save_plot
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in (("md", write.markdown(result)), ("csv", write.csv_text(result))):
-        path = folder / f"compare.{name}"
-        write_atomically(path, lambda file, text=text: file.write(text.encode("utf-8")))  # type: ignore[misc]
-        paths.append(path)
+    paths = [
+        write_text(folder / "compare.md", write.markdown(result)),
+        write_text(folder / "compare.csv", write.csv(result)),
+    ]
     return [*paths, *save_plot(plot.draw(result), folder)]
 
 

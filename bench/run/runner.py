@@ -36,7 +36,7 @@ from bench.prompts.readable import check_prompts
 from bench.records.folder import RunFolder, check_space, open_folder
 from bench.records.identity import Weights, code_of
 from bench.records.rows import Context, measured
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run import schedule as study
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
 from bench.run.schedule import Batch, Cell
@@ -90,8 +90,7 @@ def run_study(config: StudyConfig) -> RunResult:
         folder.tables = {key: folder.tables[key] for key in keys}
         kernels = getattr(model.target, "kernels", None)
         if kernels is not None:
-            text = (json.dumps(kernels.record(), indent=1) + "\n").encode()
-            write_atomically(path / "attention.json", lambda file: file.write(text))
+            write_text(path / "attention.json", json.dumps(kernels.record(), indent=1) + "\n")
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
