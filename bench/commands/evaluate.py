@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
+from bench.config.words import given
 from bench.console import complain, progress, say
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError
 from bench.os_errors import ready_file, ready_folder
 from bench.prompts.captions import captions_of
 from bench.records.schema import write_text
@@ -140,16 +141,8 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
     ]
     groups = {"weights": (*FILES, "folder"), "arch": SCORES}
     known = [*plain, *(f"{group}.{name}" for group, names in groups.items() for name in names)]
-    found: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if key not in known:
-            raise ConfigError(unknown("setting of evaluate", key, known))
-        if not equals or not value:
-            raise ConfigError(f"expected {key}=VALUE, found {word!r}")
-        if key in found:
-            raise ConfigError(f"{key} is given twice")
-        found[key] = _value(key, value)
+    texts = given(words, known, "evaluate")
+    found = {key: _value(key, value) for key, value in texts.items()}
     if "images" not in found:
         raise ConfigError("images=DIR is missing: which folder is to be evaluated?")
     inner = {

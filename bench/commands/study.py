@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.config.words import split
 from bench.console import complain, say
 from bench.errors import ConfigError, unknown
 from bench.report.table import of_cells, terminal
@@ -106,7 +107,8 @@ def cmd_check(words: Sequence[str]) -> int:
 
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrains the embedded models: the stages named (default all), then key=value settings."""
-    stages = [w for w in words if "=" not in w]
+    given = [split(word) for word in words]
+    stages = [word.text for word in given if word.value is None]
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
@@ -114,7 +116,7 @@ def cmd_tiny(words: Sequence[str]) -> int:
     from metrics import train_clip
 
     stages = stages or list(TINY_STAGES)
-    settings = dict(w.split("=", 1) for w in words if "=" in w)
+    settings = {word.key: word.value for word in given if word.value is not None}
     make([s for s in stages if s != "clip"], **settings)
     if "clip" in stages:
         train_clip.make(plan_of(settings))
@@ -127,11 +129,12 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.config.catalogue import groups, option, settings
 
     known = groups()
-    if any(w.partition("=")[0] in ("settings", "setting") for w in words):
+    named = [split(word) for word in words]
+    if any(word.key in ("settings", "setting") for word in named):
         say(settings())
         return 0
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}
-    wanted = [(aliases.get(w, w), name) for w, _, name in (w.partition("=") for w in words)]
+    wanted = [(aliases.get(word.key, word.key), word.value or "") for word in named]
     for group, name in wanted:
         if group not in known:
             raise ConfigError(unknown("group", group, [*known, "settings"]))

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -26,9 +25,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from bench.config.describe import PARTS
+from bench.config.words import at_home, split
 from bench.errors import ConfigError, nearest, unknown
 
-PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")
 QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
@@ -37,7 +37,7 @@ def parse_override(word: str) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:  # of its grammar, or an unknown function: name(...)
-        bare = re.sub(r""""[^"]*"|'[^']*'""", "", word.partition("=")[2])
+        bare = re.sub(r""""[^"]*"|'[^']*'""", "", split(word).value or "")
         if "overrides:" in bare and "=" in bare:
             raise ConfigError(
                 f"cannot read the override {word!r}; overrides inside an entry stand in quotes of "
@@ -49,7 +49,7 @@ def parse_override(word: str) -> Override:
     except ValueError as error:  # a number that Python itself refuses to read
         raise ConfigError(f"cannot read the override {word[:60]!r}...: {error}") from error
     if override.is_sweep_override():
-        path = "/" in word.partition("=")[2]
+        path = "/" in (split(word).value or "")
         raise ConfigError(
             f"{word!r} is a sweep; give one value, or list several entries in decoders="
             + (f"; if it is a path, {_quoting(word)}" if path else "")
@@ -59,11 +59,11 @@ def parse_override(word: str) -> Override:
 
 def _quoting(word: str) -> str:
     """How to write a word that Hydra's grammar does not take as it stands."""
-    key, equals, value = word.partition("=")
-    if not equals or not value or value[0] in "[{\"'":
+    value = split(word).value
+    if not value or value[0] in "[{\"'":
         return "write key=value, for example latency.prompts=8"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
-    quoted = shlex.quote(f'{key}="{inner}"')
+    quoted = shlex.quote(f'{word.partition("=")[0]}="{inner}"')
     return f"a value with = ( ) , or the like is quoted for Hydra and for the shell: {quoted}"
 
 
@@ -134,11 +134,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _at_home(value: Any) -> Any:
-    """With `~/` written out, as the shell does where it sees one: it sees none behind a `=`."""
+    """See `bench.config.words.at_home`."""
     if isinstance(value, dict):
         return {key: _at_home(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_at_home(item) for item in value]
-    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-        return str(Path(value).expanduser())
-    return value
+    return at_home(value) if isinstance(value, str) else value

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.config.words import pairs
 from bench.judge.paired import every_latency_row
 from bench.records.schema import write_text
 
@@ -59,7 +60,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
     """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
     kernel, with their share of the step; "" where none did."""
     mine = timed[timed.decoder == decoder]
-    paths = [dict(p.split("=", 1) for p in str(path).split(", ") if p) for path in mine.path]
+    paths = [pairs(str(path)) for path in mine.path]
     if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
         return ""
     steps = float(mine.nfe.sum())

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.config.words import given
 from bench.console import say
-from bench.errors import ConfigError, nearest, unknown
+from bench.errors import ConfigError, nearest
 from bench.os_errors import ready_folder
 
 if TYPE_CHECKING:
@@ -30,17 +31,17 @@ def cmd_compare(words: Sequence[str]) -> int:
     (default: compare/ in the run's folder, for a summary=FILE in the current one).
 
     Raises ConfigError, PublishedError, BenchError."""
-    given = _settings(words)
-    summary = _summary(given)
-    tolerance = _tolerance(given.get("tolerance", "0.1"))
+    told = _settings(words)
+    summary = _summary(told)
+    tolerance = _tolerance(told.get("tolerance", "0.1"))
     from bench.published import measured, names, table
     from bench.published.result import build
     from bench.published.write import terminal
 
-    rows = table.load(Path(given["published"]) if "published" in given else table.DEFAULT)
+    rows = table.load(Path(told["published"]) if "published" in told else table.DEFAULT)
     result = build(rows, measured.load(summary), names.load(), tolerance)
-    beside = Path("compare") if "summary" in given else summary.parent / "compare"
-    folder = Path(given["out"]).expanduser() if "out" in given else beside
+    beside = Path("compare") if "summary" in told else summary.parent / "compare"
+    folder = Path(told["out"]).expanduser() if "out" in told else beside
     ready_folder(folder)
     say(terminal(result))
     for path in save(result, folder):
@@ -64,27 +65,20 @@ def save(result: Result, folder: Path) -> list[Path]:
 
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        key, sign, value = word.partition("=")
-        if not sign or not value:
-            raise ConfigError(f"cannot read {word!r}; write key=value with a key of {KEYS}")
-        if key not in KEYS:
-            raise ConfigError(unknown("setting of compare", key, KEYS))
-        found[key] = value
+    found = given(words, KEYS, "compare")
     chosen = [key for key in SOURCES if key in found]
     if len(chosen) > 1:
         raise ConfigError(f"give one of {', '.join(SOURCES)}, found {' and '.join(chosen)}")
     return found
 
 
-def _summary(given: dict[str, str]) -> Path:
+def _summary(told: dict[str, str]) -> Path:
     """The summary.csv to compare; study= means results/runs/NAME, the default is study=main."""
-    if "summary" in given:
-        return Path(given["summary"])
-    if "run_dir" in given:
-        return Path(given["run_dir"]) / "summary.csv"
-    name = given.get("study", "main")
+    if "summary" in told:
+        return Path(told["summary"])
+    if "run_dir" in told:
+        return Path(told["run_dir"]) / "summary.csv"
+    name = told.get("study", "main")
     path = RUNS / name / "summary.csv"
     if not path.is_file():
         there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))

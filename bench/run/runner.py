@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
+from bench.config.describe import labels
 from bench.config.plugins import call_prompts
 from bench.config.schema import StudyConfig
 from bench.console import progress
@@ -157,8 +158,8 @@ class Run:
 
     def _label(self, cell: Cell, built: Decoder | None) -> dict[str, str]:
         """In the built parts' own words, where those can be had."""
-        own = attempt(lambda: study.labels(cell.entry, built))
-        found = study.labels(cell.entry, None) if isinstance(own, Failure) else own
+        own = attempt(lambda: labels(cell.entry.spec, built))
+        found = labels(cell.entry.spec, None) if isinstance(own, Failure) else own
         return {name: printable(text) for name, text in found.items()}
 
     def all(self, parts: Sequence[Sequence[Batch]]) -> None:
