@@ -24,7 +24,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,10 @@ def open_folder(
         _sweep(path)
         if not begun:  # a run that stopped before its first row binds nobody
             _write_identity(path, identity)
-        yield RunFolder(path)
+        with ExitStack() as stack:
+            stack.callback(_remove_if_unused, path)
+            yield RunFolder(path)
+            stack.pop_all()  # what came to its end stays
 
 
 def read_identity(path: Path) -> dict[str, Any]:
@@ -251,6 +254,12 @@ def _read(study: Path) -> dict[str, Any]:
 
 def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
     records.write_text(path / "study.json", json.dumps(identity, indent=1, sort_keys=True))
+
+
+def _remove_if_unused(path: Path) -> None:
+    """Removes a folder whose run was refused before its first row."""
+    if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
+        shutil.rmtree(path)
 
 
 def check_space(path: Path, rows: int, pictures: int) -> None:

@@ -14,7 +14,7 @@ from bench.config.schema import BackendConfig, StudyConfig
 from bench.errors import ConfigError
 from bench.prompts import Prompt, PromptSet
 from decoders.api import DecoderError, ImageModel
-from decoders.execution.eager import executed
+from decoders.executed import executed
 from decoders.kernels.selected import Kernels
 
 

@@ -37,9 +37,9 @@ def count(module) -> int:
 def test_parameter_formulas_equal_the_modules_at_full_size():
     import torch
 
+    from decoders.models.eagle_net import EagleNet
     from decoders.models.transformer import Transformer, TransformerConfig
     from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-    from decoders.propose.drafters.eagle import EagleNet
 
     with torch.device("meta"):
         caption = TransformerConfig()

@@ -265,7 +265,7 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
     ("words", "said"),
     [
         (["studi=main"], "did you mean 'study'"),
-        (["study=main", "run_dir=x"], "give one of"),
+        (["study=main", "run_dir=x"], "keep one of them"),
         (["tolerance=2", "summary=x"], "0.1 is 10 %"),
         (["tolerance=wide", "summary=x"], "must be a number"),
         (["main"], "write key=value"),
