@@ -41,26 +41,23 @@ def cmd_steps(words: Sequence[str]) -> int:
     import torch
 
     from bench.config.compose import compose_study
-    from bench.config.plugins import call
-    from bench.measure.device import prepare, provenance
     from bench.measure.machine import measure_rates
     from bench.measure.roofline import Unknown, step_bytes, target_net
     from bench.measure.step_table import save_steps, step_table
     from bench.measure.steps import step_costs
     from bench.os_errors import ready_folder
-    from bench.run.session import load_model
+    from bench.run.session import opened
 
     config = compose_study(words)
     ready_folder(Path(config.run_dir))
-    prompts = call(config.prompts, count=1)
-    device = prepare(config.backend)
-    model = load_model(config, device, prompts)
-    net, made = target_net(model), provenance(device)
-    rates = None
+    own = opened(config, 1)
+    model, made = own.model, own.made
+    net, rates = target_net(model), None
     if not isinstance(net, Unknown):
-        rates = measure_rates(device, model.dtype, step_bytes(net, model), made.gpu or made.cpu)
+        name = made.gpu or made.cpu
+        rates = measure_rates(model.device, model.dtype, step_bytes(net, model), name)
     with torch.inference_mode():
-        text = model.text.encode([prompts[0].text])
+        text = model.text.encode([own.prompts[0].text])
         costs = step_costs(model, model.sampling, text)
     found = step_table(costs, rates)
     say(terminal(filled(COLUMNS, found.to_dict("records"))))

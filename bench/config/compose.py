@@ -41,7 +41,7 @@ from bench.config.schema import (
     check_type,
 )
 from bench.config.words import split
-from bench.errors import ConfigError, nearest, unknown
+from bench.errors import ConfigError, did_you_mean, unknown
 
 log = logging.getLogger(__name__)
 ENTRY_KEYS = ("decoder", "name", "overrides")
@@ -169,8 +169,7 @@ def _entries(
         part = first.group
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        close = nearest(first.key, known)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        hint = did_you_mean(first.key, known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

@@ -27,7 +27,7 @@ from yaml import YAMLError
 
 from bench.config.describe import PARTS
 from bench.config.words import at_home, split
-from bench.errors import ConfigError, nearest, unknown
+from bench.errors import ConfigError, did_you_mean, unknown
 
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
@@ -119,8 +119,7 @@ def _composition(name: str, message: str) -> str:
     key = found.group(1)
     base = ["decoder=ar"] if name == "entry" else []
     known = list(_paths(compose(name, overrides=[*base, *WITHOUT_THEM]))) + list(PARTS)
-    close = nearest(key, known)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    hint = did_you_mean(key, known)
     return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
 
 

@@ -55,6 +55,17 @@ def apart(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[s
     return mine, [word for word in words if word not in mine]
 
 
+def fraction(key: str, text: str, example: str) -> float:
+    """The value of a setting that lies between 0 and 1. example: what one of them means."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ConfigError(f"{key} must be a number, found {text!r}") from error
+    if not 0 <= value < 1:  # NaN neither
+        raise ConfigError(f"{key} lies between 0 and 1, found {text}; {example}")
+    return value
+
+
 def pairs(text: str) -> dict[str, str]:
     """`k=5, residual=paper` as a mapping; a bare word is a setting of itself."""
     found = (split(word.strip()) for word in text.split(",") if word.strip())

@@ -6,13 +6,12 @@ Exit status 1 where something of B is slower or worse than A, so that CI can sto
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import given, split
+from bench.config.words import fraction, given, split
 from bench.console import say
 from bench.errors import ConfigError, unknown
 from bench.os_errors import ready_file
@@ -34,7 +33,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     from bench.records.schema import write_text
 
     folders, told = _words(words)
-    level = _level(told.get("level", "0.05"))
+    level = fraction("level", told.get("level", "0.05"), "0.05 is 5 %")
     out = Path(told["out"]) if "out" in told else None
     if out:
         ready_file(out)
@@ -82,16 +81,6 @@ def _words(words: Sequence[str]) -> tuple[list[Path], dict[str, str]]:
     if len(folders) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(folders)}; {USAGE}")
     return folders, told
-
-
-def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise ConfigError(f"level must be a number, found {text!r}") from error
-    if not (math.isfinite(value) and 0 < value < 1):
-        raise ConfigError(f"level lies between 0 and 1, found {text}; 0.05 is 5 %")
-    return value
 
 
 def _chosen(

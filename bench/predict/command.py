@@ -38,22 +38,20 @@ def cmd_predict(words: Sequence[str]) -> int:
     and where it went; predicted.csv and a plot into RUN_DIR/predict."""
     from bench.config.compose import compose_study
     from bench.config.own_settings import own_settings
-    from bench.config.plugins import call
-    from bench.measure.device import prepare
     from bench.predict.predict import PredictConfig, frame, rows_of
     from bench.predict.recorded import read_run, same_machine
     from bench.report.plots.predict import predicted_plot
     from bench.run.schedule import cells
-    from bench.run.session import load_model
+    from bench.run.session import opened
 
     told, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
     rows = read_run(config)
     ready_folder(Path(config.run_dir) / "predict")
-    prompts = call(config.prompts, count=1)
-    model = load_model(config, prepare(config.backend), prompts)
+    own = opened(config, 1)
+    model, text = own.model, own.prompts[0].text
     same_machine(config, model)
-    found = rows_of(config, told, model, cells(config, model.sampling), rows, prompts[0].text)
+    found = rows_of(config, told, model, cells(config, model.sampling), rows, text)
     if not found:
         complain("no decoder of this run drafts and has a baseline: nothing to predict")
         return 1
@@ -107,6 +105,7 @@ def _ms(seconds: float) -> str:
 def cmd_tune(words: Sequence[str]) -> int:
     """Searches trees and rules, prints the frontier, measures the best against AR and writes the
     winner as a decoder. 1 where nothing is in the class asked for, or nothing could be measured."""
+    from bench.predict.measured import measure
     from bench.predict.settings import compose_tune
     from bench.predict.tune import choose, eligible, entry_of, explore, frontier
     from bench.predict.tuned import claim
@@ -127,7 +126,7 @@ def cmd_tune(words: Sequence[str]) -> int:
         complain(_nothing(told, candidates, kept, verdicts))
     del search
     _release()
-    measured = _measure(told, entries, folder) if entries else {}
+    measured = measure(told.study, entries, folder) if entries else {}
     _write(told, candidates, kept, front, verdicts, measured, folder)
     if not chosen:
         return 1
@@ -163,17 +162,12 @@ def _nothing(
 
 def _loaded(told: TuneStudy) -> tuple[Search, list[str]]:
     """The search on its model, and the prompts to record on: those after the measured ones."""
-    from bench.config.plugins import call
-    from bench.measure.device import prepare
     from bench.predict.tune import begin
-    from bench.prompts.readable import check_prompts
-    from bench.run.session import load_model
+    from bench.run.session import opened
 
     kept = told.study.latency.prompts
-    prompts = call(told.study.prompts, count=kept + told.tune.prompts)
-    model = load_model(told.study, prepare(told.study.backend), prompts)
-    check_prompts(model, prompts)
-    return begin(told, model), [prompt.text for prompt in prompts[kept:]]
+    own = opened(told.study, kept + told.tune.prompts)
+    return begin(told, own.model), [prompt.text for prompt in own.prompts[kept:]]
 
 
 def _release() -> None:
@@ -183,12 +177,6 @@ def _release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _measure(told: TuneStudy, entries: list[DecoderEntry], folder: Path) -> dict[str, Measured]:
-    from bench.predict.measured import measure
-
-    return measure(told.study, entries, folder)
 
 
 def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:

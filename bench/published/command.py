@@ -7,18 +7,16 @@ not at hand where it is looked at.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import given
+from bench.config.words import fraction, given
 from bench.console import say
-from bench.errors import ConfigError, nearest
+from bench.errors import ConfigError, did_you_mean
 from bench.os_errors import ready_folder
 
 if TYPE_CHECKING:
-    from bench.published.judge import Tolerance
     from bench.published.result import Result
 
 RUNS = Path("results/runs")
@@ -33,13 +31,14 @@ def cmd_compare(words: Sequence[str]) -> int:
     Raises ConfigError, PublishedError, BenchError."""
     told = _settings(words)
     summary = _summary(told)
-    tolerance = _tolerance(told.get("tolerance", "0.1"))
+    ratio = fraction("tolerance", told.get("tolerance", "0.1"), "0.1 is 10 %")
     from bench.published import measured, names, table
+    from bench.published.judge import Tolerance
     from bench.published.result import build
     from bench.published.write import terminal
 
     rows = table.load(Path(told["published"]) if "published" in told else table.DEFAULT)
-    result = build(rows, measured.load(summary), names.load(), tolerance)
+    result = build(rows, measured.load(summary), names.load(), Tolerance(ratio=ratio))
     beside = Path("compare") if "summary" in told else summary.parent / "compare"
     folder = Path(told["out"]).expanduser() if "out" in told else beside
     ready_folder(folder)
@@ -84,22 +83,9 @@ def _summary(told: dict[str, str]) -> Path:
     path = RUNS / name / "summary.csv"
     if not path.is_file():
         there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
-        close = nearest(name, there)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        hint = did_you_mean(name, there)
         raise ConfigError(
             f"study {name!r} has no {path}{hint}. Finished here: {', '.join(there) or '(none)'}. "
             f"Run it first (python -m bench run study={name}), or name a folder with run_dir="
         )
     return path
-
-
-def _tolerance(text: str) -> Tolerance:
-    from bench.published.judge import Tolerance
-
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise ConfigError(f"tolerance must be a number, found {text!r}") from error
-    if not (math.isfinite(value) and 0 <= value < 1):
-        raise ConfigError(f"tolerance is a fraction in [0, 1), found {text}; 0.1 is 10 %")
-    return Tolerance(ratio=value)
