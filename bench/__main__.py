@@ -13,9 +13,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bench.commands.manual import manual
+from bench.config.words import word_at_home
 from bench.console import complain, say
 from bench.errors import BenchError, Interrupted, unknown
 from bench.os_errors import explained
@@ -41,6 +41,7 @@ COMMANDS = {
     "list": "decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set",
 }
 ELSEWHERE = {
+    "steps": "bench.commands.steps",
     "scaling": "bench.scaling.command",
     "profile": "bench.profile.command",
     "peers": "bench.peers.command",
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     try:
-        return _command(name)([at_home(word) for word in rest])
+        return _command(name)([word_at_home(word) for word in rest])
     except KeyboardInterrupt as stop:
         known = "interrupted; what was recorded is safe, the same command resumes"
         complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
@@ -109,13 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"error: {words_of}")
         return 2
-
-
-def at_home(word: str) -> str:
-    """`key=~/x` with the home folder written out, as the shell does where it sees one: it sees none
-    behind a `=`, and Hydra's grammar has no `~` in a value."""
-    key, equals, value = word.partition("=")
-    return key + equals + str(Path(value).expanduser()) if value[:2] in ("~", "~/") else word
 
 
 def usage() -> str:

@@ -44,11 +44,16 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
+    close = nearest(name, known)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """A message about an unknown name: the nearest ones first, then all of them."""
     names = sorted(known)
-    close = nearest(name, names)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+    hint = did_you_mean(name, names) or "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
 
 

@@ -7,8 +7,6 @@ with: network, SHA-256 of its weights, crop, package versions.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import typing
@@ -20,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
-from bench.console import complain, progress, say, table
-from bench.errors import ConfigError, unknown
+from bench.config.words import given
+from bench.console import complain, progress, say
+from bench.errors import ConfigError
 from bench.os_errors import ready_file, ready_folder
 from bench.prompts.captions import captions_of
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
+from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         ready_file(config.out)
     figures = evaluate(config, device)
     say(f"{config.images}: {figures[0].images} images on {device}")
-    say(table(*_table(figures)))
+    say(terminal(filled(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join(notes))
     if config.out is not None:
@@ -141,16 +141,8 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
     ]
     groups = {"weights": (*FILES, "folder"), "arch": SCORES}
     known = [*plain, *(f"{group}.{name}" for group, names in groups.items() for name in names)]
-    found: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if key not in known:
-            raise ConfigError(unknown("setting of evaluate", key, known))
-        if not equals or not value:
-            raise ConfigError(f"expected {key}=VALUE, found {word!r}")
-        if key in found:
-            raise ConfigError(f"{key} is given twice")
-        found[key] = _value(key, value)
+    texts = given(words, known, "evaluate")
+    found = {key: _value(key, value) for key, value in texts.items()}
     if "images" not in found:
         raise ConfigError("images=DIR is missing: which folder is to be evaluated?")
     inner = {
@@ -196,18 +188,17 @@ def _device(name: str) -> str:
     return name
 
 
-def _table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
-    headers = ["figure", "value", "95 % interval", "images", "reference"]
-    rows = [
-        [f.name, _short(f.value.value), f"{_short(f.value.lo)} .. {_short(f.value.hi)}",
-         str(f.images), str(f.reference or "")]
-        for f in figures
-    ]  # fmt: skip
-    return headers, rows
-
-
 def _short(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+
+
+COLUMNS = (
+    Column("name", "figure"),
+    Column("value", "value", lambda v: _short(v.value)),
+    Column("value", "95 % interval", lambda v: f"{_short(v.lo)} .. {_short(v.hi)}"),
+    Column("images", "images"),
+    Column("reference", "reference", lambda count: str(count or "")),
+)
 
 
 def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
@@ -242,8 +233,4 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
         }
         for f in figures
     ]  # fmt: skip
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    write_text(path, csv_text(rows))

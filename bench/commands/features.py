@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.config.words import apart, given, split
 from bench.console import progress, say
-from bench.errors import ConfigError, DiskFullError, unknown
+from bench.errors import ConfigError, DiskFullError
 from bench.os_errors import ready_file
 
 if TYPE_CHECKING:
@@ -67,16 +68,9 @@ def cmd_features(words: Sequence[str]) -> int:
 
 def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The settings of this command, and the words of the study."""
-    own: dict[str, str] = {}
-    rest = []
-    for word in words:
-        key, _, value = word.partition("=")
-        if key in OWN:
-            own[key] = value
-        elif key.startswith("text."):
-            raise ConfigError(unknown("setting of features", key, OWN))
-        else:
-            rest.append(word)
+    named, rest = apart(words, OWN)
+    wrong = [word for word in rest if split(word).group == "text"]
+    own = given([*named, *wrong], OWN, "features")
     if not own.get("out", "").endswith(".safetensors"):
         raise ConfigError("say where the features go with out=FILE.safetensors")
     return own, rest

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.console import complain, say, table
+from bench.config.words import split
+from bench.console import complain, say
 from bench.errors import ConfigError, unknown
+from bench.report.table import of_cells, terminal
 
 if TYPE_CHECKING:
     from bench.report.model import Run
@@ -103,51 +105,17 @@ def cmd_check(words: Sequence[str]) -> int:
     for cell in every:  # what `run` refuses is refused before the first verdict
         build_cell(model, cell)
     found = verdicts(model, every, lambda: [p.text for p in call(config.prompts, count=None)])
-    say(table(VERDICT_COLUMNS, [v.cells() for v in found]))
+    say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0
 
 
-def cmd_steps(words: Sequence[str]) -> int:
-    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model,
-    beside their matrix products and their floors on this machine; also as steps.csv."""
-    import torch
-
-    from bench.config.compose import compose_study
-    from bench.config.plugins import call
-    from bench.measure.device import prepare, provenance
-    from bench.measure.machine import measure_rates
-    from bench.measure.roofline import Unknown, step_bytes, target_net
-    from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
-    from bench.measure.steps import step_costs
-    from bench.os_errors import ready_folder
-    from bench.run.session import load_model
-
-    config = compose_study(words)
-    ready_folder(Path(config.run_dir))
-    prompts = call(config.prompts, count=1)
-    device = prepare(config.backend)
-    model = load_model(config, device, prompts)
-    net, made = target_net(model), provenance(device)
-    rates = None
-    if not isinstance(net, Unknown):
-        rates = measure_rates(device, model.dtype, step_bytes(net, model), made.gpu or made.cpu)
-    with torch.inference_mode():
-        text = model.text.encode([prompts[0].text])
-        costs = step_costs(model, model.sampling, text)
-    found = step_table(costs, rates)
-    say(table(HEADERS, cells(found)))
-    for note in notes(costs, rates):
-        say(note)
-    say(f"saved: {save_steps(found, Path(config.run_dir))}")
-    return 0
-
-
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrains the embedded models: the stages named (default all), then key=value settings."""
-    stages = [w for w in words if "=" not in w]
+    given = [split(word) for word in words]
+    stages = [word.text for word in given if word.value is None]
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
@@ -155,7 +123,7 @@ def cmd_tiny(words: Sequence[str]) -> int:
     from metrics import train_clip
 
     stages = stages or list(TINY_STAGES)
-    settings = dict(w.split("=", 1) for w in words if "=" in w)
+    settings = {word.key: word.value for word in given if word.value is not None}
     make([s for s in stages if s != "clip"], **settings)
     if "clip" in stages:
         train_clip.make(plan_of(settings))
@@ -168,11 +136,12 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.config.catalogue import groups, option, settings
 
     known = groups()
-    if any(w.partition("=")[0] in ("settings", "setting") for w in words):
+    named = [split(word) for word in words]
+    if any(word.key in ("settings", "setting") for word in named):
         say(settings())
         return 0
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}
-    wanted = [(aliases.get(w, w), name) for w, _, name in (w.partition("=") for w in words)]
+    wanted = [(aliases.get(word.key, word.key), word.value or "") for word in named]
     for group, name in wanted:
         if group not in known:
             raise ConfigError(unknown("group", group, [*known, "settings"]))

@@ -27,11 +27,12 @@ from bench.config.schema import (
     build,
     check_type,
 )
-from bench.console import say, table
+from bench.console import say
 from bench.errors import ConfigError
 from bench.measure.device import prepare, provenance
 from bench.os_errors import ready_file, ready_folder
 from bench.report.plots.training import draw_curves
+from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part, resolve
@@ -75,7 +76,7 @@ def cmd_train(words: Sequence[str]) -> int:
         done = run_training(study, device, world)
         if world.leads:
             folder = Path(study.run_dir)
-            say(table(["depth", "accepted", "top-1 agrees"], _rows(done.acceptance)))
+            say(terminal(of_cells(["depth", "accepted", "top-1 agrees"], _rows(done.acceptance))))
             say(f"chain of {len(done.acceptance.overlap)}: "
                 f"{done.acceptance.chain_length():.2f} codes a step")  # fmt: skip
             say(f"drafter.checkpoint={folder / DRAFTER}")

@@ -22,8 +22,8 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from bench.config.describe import PARTS
 from bench.config.hydra_edge import (
-    PARTS,
     QUOTED,
     alternatives,
     compose_config,
@@ -43,7 +43,8 @@ from bench.config.schema import (
     build,
     check_type,
 )
-from bench.errors import ConfigError, nearest, unknown
+from bench.config.words import split
+from bench.errors import ConfigError, did_you_mean, unknown
 
 log = logging.getLogger(__name__)
 ENTRY_KEYS = ("decoder", "name", "overrides")
@@ -177,11 +178,11 @@ def _entries(
                 log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
     if unused:
         names = ", ".join(map(repr, sorted(unused)))
-        part = sorted(unused)[0].lstrip("+~").split("=")[0].split(".")[0]
+        first = split(min(unused))
+        part = first.group
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        close = nearest(sorted(unused)[0].split("=")[0].lstrip("+~"), known)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        hint = did_you_mean(first.key, known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -26,9 +25,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from bench.errors import ConfigError, nearest, unknown
+from bench.config.describe import PARTS
+from bench.config.words import at_home, split
+from bench.errors import ConfigError, did_you_mean, unknown
 
-PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
 HYDRA_GROUPS = (
@@ -50,7 +50,7 @@ def parse_override(word: str, sweeps: bool = False) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:  # of its grammar, or an unknown function: name(...)
-        bare = re.sub(r""""[^"]*"|'[^']*'""", "", word.partition("=")[2])
+        bare = re.sub(r""""[^"]*"|'[^']*'""", "", split(word).value or "")
         if "overrides:" in bare and "=" in bare:
             raise ConfigError(
                 f"cannot read the override {word!r}; overrides inside an entry stand in quotes of "
@@ -70,12 +70,12 @@ def alternatives(override: Override) -> list[Override]:
     """`key=a`, `key=b` of the sweep `key=a,b`; any other override alone."""
     if not override.is_sweep_override():
         return [override]
-    key = str(override.input_line).partition("=")[0]
+    key = str(override.input_line).partition("=")[0]  # with its + or ~
     return [parse_override(f"{key}={value}") for value in override.sweep_string_iterator()]
 
 
 def _no_sweep(word: str) -> ConfigError:
-    path = "/" in word.partition("=")[2]
+    path = "/" in (split(word).value or "")
     return ConfigError(
         f"{word!r} is a sweep, which only parts of decoders and `sampling` take; give one value"
         + (f"; if it is a path, {_quoting(word)}" if path else "")
@@ -84,11 +84,11 @@ def _no_sweep(word: str) -> ConfigError:
 
 def _quoting(word: str) -> str:
     """How to write a word that Hydra's grammar does not take as it stands."""
-    key, equals, value = word.partition("=")
-    if not equals or not value or value[0] in "[{\"'":
+    value = split(word).value
+    if not value or value[0] in "[{\"'":
         return "write key=value, for example latency.prompts=8"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
-    quoted = shlex.quote(f'{key}="{inner}"')
+    quoted = shlex.quote(f'{word.partition("=")[0]}="{inner}"')
     return f"a value with = ( ) , or the like is quoted for Hydra and for the shell: {quoted}"
 
 
@@ -131,8 +131,7 @@ def _composition(name: str, message: str) -> str:
     key = found.group(1)
     base = ["decoder=ar"] if name == "entry" else []
     known = list(_paths(compose(name, overrides=[*base, *WITHOUT_THEM]))) + list(PARTS)
-    close = nearest(key, known)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    hint = did_you_mean(key, known)
     return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
 
 
@@ -159,11 +158,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _at_home(value: Any) -> Any:
-    """With `~/` written out, as the shell does where it sees one: it sees none behind a `=`."""
+    """See `bench.config.words.at_home`."""
     if isinstance(value, dict):
         return {key: _at_home(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_at_home(item) for item in value]
-    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-        return str(Path(value).expanduser())
-    return value
+    return at_home(value) if isinstance(value, str) else value

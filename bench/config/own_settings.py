@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bench.config.hydra_edge import parse_override
 from bench.config.schema import build
+from bench.config.words import split
 from bench.errors import ConfigError
 
 T = TypeVar("T")
@@ -25,8 +26,8 @@ def own_settings(cls: type[T], group: str, words: Sequence[str]) -> tuple[T, lis
     found: dict[str, Any] = {}
     rest = []
     for word in words:
-        name = word.lstrip("+~").partition("=")[0]
-        if name == group or name.startswith(f"{group}."):
+        name = split(word).key
+        if split(word).group == group:
             override = parse_override(word)
             if name == group:
                 raise ConfigError(f"{word!r}: set one of {group}.NAME=..., for example {group}."
@@ -39,5 +40,5 @@ def own_settings(cls: type[T], group: str, words: Sequence[str]) -> tuple[T, lis
 
 def with_study(words: Sequence[str], study: str) -> list[str]:
     """The words, with `study=` in front where they name none."""
-    named = any(word.partition("=")[0] == "study" for word in words)
+    named = any(split(word).key == "study" for word in words)
     return list(words) if named else [f"study={study}", *words]

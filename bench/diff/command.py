@@ -6,15 +6,16 @@ Exit status 1 where something of B is slower or worse than A, so that CI can sto
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.console import say, table
+from bench.config.words import fraction, given, split
+from bench.console import say
 from bench.errors import ConfigError, unknown
 from bench.os_errors import ready_file
+from bench.report.table import Column, filled, interval, terminal
 
 if TYPE_CHECKING:
     from bench.diff.paired import Finding
@@ -29,60 +30,57 @@ def cmd_diff(words: Sequence[str]) -> int:
     ReportError."""
     from bench.diff.paired import findings, worse
     from bench.diff.side import read_sides
-    from bench.records.schema import write_atomically
+    from bench.records.schema import write_text
 
-    folders, given = _words(words)
-    level = _level(given.get("level", "0.05"))
-    out = Path(given["out"]) if "out" in given else None
+    folders, told = _words(words)
+    level = fraction("level", told.get("level", "0.05"), "0.05 is 5 %")
+    out = Path(told["out"]) if "out" in told else None
     if out:
         ready_file(out)
     runs = [read_sides(folder) for folder in folders]
-    pairs, notes = _chosen(folders, runs, given.get("decoders"))
+    pairs, notes = _chosen(folders, runs, told.get("decoders"))
     found = findings(pairs, level)
     notes += _failures(pairs)
     say(rendered(found, notes))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
-        write_atomically(out, lambda file: file.write(text.encode()))
+        write_text(out, text)
     return int(worse(found))
+
+
+def _verdict(f: Finding) -> str:
+    ratio = f.figure.startswith(("speed", "seconds"))
+    least = f"{f.least:.1%}" if ratio else f"{f.least:.2f}"
+    return f.verdict if f.verdict != "not told apart" else f"{f.verdict} (below {least})"
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+COLUMNS = (
+    Column("", "decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
+    Column("figure", "figure"),
+    Column("", "B / A, or B - A", lambda f: interval(f, 3)),
+    Column("pairs", "images", lambda count: str(count or "")),
+    Column("p", "p", _p),
+    Column("", "B is", _verdict),
+)
 
 
 def rendered(found: Sequence[Finding], notes: Sequence[str]) -> str:
     """The table in the terminal, and what could not be compared."""
-    rows = []
-    for f in found:
-        name = f.a if f.a == f.b else f"{f.a} -> {f.b}"
-        ratio = f.figure.startswith(("speed", "seconds"))
-        least = f"{f.least:.1%}" if ratio else f"{f.least:.2f}"
-        verdict = f.verdict if f.verdict != "not told apart" else f"{f.verdict} (below {least})"
-        value = f"{f.value:.3f} [{f.lo:.3f}, {f.hi:.3f}]"
-        p = "" if f.p is None else f"{f.p:.3f}" if f.p >= 0.001 else "< 0.001"
-        rows.append([name, f.figure, value, str(f.pairs or ""), p, verdict])
-    heads = ["decoder", "figure", "B / A, or B - A", "images", "p", "B is"]
-    lines = [table(heads, rows)] if rows else ["nothing of the two can be compared"]
+    lines = [terminal(filled(COLUMNS, found))] if found else ["nothing of the two can be compared"]
     return "\n".join([*lines, *notes])
 
 
 def _words(words: Sequence[str]) -> tuple[list[Path], dict[str, str]]:
-    folders = [Path(word) for word in words if "=" not in word]
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    for key in given:
-        if key not in KEYS:
-            raise ConfigError(unknown("setting of diff", key, KEYS))
-    wanted = 1 if "decoders" in given else 2
+    folders = [Path(word) for word in words if split(word).value is None]
+    told = given([word for word in words if split(word).value is not None], KEYS, "diff")
+    wanted = 1 if "decoders" in told else 2
     if len(folders) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(folders)}; {USAGE}")
-    return folders, given
-
-
-def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise ConfigError(f"level must be a number, found {text!r}") from error
-    if not (math.isfinite(value) and 0 < value < 1):
-        raise ConfigError(f"level lies between 0 and 1, found {text}; 0.05 is 5 %")
-    return value
+    return folders, told
 
 
 def _chosen(

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.config.words import pairs
 from bench.judge.paired import every_latency_row
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
@@ -59,7 +60,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
     """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
     kernel, with their share of the step; "" where none did."""
     mine = timed[timed.decoder == decoder]
-    paths = [dict(p.split("=", 1) for p in str(path).split(", ") if p) for path in mine.path]
+    paths = [pairs(str(path)) for path in mine.path]
     if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
         return ""
     steps = float(mine.nfe.sum())
@@ -75,8 +76,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
     """fairness.csv of a run folder."""
     table = pd.DataFrame([vars(f) for f in found], columns=COLUMNS)
-    text = table.to_csv(index=False).encode()
-    write_atomically(folder / TABLE, lambda file: file.write(text))
+    write_text(folder / TABLE, table.to_csv(index=False))
 
 
 def judge_folder(

@@ -26,7 +26,7 @@ from bench.judge.paired import latency_rows
 from bench.measure.moments import watch_of
 from bench.measure.rates import MachineRates
 from bench.measure.roofline import Net, Unknown, Work, drafter_net, target_net
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run.outcome import Failure, attempt
 from bench.run.schedule import Cell
 from decoders.api import ImageModel, Sampling
@@ -83,8 +83,7 @@ def roofline(
         if len(mine):
             lines.append(_line(cell, mine, needs_of(cell, mine, model, target), rates))
     table = pd.DataFrame(lines, columns=COLUMNS)
-    text = table.to_csv(index=False).encode()
-    write_atomically(folder / ROOFLINE, lambda file: file.write(text))
+    write_text(folder / ROOFLINE, table.to_csv(index=False))
     return table
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 MACHINE = "machine.json"
 NOISY = 0.25  # repeats that lie so far apart say that something else runs here
@@ -113,8 +113,7 @@ class MachineRates:
 
 def save_rates(rates: MachineRates, path: Path) -> None:
     """Writes machine.json; floats in full."""
-    text = json.dumps(asdict(rates), indent=1).encode()
-    write_atomically(path, lambda file: file.write(text + b"\n"))
+    write_text(path, json.dumps(asdict(rates), indent=1) + "\n")
 
 
 def read_rates(path: Path) -> MachineRates | None:

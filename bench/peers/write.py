@@ -9,29 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.schema import StudyConfig
-from bench.console import table
 from bench.measure.device import Provenance
 from bench.peers.check import Proof
 from bench.peers.result import Row, headlines, words
-from bench.report.plain import (
-    DASH,
-    code_columns,
-    columns,
-    csv_text,
-    escaped,
-    interval,
-    machine_columns,
-    markdown_table,
-    number,
-    place,
-    setting_columns,
-    write_text,
-)
+from bench.records.schema import write_text
+from bench.report import table
+from bench.report.plain import code_columns, machine_columns, place, setting_columns
+from bench.report.table import Column, figures, intervals
 
-HEADERS = (
-    "decoder", "s/image", "its time / our AR's", "its time / ours, same drafter",
-    "target forwards", "drafter", "compiling, s",
-)  # fmt: skip
+COLUMNS = (
+    Column("", "decoder", lambda row: f"{row.name} (ours)" if row.engine == "ours" else row.name),
+    Column("", "s/image", lambda row: "failed" if row.failed else table.interval(row.seconds, 3)),
+    Column("", "its time / our AR's", lambda row: _over_ar(row)),
+    Column("same_drafter", "its time / ours, same drafter", intervals(2)),
+    Column("forwards", "target forwards", figures(1)),
+    Column("drafter", "drafter", lambda name: name or table.ABSENT),
+    Column("compile_seconds", "compiling, s", figures(1)),
+)
 LEGEND = (
     "[a, b]: 95 % interval over prompts. Times: prefill and decoding of one image, in turns on the "
     "same prompts; a ratio above 1 means that ours is faster. Target forwards: an image's, the "
@@ -68,7 +62,7 @@ def terminal(made: Comparison) -> str:
     """Tables, what they come to, and how to read them."""
     parts = [made.machine, str(made.proof)]
     for title, rows in _by_mode(made.rows):
-        parts.append(title + "\n" + table(HEADERS, [cells(row) for row in rows]))
+        parts.append(table.terminal(table.filled(COLUMNS, rows, title)))
         parts += [f"{row.name} failed: {row.error}" for row in rows if row.failed]
     parts.append("\n".join(f"* {line}" for line in headlines(made.rows)))
     parts.append(LEGEND)
@@ -79,30 +73,16 @@ def markdown(made: Comparison) -> str:
     """The same as GitHub Markdown, with provenance."""
     parts = ["# Ours beside transformers' generate", made.machine + ".", f"Proof: {made.proof}."]
     for title, rows in _by_mode(made.rows):
-        parts += [f"## {title}", markdown_table(HEADERS, [cells(row) for row in rows])]
-        failed = [f"* **{escaped(r.name)}** failed: {escaped(r.error)}" for r in rows if r.failed]
-        if failed:
-            parts.append("\n".join(failed))
+        parts += [f"## {title}", table.markdown(table.filled(COLUMNS, rows))]
+        parts += [table.bullets([f"{r.name} failed: {r.error}"]) for r in rows if r.failed]
     parts.append("\n".join(f"* {line}" for line in headlines(made.rows)))
     parts.append(LEGEND)
     parts.append("Made with: " + ", ".join(f"{k} {v}" for k, v in _provenance(made).items()))
     return "\n\n".join(parts) + "\n"
 
 
-def cells(row: Row) -> list[str]:
-    """One row of a table, an entry a header."""
-    name = f"{row.name} (ours)" if row.engine == "ours" else row.name
-    if row.failed:
-        return [name, "failed", DASH, DASH, DASH, row.drafter or DASH, DASH]
-    return [
-        name,
-        interval(row.seconds, 3),
-        "1.00" if row.baseline else interval(row.ratio, 2),
-        interval(row.same_drafter, 2),
-        number(row.forwards, 1),
-        row.drafter or DASH,
-        number(row.compile_seconds, 1),
-    ]
+def _over_ar(row: Row) -> str:
+    return "1.00" if row.baseline and not row.failed else table.interval(row.ratio, 2)
 
 
 def lines_of(made: Comparison) -> list[dict[str, Any]]:
@@ -117,27 +97,22 @@ def lines_of(made: Comparison) -> list[dict[str, Any]]:
 def save(made: Comparison, folder: Path) -> list[Path]:
     """peers.csv and peers.md, each whole or absent."""
     return [
-        write_text(folder / "peers.csv", csv_text(lines_of(made))),
+        write_text(folder / "peers.csv", table.csv_text(lines_of(made))),
         write_text(folder / "peers.md", markdown(made)),
     ]
 
 
 def _plain(row: Row) -> dict[str, Any]:
     sampling = row.mode.sampling
-    out: dict[str, Any] = {
+    return {
         "mode": row.mode.name, "temperature": sampling.temperature, "cfg": sampling.cfg,
         "top_k": sampling.top_k, "top_p": sampling.top_p, "engine": row.engine,
         "decoder": row.name, "drafter": row.drafter, "baseline": row.baseline,
         "status": "failed" if row.failed else "ok", "error": row.error, "images": row.images,
         "seconds_median": row.median, "target_forwards": row.forwards,
-        "compile_seconds": row.compile_seconds,
+        "compile_seconds": row.compile_seconds, "seconds": row.seconds, "ratio_to_ar": row.ratio,
+        "ratio_same_drafter": row.same_drafter,
     }  # fmt: skip
-    measured = {
-        "seconds": row.seconds, "ratio_to_ar": row.ratio, "ratio_same_drafter": row.same_drafter
-    }  # fmt: skip
-    for name, value in measured.items():
-        out |= columns(name, value)
-    return out
 
 
 def _provenance(made: Comparison) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.console import table
 from bench.plan import checkpoints as known
 from bench.plan.costs import BYTES, Shape
+from bench.report.table import Column, filled, terminal
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
@@ -117,25 +117,29 @@ def _part(role: str, source: str, loaded: float, params: int | None) -> Part:
     )  # fmt: skip
 
 
+def _size(part: Part) -> str:
+    if part.bytes is None:
+        return "?"
+    return f"~{part.bytes / GB:.2f} ({part.dtype})" if part.estimated else f"{part.bytes / GB:.2f}"
+
+
+def _state(missing: Sequence[str]) -> str:
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"missing {missing[0]}{more}" if missing else "on disk"
+
+
+COLUMNS = (
+    Column("role", "part"),
+    Column("source", "source"),
+    Column("params", "parameters", lambda n: "?" if n is None else f"{n / 1e6:.0f} M"),
+    Column("", "GB", _size),
+    Column("download", "to download, GB", lambda n: "?" if n is None else f"{n / GB:.2f}"),
+    Column("missing", "files", _state),
+)
+
+
 def parts_table(parts: Sequence[Part]) -> str:
-    rows = []
-    for part in parts:
-        size = "?" if part.bytes is None else f"{part.bytes / GB:.2f}"
-        if part.estimated and part.bytes is not None:
-            size = f"~{size} ({part.dtype})"
-        more = f" and {len(part.missing) - 1} more" if len(part.missing) > 1 else ""
-        state = f"missing {part.missing[0]}{more}" if part.missing else "on disk"
-        rows.append(
-            [
-                part.role,
-                part.source,
-                "?" if part.params is None else f"{part.params / 1e6:.0f} M",
-                size,
-                "?" if part.download is None else f"{part.download / GB:.2f}",
-                state,
-            ]
-        )
-    return table(["part", "source", "parameters", "GB", "to download, GB", "files"], rows)
+    return terminal(filled(COLUMNS, parts))
 
 
 def metric_parts(config: StudyConfig) -> list[Part]:

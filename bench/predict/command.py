@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.console import complain, say, table
+from bench.console import complain, say
 from bench.os_errors import ready_folder
+from bench.records.schema import write_text
+from bench.report.table import (
+    ABSENT,
+    Column,
+    figures,
+    filled,
+    interval,
+    number,
+    of_cells,
+    percent,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry
@@ -34,29 +45,26 @@ def cmd_predict(words: Sequence[str]) -> int:
         return cmd_project(words)
     from bench.config.compose import compose_study
     from bench.config.own_settings import own_settings
-    from bench.config.plugins import call
-    from bench.measure.device import prepare
-    from bench.predict.measured import write_csv
     from bench.predict.predict import PredictConfig, frame, rows_of
     from bench.predict.recorded import read_run, same_machine
     from bench.report.plots.predict import predicted_plot
     from bench.run.schedule import cells
-    from bench.run.session import load_model
+    from bench.run.session import opened
 
     told, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
     rows = read_run(config)
     ready_folder(Path(config.run_dir) / "predict")
-    prompts = call(config.prompts, count=1)
-    model = load_model(config, prepare(config.backend), prompts)
+    own = opened(config, 1)
+    model, text = own.model, own.prompts[0].text
     same_machine(config, model)
-    found = rows_of(config, told, model, cells(config, model.sampling), rows, prompts[0].text)
+    found = rows_of(config, told, model, cells(config, model.sampling), rows, text)
     if not found:
         complain("no decoder of this run drafts and has a baseline: nothing to predict")
         return 1
     folder = Path(config.run_dir) / "predict"
     result = frame(found)
-    write_csv(folder / "predicted.csv", result)
+    write_text(folder / "predicted.csv", result.to_csv(index=False))
     say(_speedups(found))
     say("\n" + _parts(found))
     plot = predicted_plot(result, f"Speed model: {config.name}", folder)[0]
@@ -70,22 +78,22 @@ def cmd_predict(words: Sequence[str]) -> int:
 
 
 def _speedups(found: Sequence[Row]) -> str:
-    lines = []
-    for row in found:
-        made, ran = row.prediction, row.measured
-        lines.append(
-            [row.decoder, row.tree, f"{made.codes:.2f}", f"{made.speedup:.2f}",
-             f"{ran.value:.2f} [{ran.lo:.2f}, {ran.hi:.2f}]" if row.ran else "",
-             f"{100 * row.error:+.1f} %" if row.ran else ""]
-        )  # fmt: skip
-    return table(["decoder", "tree", "codes a step", "predicted", "measured", "error"], lines)
+    columns = (
+        Column("decoder", "decoder"),
+        Column("tree", "tree"),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted", lambda made: f"{made.speedup:.2f}"),
+        Column("", "measured", lambda row: interval(row.measured, 2) if row.ran else ""),
+        Column("", "error", lambda row: percent(row.error, sign="+") if row.ran else ""),
+    )
+    return terminal(filled(columns, found))
 
 
 def _parts(found: Sequence[Row]) -> str:
     """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
     names = ("step", "draft", "verify", "accept")
     rows = [
-        [name, _ms(now), _ms(then), *["—"] * (2 * len(names) - 2)]
+        [name, _ms(now), _ms(then), *[ABSENT] * (2 * len(names) - 2)]
         for name, now, then in dict.fromkeys(row.ar for row in found)
     ]
     rows += [
@@ -93,16 +101,18 @@ def _parts(found: Sequence[Row]) -> str:
         for row in found
         if row.ran
     ]
-    return table(["ms a step", *(f"{n} {k}" for n in names for k in ("pred.", "run"))], rows)
+    headings = ["ms a step", *(f"{n} {k}" for n in names for k in ("pred.", "run"))]
+    return terminal(of_cells(headings, rows))
 
 
 def _ms(seconds: float) -> str:
-    return "—" if math.isnan(seconds) else f"{1e3 * seconds:.2f}"
+    return number(1e3 * seconds, 2)
 
 
 def cmd_tune(words: Sequence[str]) -> int:
     """Searches trees and rules, prints the frontier, measures the best against AR and writes the
     winner as a decoder. 1 where nothing is in the class asked for, or nothing could be measured."""
+    from bench.predict.measured import measure
     from bench.predict.settings import compose_tune
     from bench.predict.tune import choose, eligible, entry_of, explore, frontier
     from bench.predict.tuned import claim
@@ -123,7 +133,7 @@ def cmd_tune(words: Sequence[str]) -> int:
         complain(_nothing(told, candidates, kept, verdicts))
     del search
     _release()
-    measured = _measure(told, entries, folder) if entries else {}
+    measured = measure(told.study, entries, folder) if entries else {}
     _write(told, candidates, kept, front, verdicts, measured, folder)
     if not chosen:
         return 1
@@ -159,17 +169,12 @@ def _nothing(
 
 def _loaded(told: TuneStudy) -> tuple[Search, list[str]]:
     """The search on its model, and the prompts to record on: those after the measured ones."""
-    from bench.config.plugins import call
-    from bench.measure.device import prepare
     from bench.predict.tune import begin
-    from bench.prompts.readable import check_prompts
-    from bench.run.session import load_model
+    from bench.run.session import opened
 
     kept = told.study.latency.prompts
-    prompts = call(told.study.prompts, count=kept + told.tune.prompts)
-    model = load_model(told.study, prepare(told.study.backend), prompts)
-    check_prompts(model, prompts)
-    return begin(told, model), [prompt.text for prompt in prompts[kept:]]
+    own = opened(told.study, kept + told.tune.prompts)
+    return begin(told, own.model), [prompt.text for prompt in own.prompts[kept:]]
 
 
 def _release() -> None:
@@ -181,27 +186,21 @@ def _release() -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(told: TuneStudy, entries: list[DecoderEntry], folder: Path) -> dict[str, Measured]:
-    from bench.predict.measured import measure
-
-    return measure(told.study, entries, folder)
-
-
 def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
     head = f"{count} candidates, {kept} within the limits"
     if not front:
         return head
-    rows = [
-        [c.rule.label, c.tree.label, f"{c.prediction.codes:.2f}", f"{c.prediction.speedup:.2f}",
-         f"{c.moved:.3f}", "—" if math.isnan(c.tv) else f"{c.tv:.3f}",
-         "derived" if c.derived else "recorded"]
-        for c in list(reversed(front))[:SHOWN]
-    ]  # fmt: skip
-    return f"{head}; not beaten in speed and quality:\n" + table(
-        ["rule", "tree", "codes a step", "predicted speed-up", "mass moved", "output TV",
-         "acceptance"],
-        rows,
-    )  # fmt: skip
+    columns = (
+        Column("rule", "rule", lambda rule: rule.label),
+        Column("tree", "tree", lambda tree: tree.label),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
+        Column("moved", "mass moved", figures(3)),
+        Column("tv", "output TV", figures(3)),
+        Column("derived", "acceptance", lambda own: "derived" if own else "recorded"),
+    )
+    shown = list(reversed(front))[:SHOWN]
+    return f"{head}; not beaten in speed and quality:\n{terminal(filled(columns, shown))}"
 
 
 def _measured(
@@ -216,14 +215,11 @@ def _measured(
         ratio = seen.speedup
         rows.append(
             [c.name, f"{predicted.speedup:.2f}",
-             f"{ratio.value:.2f} [{ratio.lo:.2f}, {ratio.hi:.2f}]",
-             f"{100 * (predicted.speedup / ratio.value - 1):+.1f} %",
+             interval(ratio, 2), percent(predicted.speedup / ratio.value - 1, sign="+"),
              f"{predicted.codes:.2f}", f"{seen.mal:.2f}", verdicts.get(c.name, "")]
         )  # fmt: skip
-    return table(
-        ["decoder", "predicted", "measured", "error", "codes predicted", "measured", "verdict"],
-        rows,
-    )
+    headings = ["decoder", "predicted", "measured", "error", "codes predicted", "measured"]
+    return terminal(of_cells([*headings, "verdict"], rows))
 
 
 def _write(
@@ -236,11 +232,10 @@ def _write(
     folder: Path,
 ) -> None:
     from bench.predict.measured import table as rows_of
-    from bench.predict.measured import write_csv
     from bench.report.plots.predict import frontier_plot
 
     rows = rows_of(candidates, kept, front, verdicts, measured)
-    write_csv(folder / "tune.csv", rows)
+    write_text(folder / "tune.csv", rows.to_csv(index=False))
     plot = frontier_plot(rows, f"Search on {told.study.model.name}", folder)[0]
     say(f"\nsaved: {folder / 'tune.csv'}, {plot}")
 

@@ -18,7 +18,6 @@ import pandas as pd
 from bench.config.schema import DecoderEntry, StudyConfig
 from bench.judge.paired import latency_rows, paired_speedup
 from bench.predict.tune import Candidate
-from bench.records.schema import write_atomically
 from bench.run.runner import run_study
 from metrics.stats import Interval
 
@@ -83,8 +82,3 @@ def table(
         )  # fmt: skip
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def write_csv(path: Path, rows: pd.DataFrame) -> None:
-    text = rows.to_csv(index=False).encode()
-    write_atomically(path, lambda file: file.write(text))

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.config.hydra_edge import PARTS, compose_config, hydra_session, parse_override, plain
+from bench.config.describe import PARTS
+from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
 from bench.config.own_settings import with_study
 from bench.config.schema import DecoderEntry, StudyConfig, build
+from bench.config.words import split
 from bench.errors import ConfigError, unknown
 from decoders.kinds import Count, Share, Within, require
 
@@ -80,16 +82,16 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
     impossible value."""
     from bench.config.compose import compose_study
 
-    own = [word for word in words if _group(word) == "tune"]
+    own = [word for word in words if split(word).group == "tune"]
     for word in own:
-        if "." not in word.partition("=")[0]:
+        if split(word).key == "tune":
             raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
         parse_override(word)
     rest = with_study([word for word in words if word not in own], "tune")
     with hydra_session("conf"):
         root = plain(compose_config("tune_config", own))
     tune = build(TuneConfig, root["tune"], "tune")
-    study = compose_study([word for word in rest if _group(word) not in PARTS])
+    study = compose_study([word for word in rest if split(word).group not in PARTS])
     if study.latency.prompts < 2:
         raise ConfigError(
             f"latency.prompts={study.latency.prompts}: a speed-up with an interval needs 2 or more"
@@ -115,7 +117,7 @@ def chain_option(search: TuneStudy, depth: int) -> Option:
             "tree",
             [{"tree": "chain", "depth": depth}],
             search.tune.base,
-            [word for word in search.words if _group(word) != "tree"],
+            [word for word in search.words if split(word).group != "tree"],
         ),
     )
     return found
@@ -135,7 +137,7 @@ def compose_parts(
     from bench.config.compose import compose_study
 
     other = {"tree": "acceptance", "acceptance": "tree"}[group]
-    kept = [word for word in words if _group(word) not in (other, "decoders")]
+    kept = [word for word in words if split(word).group not in (other, "decoders")]
     listed = [
         {"decoder": base, "name": slug, "overrides": overrides}
         for slug, overrides in combinations(group, items)
@@ -161,11 +163,6 @@ def combinations(group: str, items: Sequence[Any]) -> Iterator[tuple[str, list[s
             words = [f"{group}={item[group]}"]
             words += [f"{group}.{key}={_word(value)}" for key, value in chosen.items()]
             yield slug + number, words
-
-
-def _group(word: str) -> str:
-    """The first name of an override: `tree` of tree=chain and of ~tree.depth."""
-    return word.lstrip("+~").split("=")[0].split(".")[0]
 
 
 def _slug(key: str, value: Any) -> str:

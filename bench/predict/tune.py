@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from bench.config.describe import own_words
 from bench.config.schema import DecoderEntry
 from bench.console import progress
 from bench.errors import ConfigError
@@ -42,8 +43,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        own: Any = type(self.built).__str__
-        return str(self.built) if own is not object.__str__ else self.option.slug
+        return own_words(self.built, self.option.slug)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from typing import Any
 import yaml
 
 from bench.config.catalogue import groups
+from bench.config.describe import PARTS, as_yaml
 from bench.config.hydra_edge import parse_override
 from bench.config.schema import DecoderEntry
+from bench.config.words import split
 from bench.errors import ConfigError
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 GROUP = "decoder"  # the folder in which Hydra finds decoders
 MARK = "Found by `bench tune`"  # in a comment of every file that a search writes
@@ -57,12 +59,7 @@ def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Seque
     verdict: the gate's, which becomes what `bench check` expects; comments: one of them with MARK.
     """
     spec = entry.spec
-    content: dict[str, Any] = {}
-    for name in ("drafter", "tree", "acceptance", "loop"):
-        part = getattr(spec, name)
-        content[name] = (
-            {"_target_": None} if part is None else {"_target_": part.target, **part.kwargs}
-        )
+    content: dict[str, Any] = {name: as_yaml(getattr(spec, name)) for name in PARTS}
     sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
     if sampling:
         content["sampling"] = sampling
@@ -70,7 +67,7 @@ def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Seque
         content["expect"] = verdict
     head = ["# @package _global_", *(f"# {line}" for line in comments)]
     text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, text)
 
 
 def command(path: Path, words: Sequence[str]) -> str:
@@ -79,11 +76,10 @@ def command(path: Path, words: Sequence[str]) -> str:
     places: list[str] = []
     carried: list[str] = []
     for word in words:
-        name = word.lstrip("+~").partition("=")[0]
-        if name == "hydra.searchpath":
+        if split(word).key == "hydra.searchpath":
             value = parse_override(word).value()
             places += map(str, value if isinstance(value, list) else [value])
-        elif name.partition(".")[0] in CARRIED:
+        elif split(word).group in CARRIED:
             carried.append(word)
     if path.parent.resolve() != (Path(str(files("conf"))) / GROUP).resolve():
         places.append(f"file://{path.parent.parent.resolve()}")

@@ -67,24 +67,18 @@ def record(
     config: StudyConfig, settings: ProfileSettings, folder: Path
 ) -> tuple[list[Profiled], Provenance]:
     """The profiles of a study's decoders; the traces are written to `folder`."""
-    from bench.config.plugins import call
-    from bench.measure.device import prepare, provenance
     from bench.profile.record import profile_cell
-    from bench.prompts.readable import check_prompts
     from bench.run.schedule import cells
-    from bench.run.session import frozen_heap, load_model
+    from bench.run.session import frozen_heap, opened
 
-    device = prepare(config.backend)
-    prompts = call(config.prompts, count=settings.batch)
-    model = load_model(config, device, prompts)
-    check_prompts(model, prompts)
-    texts = [prompt.text for prompt in prompts]
-    every = cells(config, model.sampling)
+    own = opened(config, settings.batch)
+    texts = [prompt.text for prompt in own.prompts]
+    every = cells(config, own.model.sampling)
     found = []
     folder.mkdir(parents=True, exist_ok=True)
     with frozen_heap(), progress(len(every), "profile", unit="decoder") as bar:
         for cell in every:
             bar.set_postfix_str(cell.entry.name)
-            found.append(profile_cell(cell, model, texts, config.seed, settings.steps, folder))
+            found.append(profile_cell(cell, own.model, texts, config.seed, settings.steps, folder))
             bar.update()
-    return found, provenance(device)
+    return found, own.made

@@ -8,24 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.schema import StudyConfig
-from bench.console import table
 from bench.measure.device import Provenance
 from bench.profile.read import Reading
 from bench.profile.record import Profiled
-from bench.report.plain import (
-    DASH,
-    code_columns,
-    csv_text,
-    machine_columns,
-    number,
-    place,
-    setting_columns,
-    write_text,
-)
+from bench.records.schema import write_text
+from bench.report.plain import code_columns, machine_columns, place, setting_columns
+from bench.report.table import Column, csv_text, figures, filled, percent
+from bench.report.table import terminal as terminal_table
 
-PHASES = ("phase", "ms a step", "share", "recorded, ms a step")
-PARTS = ("phase", "part", "calls a step", "own ms a step", "share of the recorded step")
-OPERATORS = ("operator", "calls a step", "self ms a step", "share", "kernels, ms a step")
+PHASES = (
+    Column("phase", "phase"),
+    Column("ms", "ms a step", figures(3)),
+    Column("share", "share", percent),
+    Column("recorded_ms", "recorded, ms a step", figures(3)),
+)
+PARTS = (
+    Column("phase", "phase"),
+    Column("part", "part"),
+    Column("calls", "calls a step", figures(1)),
+    Column("own_ms", "own ms a step", figures(3)),
+    Column("share", "share of the recorded step", percent),
+)
+OPERATORS = (
+    Column("operator", "operator"),
+    Column("calls", "calls a step", figures(1)),
+    Column("self_ms", "self ms a step", figures(4)),
+    Column("share", "share", percent),
+    Column("device_ms", "kernels, ms a step", figures(4)),
+)
 LEGEND = (
     "ms a step: of an image that was not recorded, by the decoder's own stopwatch. Recorded: the "
     "same under the profiler, which takes a few microseconds an operator and some tenths of a "
@@ -45,10 +55,13 @@ def terminal(config: StudyConfig, found: Sequence[Profiled], top: int) -> str:
             parts.append(f"{one.decoder}: failed: {one.error}")
             continue
         parts.append("\n".join(headline(one, one.reading)))
-        parts.append(table(PHASES, _phase_cells(one, one.reading)))
+        parts.append(terminal_table(filled(PHASES, _phase_lines(one, one.reading))))
         if len(one.reading.parts) > 1:
-            parts.append(table(PARTS, _part_cells(one.reading)))
-        parts.append(table(OPERATORS, _operator_cells(one.reading, top)))
+            parts.append(terminal_table(filled(PARTS, _part_lines(one, one.reading))))
+        lines = _operator_lines(one, one.reading)[:top]
+        if not one.reading.on_device:
+            lines = [{**line, "device_ms": math.nan} for line in lines]
+        parts.append(terminal_table(filled(OPERATORS, lines)))
     return "\n\n".join([*parts, LEGEND])
 
 
@@ -126,18 +139,9 @@ def save(
     tables: dict[str, list[dict[str, Any]]] = {
         "summary": lines,
         "phases": [line for one, reading in ok for line in _phase_lines(one, reading)],
-        "parts": [
-            {"decoder": one.decoder, "phase": p.phase, "part": p.part, "calls": p.calls,
-             "own_ms": p.ms, "share": p.ms / reading.step_ms}
-            for one, reading in ok for p in reading.parts
-        ],
-        "operators": [
-            {"decoder": one.decoder, "operator": op.name, "calls": op.calls,
-             "self_ms": op.self_ms, "share": op.self_ms / reading.step_ms,
-             "device_ms": op.device_ms, "matrix_product": op.product}
-            for one, reading in ok for op in reading.operators
-        ],
-    }  # fmt: skip
+        "parts": [line for one, reading in ok for line in _part_lines(one, reading)],
+        "operators": [line for one, reading in ok for line in _operator_lines(one, reading)],
+    }
     out = [
         write_text(folder / f"{name}.csv", csv_text([{**line, **common} for line in rows]))
         for name, rows in tables.items()
@@ -165,28 +169,18 @@ def _phase_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _phase_cells(one: Profiled, reading: Reading) -> list[list[str]]:
+def _part_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
     return [
-        [line["phase"], number(line["ms"], 3), percent(line["share"]),
-         number(line["recorded_ms"], 3)]
-        for line in _phase_lines(one, reading)
-    ]  # fmt: skip
-
-
-def _part_cells(reading: Reading) -> list[list[str]]:
-    return [
-        [p.phase, p.part, number(p.calls, 1), number(p.ms, 3), percent(p.ms / reading.step_ms)]
+        {"decoder": one.decoder, "phase": p.phase, "part": p.part, "calls": p.calls,
+         "own_ms": p.ms, "share": p.ms / reading.step_ms}
         for p in reading.parts
-    ]
-
-
-def _operator_cells(reading: Reading, top: int) -> list[list[str]]:
-    return [
-        [op.name, number(op.calls, 1), number(op.self_ms, 4), percent(op.self_ms / reading.step_ms),
-         number(op.device_ms, 4) if reading.on_device else DASH]
-        for op in reading.operators[:top]
     ]  # fmt: skip
 
 
-def percent(value: float) -> str:
-    return f"{value:.1%}" if math.isfinite(value) else DASH
+def _operator_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
+    return [
+        {"decoder": one.decoder, "operator": op.name, "calls": op.calls, "self_ms": op.self_ms,
+         "share": op.self_ms / reading.step_ms, "device_ms": op.device_ms,
+         "matrix_product": op.product}
+        for op in reading.operators
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.errors import PromptError, unknown
 from bench.prompts.file import COLUMNS, read_json, read_table, read_text
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from decoders.text_files import lines_of, one_line, parse_json, require_size, said_as
 
 IMAGE_COLUMNS = ("image", "file", "file_name")
@@ -53,8 +53,7 @@ def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
             picture = folder / row["image"]
             found.setdefault(picture.parent, {})[picture.name] = row["prompt"]
     for place, captions in found.items():
-        text = json.dumps(captions, indent=0, ensure_ascii=False).encode()
-        write_atomically(place / OWN_FILE, lambda file, text=text: file.write(text))  # type: ignore[misc]
+        write_text(place / OWN_FILE, json.dumps(captions, indent=0, ensure_ascii=False))
 
 
 def _items(path: Path) -> list[Any]:

@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.published.measured import Measured, Part
+from bench.config.describe import Described
+from bench.published.measured import Measured
 from bench.published.names import Names
 from bench.published.table import Published, settings_text
 
@@ -121,7 +122,7 @@ def _tree(published: Published, row: Measured, names: Names) -> Setting:
     return Setting("tree", True, "")
 
 
-def _params(published: Published, rule: Part) -> Setting:
+def _params(published: Published, rule: Described) -> Setting:
     differing = {
         key: value
         for key, value in published.params.items()

@@ -8,12 +8,12 @@ study.json gives the prompt set.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.config.describe import Described, read
 from bench.errors import BenchError
 from bench.judge.reseeds import reseed_of
 from bench.records.schema import damaged, other_version
@@ -59,39 +59,14 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
-    """`lantern(k=1000, delta=0.3, residual=paper)` taken apart; a bare word is a setting of itself
-    (`static(naive_extend_57, nodes=57)`)."""
-
-    name: str
-    settings: Mapping[str, str]
-
-    def number(self, key: str) -> float | None:
-        """A numerical setting, None where it is absent or a word."""
-        try:
-            return float(self.settings[key])
-        except (KeyError, ValueError):
-            return None
-
-
-def part(text: str) -> Part:
-    """From a cell of summary.csv; "" is the part called none."""
-    found = re.fullmatch(r"([^(]*)(?:\((.*)\))?", text.strip(), re.DOTALL)
-    if found is None:
-        return Part(text, {})
-    pairs = (word.strip().partition("=") for word in (found[2] or "").split(",") if word.strip())
-    return Part(found[1].strip() or "none", {key: value or key for key, _, value in pairs})
-
-
-@dataclass(frozen=True)
 class Measured:
     """A decoder's row. gpu, prompts "" and top_k None: not known; features: name by figure;
     records: the rows of its images that came out, None where there is no such file."""
 
     decoder: str
     model: str
-    rule: Part
-    tree: Part
+    rule: Described
+    tree: Described
     temperature: float
     cfg: float
     top_k: float | None
@@ -190,8 +165,8 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
     return Measured(
         decoder=str(line["decoder"]),
         model=str(line["model"]),
-        rule=part(str(line["acceptance"])),
-        tree=part(str(line["tree"])),
+        rule=read(str(line["acceptance"])),
+        tree=read(str(line["tree"])),
         temperature=_number(line, "temperature"),
         cfg=_number(line, "cfg"),
         top_k=top_k,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.words import split
 from bench.errors import BenchError, unknown
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
@@ -178,9 +179,8 @@ def _number(where: str, name: str, text: str, low: float, high: float) -> float:
 def _params(where: str, text: str) -> dict[str, float]:
     """`k=1000 delta=0.3` as a mapping."""
     found: dict[str, float] = {}
-    for word in text.split():
-        key, sign, value = word.partition("=")
-        if not (key and sign) or key in found:
+    for key, value in ((word.key, word.value) for word in map(split, text.split())):
+        if not key or value is None or key in found:
             raise PublishedError(
                 f"{where}, column params: expected key=value words, each key once, found {text!r}"
             )

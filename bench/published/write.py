@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
-from bench.console import table
 from bench.published.judge import Comparison, Verdict
 from bench.published.measured import Figure
 from bench.published.result import Result
+from bench.report import table
+from bench.report.table import Column
 
-ABSENT = "—"
-COLUMNS = ("published row", "figure", "published", "measured", "difference", "verdict", "why")
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
-HEAD = (*COLUMNS[:4], "direction")
 NO_MODEL = (
     "No published row is about this model. Figures stand side by side only to show which findings "
     "point the same way; none is reproduced or refuted by this run."
 )
-CSV_COLUMNS = (
-    "paper", "arxiv", "evidence", "published_line", "model", "method", "params", "temperature",
-    "gpu", "metric", "baseline", "published", "decoder", "measured", "measured_lo", "measured_hi",
-    "difference", "relative", "verdict", "why", "assumed", "caveats", "direction", "disagreement",
-)  # fmt: skip
 
 
 def number(value: float, metric: str) -> str:
@@ -33,7 +24,7 @@ def number(value: float, metric: str) -> str:
 def measured_text(figure: Figure, metric: str) -> str:
     """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
     if not figure.known:
-        return ABSENT
+        return table.ABSENT
     text = number(figure.value, metric)
     if figure.has_interval and figure.lo != figure.hi:
         text += f" [{number(figure.lo, metric)}, {number(figure.hi, metric)}]"
@@ -53,20 +44,22 @@ def published_text(found: Comparison) -> str:
     return text if found.measured is None else f"{text} ↔ {found.measured.decoder}"
 
 
-def cells(found: Comparison, why: str) -> list[str]:
-    """One line of the tables."""
-    gap = ABSENT
-    if found.figure.known:
-        gap = f"{found.difference:+.{DIGITS.get(found.metric, 2)}f}"
-    return [
-        published_text(found),
-        found.label,
-        number(found.published, found.metric),
-        measured_text(found.figure, found.metric),
-        gap,
-        verdict_text(found),
-        why,
-    ]
+def gap_text(found: Comparison) -> str:
+    """The difference with its sign."""
+    if not found.figure.known:
+        return table.ABSENT
+    return f"{found.difference:+.{DIGITS.get(found.metric, 2)}f}"
+
+
+COLUMNS = (
+    Column("", "published row", published_text, words=True),
+    Column("label", "figure", words=True),
+    Column("", "published", lambda found: number(found.published, found.metric)),
+    Column("", "measured", lambda found: measured_text(found.figure, found.metric)),
+    Column("", "difference", gap_text),
+    Column("", "verdict", verdict_text, words=True),
+)
+DIRECTION = Column("direction", "direction")
 
 
 def grounds(result: Result, found: Comparison) -> str:
@@ -84,11 +77,11 @@ def terminal(result: Result) -> str:
     lines = [f"{result.run.study}: {result.run.source}", counts(result)]
     shown = [c for c in result.comparisons if c.verdict is not Verdict.APART]
     if shown:
-        lines += ["", table(COLUMNS[:6], [cells(c, "")[:6] for c in shown])]
+        lines += ["", table.terminal(table.filled(COLUMNS, shown))]
     elif not result.covered:
         pointing = [c for c in result.beside() if c.direction]
         lines += ["", NO_MODEL]
-        lines += ["", table(HEAD, [[*cells(c, "")[:4], c.direction] for c in pointing])]
+        lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
     lines += ["", *[f"not comparable, {n} figures: {why}" for why, n in reasons(result)]]
     return "\n".join(lines).rstrip()
 
@@ -109,8 +102,8 @@ def reasons(result: Result) -> list[tuple[str, int]]:
 def markdown(result: Result) -> str:
     """compare.md."""
     parts = [
-        f"# {_md(result.run.study)} beside published numbers",
-        f"{_md(counts(result))}. {_md(_conditions(result))}",
+        f"# {table.escaped(result.run.study)} beside published numbers",
+        f"{table.escaped(counts(result))}. {table.escaped(_conditions(result))}",
     ]
     if not result.covered:
         parts.append(f"{NO_MODEL} Other figures than speed-up and MAL are in compare.csv.")
@@ -122,8 +115,8 @@ def markdown(result: Result) -> str:
         parts += ["## Not comparable", _table(result, apart)]
     parts += ["## Not measured here", _absent(result)]
     if result.disagreements:
-        lines = [f"* {_md(item.title)}: {_md(item.text)}" for item in result.disagreements]
-        parts += ["## Published numbers that disagree", "\n".join(lines)]
+        lines = [f"{item.title}: {item.text}" for item in result.disagreements]
+        parts += ["## Published numbers that disagree", table.bullets(lines)]
     parts += ["## How to read it", "\n".join(f"* {line}" for line in legend(result))]
     return "\n\n".join(parts) + "\n"
 
@@ -158,11 +151,8 @@ def _conditions(result: Result) -> str:
 
 
 def _table(result: Result, rows: Sequence[Comparison]) -> str:
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|:--|:--|--:|--:|--:|:--|:--|"]
-    for found in rows:
-        row = [_md(cell) for cell in cells(found, grounds(result, found))]
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines)
+    why = Column("", "why", lambda found: grounds(result, found), words=True)
+    return table.markdown(table.filled((*COLUMNS, why), rows))
 
 
 def _absent(result: Result) -> str:
@@ -174,24 +164,14 @@ def _absent(result: Result) -> str:
         elif result.covered and not item.same_model:
             who = f"{item.row.paper} ({item.row.model or 'no model named'})"
             found.setdefault("other models", []).append(who)
-    lines = [f"* {_md(why)}: {_md(', '.join(dict.fromkeys(by)))}" for why, by in found.items()]
-    return "\n".join(lines) or "Every published row has a measured one."
+    lines = [f"{why}: {', '.join(dict.fromkeys(by))}" for why, by in found.items()]
+    return table.bullets(lines) or "Every published row has a measured one."
 
 
-def _md(text: str) -> str:
-    """Escapes what would end a cell or start markup."""
-    for char in "\\|*_<`":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())
-
-
-def csv_text(result: Result) -> str:
+def csv(result: Result) -> str:
     """compare.csv: one line a figure, every published row among them."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_csv_row(result, found) for found in result.comparisons)
-    return file.getvalue()
+    lines = [_csv_row(result, found) for found in result.comparisons]
+    return table.csv_text(lines)
 
 
 def _csv_row(result: Result, found: Comparison) -> dict[str, object]:

@@ -253,8 +253,7 @@ def _read(study: Path) -> dict[str, Any]:
 
 
 def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
-    text = json.dumps(identity, indent=1, sort_keys=True).encode()
-    records.write_atomically(path / "study.json", lambda file: file.write(text))
+    records.write_text(path / "study.json", json.dumps(identity, indent=1, sort_keys=True))
 
 
 def _remove_if_unused(path: Path) -> None:

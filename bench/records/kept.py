@@ -18,7 +18,7 @@ import pandas as pd
 
 from bench.config.schema import digest
 from bench.judge.quality import PreferenceRow, Scores
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 
 log = logging.getLogger(__name__)
 FILE = "judged.json"
@@ -65,8 +65,7 @@ class Kept:
         return found["value"]
 
     def save(self) -> None:
-        text = json.dumps(self.now, indent=1, sort_keys=True).encode()
-        write_atomically(self.path, lambda file: file.write(text))
+        write_text(self.path, json.dumps(self.now, indent=1, sort_keys=True))
 
 
 def code_digest(rows: pd.DataFrame) -> str:

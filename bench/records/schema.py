@@ -151,6 +151,12 @@ def _umask() -> int:
     return mask
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Writes a text file that is whole or absent; returns its path."""
+    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    return path
+
+
 def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
     """Calls `fill` on a temporary file beside `path`, syncs it and renames it to `path`.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from bench.records.schema import write_atomically
+from bench.records.schema import write_atomically, write_text
 from bench.report import code_map, contact, tables
 from bench.report.load import load_run
 from bench.report.model import Run
@@ -68,7 +68,7 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
     texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}
     texts["csv"] = tables.csv(run)
     for ending, text in texts.items():
-        _write(folder / f"table.{ending}", text)
+        write_text(folder / f"table.{ending}", text)
 
     plots, figures, notes = {}, [], []
     if run.all_failed:
@@ -89,7 +89,7 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
     if not run.roofline:
         notes.append(NO_ROOFLINE)
     page = folder / "index.html"
-    _write(page, render(run, figures, notes))
+    write_text(page, render(run, figures, notes))
     return ReportPaths(
         folder, page, folder / "table.txt", folder / "table.md", folder / "table.tex",
         folder / "table.csv", terminal, plots, sheet, maps,
@@ -101,10 +101,6 @@ NO_ROOFLINE = (
     "is said of the baseline's own speed."
 )
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def _sheet(image: Image.Image | None, path: Path) -> Path | None:

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from bench.judge import paired
 from bench.judge.clip_pairs import FIGURE as CLIP_LESS
 from bench.report.model import Entry, Role, Run, Section
+from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
+from metrics.stats import Interval
 
-NOISE = "≈"
-ABSENT = "—"
 RESEED_LABEL = "AR reseed"
 UNFAIR = "unfair baseline"  # followed by the number of its footnote
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a table; `message` replaces every cell but the first (a failed decoder)."""
-
-    cells: list[str]
-    kind: str  # "baseline", "decoder", "reseed" or "failed"
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[Row]
 
 
 def main_tables(run: Run) -> list[Table]:
@@ -42,26 +25,11 @@ def detail_tables(run: Run) -> list[Table]:
     return [_table(section, _detail_columns(section)) for section in run.sections]
 
 
-def number(value: float, digits: int | None = None) -> str:
-    """A figure with sensible decimals; an absent one is a dash, never a zero."""
-    if math.isnan(value):
-        return ABSENT
-    if digits is None:
-        size = abs(value)
-        digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
-        digits = 4 if 0 < size < 0.1 else digits
-    return f"{value:.{digits}f}"
-
-
 def with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
     """`1.82 [1.75, 1.90]`, with the noise mark where it applies."""
-    value, low, high = (entry.number(column + end) for end in ("", "_lo", "_hi"))
-    if math.isnan(value):
-        return ABSENT
-    text = number(value, digits)
-    if not (math.isnan(low) or math.isnan(high)):
-        text += f" [{number(low, digits)}, {number(high, digits)}]"
-    return f"{text} {NOISE}" if noise else text
+    found = Interval(*(entry.number(column + end) for end in ("", "_lo", "_hi")))
+    text = interval(found, digits)
+    return f"{text} {NOISE}" if noise and text != ABSENT else text
 
 
 def quiet(section: Section, entry: Entry) -> str:
@@ -69,7 +37,7 @@ def quiet(section: Section, entry: Entry) -> str:
     if entry.role is not Role.DECODER or section.baseline is None:
         return ABSENT
     found = paired.quiet(section.baseline.records, entry.records)
-    return ABSENT if found is None else f"{found.value:.2f} [{found.lo:.2f}, {found.hi:.2f}]"
+    return ABSENT if found is None else interval(found, 2)
 
 
 def label(entry: Entry) -> str:
@@ -83,9 +51,6 @@ def label(entry: Entry) -> str:
 def clip_difference(entry: Entry, digits: int) -> str:
     """CLIP score less the baseline's, image by image; marked where less and more are possible."""
     return with_interval(entry, CLIP_LESS, digits, entry.clip_like_ar)
-
-
-Column = tuple[str, Callable[[Entry], str]]
 
 
 def _digits(section: Section, column: str) -> int:
@@ -106,58 +71,59 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
         note = run.unfair_note(entry)
         return f"{text} {UNFAIR} ({note})" if note else text
 
+    def quality(column: str, digits: int) -> Callable[[Entry], str]:
+        return lambda e: with_interval(e, column, digits, section.quality_is_noise(e, column))
+
     return [
-        ("decoder", label),
-        ("speed-up", speed),
-        ("s/image", lambda e: number(e.number("latency_mean_s"), 3)),
-        ("MAL", lambda e: number(e.number("mal"), 2)),
-        ("NFE", lambda e: number(e.number("nfe"), 1)),
-        (
-            section.fid_name,
-            lambda e: with_interval(e, "fid", fid, section.quality_is_noise(e, "fid")),
-        ),
-        (
-            section.clip_name,
-            lambda e: with_interval(e, "clip", clip, section.quality_is_noise(e, "clip")),
-        ),
-        ("output TV", lambda e: number(e.number("tv_output"), 3)),
-        ("its bound", lambda e: number(e.number("tv_output_bound"), 3)),
-        ("declared", lambda e: number(e.number("tv_declared_bound"), 3)),
-        ("verdict", lambda e: e.text("exactness") or ABSENT),
+        Column("", "decoder", label),
+        Column("", "speed-up", speed),
+        _figure("latency_mean_s", "s/image", 3),
+        _figure("mal", "MAL", 2),
+        _figure("nfe", "NFE", 1),
+        Column("", section.fid_name, quality("fid", fid)),
+        Column("", section.clip_name, quality("clip", clip)),
+        _figure("tv_output", "output TV", 3),
+        _figure("tv_output_bound", "its bound", 3),
+        _figure("tv_declared_bound", "declared", 3),
+        _word("exactness", "verdict"),
     ]
+
+
+def _figure(column: str, heading: str, digits: int) -> Column:
+    """A number of an entry's summary row."""
+    return Column("", heading, lambda entry: number(entry.number(column), digits))
+
+
+def _word(column: str, heading: str) -> Column:
+    """A text of an entry's summary row."""
+    return Column("", heading, lambda entry: entry.text(column) or ABSENT)
 
 
 def _detail_columns(section: Section) -> list[Column]:
-    def plain(column: str, digits: int | None = None) -> Callable[[Entry], str]:
-        return lambda entry: number(entry.number(column), digits)
-
-    def word(column: str) -> Callable[[Entry], str]:
-        return lambda entry: entry.text(column) or ABSENT
-
     digits = _digits(section, "clip")
-    less = (f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
+    less = Column("", f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
     return [
-        ("decoder", label),
-        ("acceptance", word("acceptance")),
-        ("tree", word("tree")),
-        ("images timed", plain("n_latency", 0)),
-        ("p50 s", plain("latency_p50_s", 3)),
-        ("p95 s", plain("latency_p95_s", 3)),
-        ("quiet speed-up", lambda entry: quiet(section, entry)),
-        ("MAL, no bonus", plain("mal_no_bonus", 2)),
-        ("moved mass, mean", plain("tv_moved_mean", 4)),
-        ("max", plain("tv_moved_max", 3)),
-        ("bound, max", plain("tv_bound", 3)),
-        ("images judged", plain("n_quality", 0)),
-        ("KID", plain("kid", 5)),
-        ("precision", plain("precision", 3)),
-        ("recall", plain("recall", 3)),
+        Column("", "decoder", label),
+        _word("acceptance", "acceptance"),
+        _word("tree", "tree"),
+        _figure("n_latency", "images timed", 0),
+        _figure("latency_p50_s", "p50 s", 3),
+        _figure("latency_p95_s", "p95 s", 3),
+        Column("", "quiet speed-up", lambda entry: quiet(section, entry)),
+        _figure("mal_no_bonus", "MAL, no bonus", 2),
+        _figure("tv_moved_mean", "moved mass, mean", 4),
+        _figure("tv_moved_max", "max", 3),
+        _figure("tv_bound", "bound, max", 3),
+        _figure("n_quality", "images judged", 0),
+        _figure("kid", "KID", 5),
+        _figure("precision", "precision", 3),
+        _figure("recall", "recall", 3),
         *([less] if section.compares_clip else []),
-        ("peak MB", plain("peak_memory_mb", 0)),
+        _figure("peak_memory_mb", "peak MB", 0),
     ]
 
 
-def _table(section: Section, columns: list[Column]) -> Table:
+def _table(section: Section, columns: Sequence[Column]) -> Table:
     rows = []
     for entry in section.entries:
         kind = "failed" if entry.failed else entry.role.value
@@ -165,5 +131,5 @@ def _table(section: Section, columns: list[Column]) -> Table:
             blank = [""] * (len(columns) - 1)
             rows.append(Row([label(entry), *blank], kind, f"failed: {entry.error}"))
         else:
-            rows.append(Row([cell(entry) for _, cell in columns], kind))
-    return Table(section.title, [name for name, _ in columns], rows)
+            rows.append(Row([column.cell(entry) for column in columns], kind))
+    return Table(section.title, columns, rows)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 from bench.judge.paired import every_latency_row, repeats
-from bench.report.cells import ABSENT, NOISE, RESEED_LABEL, number
+from bench.report.cells import RESEED_LABEL
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend
+from bench.report.table import ABSENT, NOISE, number
 from bench.run.schedule import REPLAYED
 from metrics.stats import FEWEST_BLOCKS, Interval
 

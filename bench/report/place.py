@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.config.words import apart, split
 from bench.errors import ConfigError, FolderError
 from bench.records.links import refuse_links
 
@@ -17,11 +18,10 @@ REPORT = {"index.html", "table.txt"}  # what every report holds
 
 def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The words without `out=DIR`, and DIR. Raises ConfigError where it names nothing."""
-    named = [word for word in words if word.partition("=")[0] == "out"]
-    rest = [word for word in words if word not in named]
+    named, rest = apart(words, ("out",))
     if not named:
         return rest, None
-    value = named[-1].partition("=")[2]
+    value = split(named[-1]).value
     if not value:
         raise ConfigError("out= names no folder; write out=DIR, the folder for the report")
     return rest, Path(value).expanduser()

@@ -6,13 +6,28 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bench.report.cells import ABSENT, Row, Table, label, number
+from bench.report.cells import label
 from bench.report.model import Entry, Role, Run, Section
+from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
 
-COLUMNS = [
-    "decoder", "codes", "step ms", "step over floor", "forward ms", "floor ms", "over floor",
-    "draft call ms", "draft floor ms", "draft over floor", "accept share",
-]  # fmt: skip
+
+def _times(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.1f} x"
+
+
+COLUMNS = (
+    Column("decoder", "decoder"),
+    Column("codes", "codes", figures(0)),
+    Column("step_ms", "step ms", number),
+    Column("step_over_floor", "step over floor", _times),
+    Column("forward_ms", "forward ms", number),
+    Column("forward_floor_ms", "floor ms", number),
+    Column("forward_over_floor", "over floor", _times),
+    Column("draft_ms", "draft call ms", number),
+    Column("draft_floor_ms", "draft floor ms", number),
+    Column("draft_over_floor", "draft over floor", _times),
+    Column("accept_share", "accept share", percent),
+)
 
 
 def roofline_tables(run: Run) -> list[Table]:
@@ -86,18 +101,10 @@ def _table(run: Run, section: Section) -> Table:
 
 
 def _row(entry: Entry, line: dict[str, Any]) -> Row:
-    cells = [label(entry), number(figure(line, "codes"), 0)]
-    cells += [number(figure(line, "step_ms")), _times(figure(line, "step_over_floor"))]
-    for part in (forward_part(line), "draft"):
-        cells += [number(figure(line, f"{part}_{name}")) for name in ("ms", "floor_ms")]
-        cells.append(_times(figure(line, f"{part}_over_floor")))
-    share = figure(line, "accept_share")
-    cells.append(ABSENT if math.isnan(share) else f"{100 * share:.1f} %")
-    return Row(cells, entry.role.value)
-
-
-def _times(value: float) -> str:
-    return ABSENT if math.isnan(value) else f"{value:.1f} x"
+    part = forward_part(line)
+    own = {f"forward_{n}": figure(line, f"{part}_{n}") for n in ("ms", "floor_ms", "over_floor")}
+    values = {c.key: figure(line, c.key) for c in COLUMNS} | own | {"decoder": label(entry)}
+    return Row([column.cell(values) for column in COLUMNS], entry.role.value)
 
 
 def _reasons(run: Run) -> dict[str, list[str]]:

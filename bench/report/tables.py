@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from bench.judge.paired import counted, repeats
-from bench.report.cells import ABSENT, NOISE, Table, detail_tables, main_tables
+from bench.report import table
+from bench.report.cells import detail_tables, main_tables
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.model import Run
 from bench.report.regime import regime_lines
@@ -32,17 +33,17 @@ def failures(run: Run) -> list[tuple[str, str]]:
     return lines
 
 
-def terminal(run: Run, width: int = 132) -> str:
+def terminal(run: Run, width: int = table.WIDTH) -> str:
     """Main tables, footnotes and failures as plain text, `width` columns where cells allow."""
     blocks = [f"{run.study}: {run.folder}"]
-    blocks += [_terminal_table(table, width) for table in main_tables(run)]
+    blocks += [table.terminal(made, width) for made in main_tables(run)]
     blocks += [_filled(regime_lines(run), width)] if regime_lines(run) else []
     blocks.append("How to read it\n" + _filled(footnotes(run), width))
     blocks.append("This run\n" + _filled(facts(run), width))
     floors = roofline_tables(run)
     if floors:
         blocks.append(f"{ROOFLINE}\n" + _filled(roofline_legend(run), width))
-        blocks += [_terminal_table(table, width) for table in floors]
+        blocks += [table.terminal(made, width) for made in floors]
     broken = [
         textwrap.fill(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
         for name, text in failures(run)
@@ -56,117 +57,41 @@ def _filled(lines: Sequence[str], width: int) -> str:
     return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in lines)
 
 
-def _terminal_table(table: Table, width: int) -> str:
-    grid = [table.columns, *(row.cells for row in table.rows)]
-    widths = [max(len(cells[at]) for cells in grid) for at in range(len(table.columns))]
-
-    def line(cells: Sequence[str]) -> str:
-        first = cells[0].ljust(widths[0])
-        rest = [cell.ljust(size) for cell, size in zip(cells[1:], widths[1:], strict=True)]
-        return "  ".join([first, *rest]).rstrip()
-
-    lines = [table.title, line(table.columns), line(["─" * size for size in widths])]
-    for row in table.rows:
-        if row.message:
-            room = max(width - widths[0] - 2, 40)
-            message = textwrap.shorten(row.message, room, placeholder=" …")
-            lines.append(f"{row.cells[0].ljust(widths[0])}  {message}")
-        else:
-            lines.append(line(row.cells))
-    return "\n".join(lines)
-
-
 def markdown(run: Run) -> str:
     """Main, roofline and detail tables, what is said of them, and failures as GitHub Markdown."""
-    parts = [f"# {_md(run.study)}", *(_markdown_table(table) for table in main_tables(run))]
-    parts += [*map(_md, regime_lines(run)), _bullets(footnotes(run))]
+    parts = [f"# {table.escaped(run.study)}", *(table.markdown(made) for made in main_tables(run))]
+    parts += [*map(table.escaped, regime_lines(run)), table.bullets(footnotes(run))]
     floors = roofline_tables(run)
     if floors:
-        parts += [f"# {ROOFLINE}", *(_markdown_table(table) for table in floors)]
-        parts.append(_bullets(roofline_legend(run)))
+        parts += [f"# {ROOFLINE}", *(table.markdown(made) for made in floors)]
+        parts.append(table.bullets(roofline_legend(run)))
     parts.append("# Details")
-    parts += [_markdown_table(table) for table in detail_tables(run)]
-    parts += [_bullets(facts(run)), _bullets(columns(run))]
+    parts += [table.markdown(made) for made in detail_tables(run)]
+    parts += [table.bullets(facts(run)), table.bullets(columns(run))]
     broken = failures(run)
     if broken:
         parts.append("# Failures")
-        parts.append("\n".join(f"* **{_md(name)}**: {_md(text)}" for name, text in broken))
+        parts.append(table.bullets(f"{name}: {text}" for name, text in broken))
     return "\n\n".join(parts) + "\n"
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"* {_md(line)}" for line in lines)
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [f"**{_md(table.title)}**", ""]
-    lines.append("| " + " | ".join(map(_md, table.columns)) + " |")
-    lines.append("|" + "|".join([":--", *["--:"] * (len(table.columns) - 1)]) + "|")
-    for row in table.rows:
-        cells = [_md(cell) for cell in row.cells]
-        if row.message:
-            cells[1] = f"**failed**: {_md(row.message.removeprefix('failed: '))}"
-        if row.kind == "reseed":
-            cells = [f"*{cell}*" if cell else "" for cell in cells]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _md(text: str) -> str:
-    """Escapes what would end a cell or start markup."""
-    for char in "\\|*_<`":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())
 
 
 def latex(run: Run) -> str:
     """One booktabs `table*` a section, then those of the roofline; needs the packages booktabs and
     graphicx."""
-    noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
+    noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
     times = repeats(run.records)
     if times > 1:
         noise += f" Every image was timed {times} times; its fastest counts."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
     notes = [*regime_lines(run), *fairness_legend(run)]
-    blocks += [_latex_table(table, run, noise, notes) for table in main_tables(run)]
     floors = f"{ROOFLINE}. {' '.join(roofline_legend(run))}"
-    blocks += [_latex_table(table, run, floors, []) for table in roofline_tables(run)]
+    for tables, caption, below in (
+        (main_tables(run), noise, notes), (roofline_tables(run), floors, [])
+    ):  # fmt: skip
+        blocks += [
+            table.latex(made, f"{run.study}. {made.title}. {caption}", below) for made in tables
+        ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _latex_table(table: Table, run: Run, caption: str, notes: Sequence[str]) -> str:
-    """notes: footnotes, set below the rows."""
-    count = len(table.columns)
-    lines = [
-        r"\begin{table*}[t]",
-        r"\centering",
-        rf"\caption{{{_tex(run.study)}. {_tex(table.title)}. {_tex(caption)}}}",
-        r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}",
-        r"\toprule",
-        " & ".join(map(_tex, table.columns)) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        if row.kind == "reseed":
-            lines.append(r"\midrule")
-        cells = [_tex(cell) for cell in row.cells]
-        if row.message:
-            cells = [cells[0], rf"\multicolumn{{{count - 1}}}{{l}}{{\emph{{{_tex(row.message)}}}}}"]
-        lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}}"]
-    lines += [rf"\par\smallskip\raggedright\footnotesize {_tex(note)}" for note in notes]
-    lines.append(r"\end{table*}")
-    return "\n".join(lines)
-
-
-def _tex(text: str) -> str:
-    escapes = {
-        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
-    }  # fmt: skip
-    return "".join(escapes.get(char, char) for char in " ".join(text.split()))
 
 
 def csv(run: Run) -> str:

@@ -18,7 +18,7 @@ from bench.judge.fairness import judge, write_fairness
 from bench.judge.quality import Scorer
 from bench.judge.roofline import roofline
 from bench.records.kept import Kept, code_digest
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run.outcome import Failure, attempt
 from bench.run.runner import RunResult
 from bench.run.schedule import REPLAYED, Cell, is_replayed
@@ -105,8 +105,7 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     lines = [words[1:] for words in known.values()]
     path = result.path / "exactness.csv"
     if lines:
-        text = pd.DataFrame(lines, columns=list(VERDICT_COLUMNS)).to_csv(index=False).encode()
-        write_atomically(path, lambda file: file.write(text))
+        write_text(path, pd.DataFrame(lines, columns=list(VERDICT_COLUMNS)).to_csv(index=False))
     else:
         path.unlink(missing_ok=True)
     return {name: words[0] for name, words in known.items()}

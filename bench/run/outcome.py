@@ -81,8 +81,7 @@ def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
 def blamed(error: str, spec: DecoderSpec) -> str:
     """An error with the parts that are not the project's own, where it names none of them: what is
     raised inside a loop may be a drafter's doing."""
-    parts = (spec.loop, spec.drafter, spec.tree, spec.acceptance)
-    own = [p.target for p in parts if p is not None and not p.target.startswith("decoders.")]
+    own = [part.target for part in spec.parts if not part.target.startswith("decoders.")]
     named = any(name in error for target in own for name in re.split("[.:]", target)[-2:])
     return error if named or not own else f"{error} (with {', '.join(own)})"
 

@@ -22,7 +22,7 @@ from bench.console import terminable
 from bench.errors import Interrupted
 from bench.records.folder import RunFolder, read_identity, require_own
 from bench.records.identity import expected_of
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run.schedule import Cell
 from decoders.api import Sampling
 
@@ -102,8 +102,7 @@ def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None
     cells = cells_of(config, rows)
     table = summarise(place, rows, cells, scorer=None, exactness={})
     table["status"] = table["status"].replace("ok", FOLDER)
-    text = table.to_csv(index=False).encode()
-    write_atomically(place / "summary.csv", lambda file: file.write(text))
+    write_text(place / "summary.csv", table.to_csv(index=False))
     waiting = [e.name for e in config.decoders if e.name not in {c.entry.name for c in cells}]
     title = f"{FOLDER}: {found}" + (f"; none yet of {', '.join(waiting)}" if waiting else "")
     return Partial(place, title)

@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
+from bench.config.describe import labels
 from bench.config.plugins import call_prompts
 from bench.config.schema import StudyConfig
 from bench.console import progress
@@ -36,7 +37,7 @@ from bench.prompts.readable import check_prompts
 from bench.records.folder import RunFolder, check_space, open_folder
 from bench.records.identity import Weights, code_of
 from bench.records.rows import Context, measured
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run import schedule as study
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
 from bench.run.schedule import Batch, Cell
@@ -90,8 +91,7 @@ def run_study(config: StudyConfig) -> RunResult:
         folder.tables = {key: folder.tables[key] for key in keys}
         kernels = getattr(model.target, "kernels", None)
         if kernels is not None:
-            text = (json.dumps(kernels.record(), indent=1) + "\n").encode()
-            write_atomically(path / "attention.json", lambda file: file.write(text))
+            write_text(path / "attention.json", json.dumps(kernels.record(), indent=1) + "\n")
         return RunResult(path, folder.merge().to_pandas(), model, every)
 
 
@@ -158,8 +158,8 @@ class Run:
 
     def _label(self, cell: Cell, built: Decoder | None) -> dict[str, str]:
         """In the built parts' own words, where those can be had."""
-        own = attempt(lambda: study.labels(cell.entry, built))
-        found = study.labels(cell.entry, None) if isinstance(own, Failure) else own
+        own = attempt(lambda: labels(cell.entry.spec, built))
+        found = labels(cell.entry.spec, None) if isinstance(own, Failure) else own
         return {name: printable(text) for name, text in found.items()}
 
     def all(self, parts: Sequence[Sequence[Batch]]) -> None:

@@ -10,7 +10,6 @@ decoder in fixed batches, so that a resumed run decodes the very same batches.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.config.schema import DecoderEntry, StudyConfig, digest
 
 if TYPE_CHECKING:
-    from decoders.api import Decoder, Sampling
-    from decoders.compose import PartSpec
+    from decoders.api import Sampling
 
 
 REPLAYED = "replayed"  # what takes the place of a verdict, and part of such a decoder's name
@@ -111,37 +109,3 @@ def is_replayed(loop: Any) -> bool:
     """Whether a loop (its class, or built) replays recorded acceptance: its codes follow no
     distribution, so its times are all that it is run for."""
     return bool(getattr(loop, "replayed", False))
-
-
-def labels(entry: DecoderEntry, built: Decoder | None) -> dict[str, str]:
-    """loop, drafter, tree, acceptance as a reader writes them: in the built part's own words (its
-    `__str__`) where it has any, else from the configuration."""
-    parts = {
-        "loop": built,
-        "drafter": getattr(built, "drafter", None),
-        "tree": getattr(built, "tree", None),
-        "acceptance": getattr(built, "rule", None),
-    }
-    spec = entry.spec
-    out = {}
-    for name, part in parts.items():
-        own = part is not None and type(part).__str__ is not object.__str__
-        out[name] = str(part) if own else label(getattr(spec, name))
-    return out
-
-
-def label(part: PartSpec | None) -> str:
-    """A part as a reader writes it: `lantern(k=100, delta=0.2, residual=paper)`; "none"."""
-    if part is None:
-        return "none"
-    name = re.split(r"[.:]", part.target)[-1]
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    values = ", ".join(f"{key}={_short(value)}" for key, value in part.kwargs.items())
-    return f"{snake}({values})" if values else snake
-
-
-def _short(value: Any) -> str:
-    """A keyword's value; a long list (a tree's nodes) by its length."""
-    if isinstance(value, list | tuple) and len(value) > 8:
-        return f"[{len(value)} items]"
-    return str(value)

@@ -6,16 +6,38 @@ import dataclasses
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import BackendConfig, StudyConfig
 from bench.errors import ConfigError
+from bench.measure.device import Provenance, prepare, provenance
 from bench.prompts import Prompt, PromptSet
+from bench.prompts.readable import check_prompts
 from decoders.api import DecoderError, ImageModel
 from decoders.executed import executed
 from decoders.kernels.selected import Kernels
+
+
+@dataclass(frozen=True)
+class Session:
+    """A study's model on its device, with prompts that it can read, and what it runs on."""
+
+    model: ImageModel
+    prompts: Sequence[Prompt]
+    made: Provenance
+
+
+def opened(config: StudyConfig, count: int) -> Session:
+    """For a command that measures something else than rows, on so many prompts. Raises as a run
+    does before it starts."""
+    device = prepare(config.backend)
+    prompts = call(config.prompts, count=count)
+    model = load_model(config, device, prompts)
+    check_prompts(model, prompts)
+    return Session(model, prompts, provenance(device))
 
 
 def load_model(

@@ -25,7 +25,7 @@ from bench.judge.quality import PreferenceRow, Scorer, Scores
 from bench.judge.reseeds import reseed_name
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
-from bench.records.schema import write_atomically
+from bench.records.schema import write_text
 from bench.run.schedule import REPLAYED, Cell
 from metrics.errors import MetricError
 from metrics.latency import latency
@@ -265,5 +265,4 @@ def _write_csv(path: Path, table: pd.DataFrame) -> None:
     if table.empty:
         path.unlink(missing_ok=True)
         return
-    text = table.to_csv(index=False).encode()
-    write_atomically(path, lambda file: file.write(text))
+    write_text(path, table.to_csv(index=False))

@@ -71,20 +71,14 @@ def cmd_scaling(words: Sequence[str]) -> int:
 def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
     """Every decoder of the study at every batch size. Raises as a study's run does before it
     starts; what a decoder raises is its cell's error."""
-    from bench.config.plugins import call
-    from bench.measure.device import prepare, provenance
-    from bench.prompts.readable import check_prompts
-    from bench.run.session import frozen_heap, load_model
+    from bench.run.session import frozen_heap, opened
     from bench.scaling.cells import Meter, cells_of, rows_of
     from bench.scaling.write import Scaling
 
-    device = prepare(config.backend)
     count = max([*settings.batches, *map(settings.calls, settings.batches)])
-    prompts = call(config.prompts, count=count)
-    model = load_model(config, device, prompts)
-    check_prompts(model, prompts)
-    cells = cells_of(config, model, settings.batches)
-    meter = Meter(model, [prompt.text for prompt in prompts], config.seed)
+    own = opened(config, count)
+    cells = cells_of(config, own.model, settings.batches)
+    meter = Meter(own.model, [prompt.text for prompt in own.prompts], config.seed)
     calls = sum(settings.warmups + settings.calls(cell.batch) for cell in cells)
     with frozen_heap(), progress(calls, "scaling", unit="call") as bar:
         for cell in cells:
@@ -94,7 +88,7 @@ def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
         for cell, turn in in_turns(cells, settings):
             meter.run(cell, turn)
             bar.update()
-    return Scaling(config, provenance(device), model.weights_sha256, rows_of(cells))
+    return Scaling(config, own.made, own.model.weights_sha256, rows_of(cells))
 
 
 def in_turns(cells: Sequence[Cell], settings: ScalingSettings) -> list[tuple[Cell, int]]:

@@ -9,28 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.schema import StudyConfig
-from bench.console import table
 from bench.measure.device import Provenance
-from bench.report.plain import (
-    DASH,
-    code_columns,
-    columns,
-    csv_text,
-    escaped,
-    interval,
-    machine_columns,
-    markdown_table,
-    number,
-    place,
-    setting_columns,
-    write_text,
-)
+from bench.records.schema import write_text
+from bench.report import table
+from bench.report.plain import code_columns, machine_columns, place, setting_columns
+from bench.report.table import Column, figures, intervals
 from bench.scaling.cells import Row
 
-HEADERS = (
-    "batch", "decoder", "images/s", "latency, s", "speed-up at this batch", "MAL",
-    "forwards a call", "peak MB",
-)  # fmt: skip
+RATE = intervals(2)
+COLUMNS = (
+    Column("batch", "batch"),
+    Column("decoder", "decoder"),
+    Column("", "images/s", lambda line: "failed" if line["error"] else RATE(line["images_s"])),
+    Column("latency_s", "latency, s", intervals(3)),
+    Column("", "speed-up at this batch", lambda line: _speedup(line)),
+    Column("mal", "MAL", figures(2)),
+    Column("forwards_a_call", "forwards a call", figures(1)),
+    Column("peak_memory_mb", "peak MB", figures(0)),
+)
 LEGEND = (
     "[a, b]: 95 % interval over calls. Latency: seconds of prefill and decoding until the whole "
     "batch is done; images/s: batch over latency. Speed-up: the baseline's seconds over the "
@@ -61,7 +57,7 @@ class Scaling:
 
 def terminal(scaling: Scaling) -> str:
     """The table, its failures, and how to read it."""
-    parts = [scaling.machine, table(HEADERS, [cells(row) for row in scaling.rows])]
+    parts = [scaling.machine, table.terminal(table_of(scaling.rows))]
     parts += [_failure(row) for row in scaling.rows if row.error]
     return "\n\n".join([*parts, LEGEND])
 
@@ -71,9 +67,9 @@ def markdown(scaling: Scaling) -> str:
     parts = [
         "# Throughput and latency by batch size",
         scaling.machine + ".",
-        markdown_table(HEADERS, [cells(row) for row in scaling.rows]),
+        table.markdown(table_of(scaling.rows)),
     ]
-    parts += [f"* {escaped(_failure(row))}" for row in scaling.rows if row.error]
+    parts += [table.bullets([_failure(row)]) for row in scaling.rows if row.error]
     parts += [
         LEGEND,
         "Made with: " + ", ".join(f"{k} {v}" for k, v in _provenance(scaling).items()),
@@ -81,20 +77,14 @@ def markdown(scaling: Scaling) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def cells(row: Row) -> list[str]:
-    """One row of the table, an entry a header."""
-    if row.error:
-        return [str(row.batch), row.decoder, "failed", *[DASH] * (len(HEADERS) - 3)]
-    return [
-        str(row.batch),
-        row.decoder,
-        interval(row.images_s, 2),
-        interval(row.latency, 3),
-        "1.00" if row.decoder == row.rival else interval(row.speedup, 2),
-        number(row.mal, 2),
-        number(row.forwards, 1),
-        number(row.peak_mb, 0),
-    ]
+def table_of(rows: Sequence[Row]) -> table.Table:
+    """The rows under `COLUMNS`."""
+    return table.filled(COLUMNS, map(_plain, rows))
+
+
+def _speedup(line: Mapping[str, Any]) -> str:
+    own = line["decoder"] == line["baseline"] and not line["error"]
+    return "1.00" if own else table.interval(line["speedup"], 2)
 
 
 def _failure(row: Row) -> str:
@@ -116,7 +106,7 @@ def save(scaling: Scaling, folder: Path) -> list[Path]:
     from bench.report.plots.style import save as save_plot
 
     out = [
-        write_text(folder / "scaling.csv", csv_text(lines_of(scaling))),
+        write_text(folder / "scaling.csv", table.csv_text(lines_of(scaling))),
         write_text(folder / "scaling.md", markdown(scaling)),
     ]
     return [*out, *save_plot(draw(scaling.rows, scaling.machine), folder)]
@@ -126,9 +116,9 @@ def _plain(row: Row) -> dict[str, Any]:
     return {
         "batch": row.batch, "decoder": row.decoder, "temperature": row.temperature,
         "cfg": row.cfg, "status": "failed" if row.error else "ok", "error": row.error,
-        "calls": row.calls, **columns("images_s", row.images_s),
-        **columns("latency_s", row.latency), **columns("speedup", row.speedup),
-        "baseline": row.rival, "mal": row.mal, "forwards_a_call": row.forwards,
+        "calls": row.calls, "images_s": row.images_s, "latency_s": row.latency,
+        "speedup": row.speedup, "baseline": row.rival, "mal": row.mal,
+        "forwards_a_call": row.forwards,
         "peak_memory_mb": row.peak_mb,
     }  # fmt: skip
 

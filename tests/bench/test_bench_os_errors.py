@@ -12,6 +12,7 @@ import torch
 
 from bench import __main__ as program
 from bench.config.compose import compose_study
+from bench.config.words import word_at_home
 from bench.os_errors import explained, ready_file, ready_folder
 from decoders.models.weights import write_tensors
 
@@ -75,10 +76,10 @@ def test_a_place_is_tried_before_the_work(tmp_path: Path) -> None:
 
 def test_the_home_folder_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    assert program.at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
-    assert program.at_home("run_dir=~") == "run_dir=/home/ada"
-    assert program.at_home("~acceptance.k") == "~acceptance.k"
-    assert program.at_home("run_dir=a~b") == "run_dir=a~b"
+    assert word_at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
+    assert word_at_home("run_dir=~") == "run_dir=/home/ada"
+    assert word_at_home("~acceptance.k") == "~acceptance.k"
+    assert word_at_home("run_dir=a~b") == "run_dir=a~b"
     words = ["study=smoke", 'run_dir="~/my runs"', "prompts=file", 'prompts.path="~/p(1).txt"']
     config = compose_study(words)
     assert config.run_dir == "/home/ada/my runs"

@@ -13,14 +13,18 @@ from bench.config.own_settings import own_settings, with_study
 from bench.errors import ConfigError
 from bench.scaling.cells import Cell, rows_of
 from bench.scaling.command import ScalingSettings, in_turns, measure
-from bench.scaling.write import cells as shown
-from bench.scaling.write import save, terminal
+from bench.scaling.write import save, table_of, terminal
 from decoders.api import Sampling
 from tests.bench import fakes
 
 SLOW = "decoders=[{decoder: fake_ar, overrides: ['loop.seconds=0.03']}, "
 FAST = "{decoder: fake_spec, overrides: ['loop.seconds=0.01']}, "
 FAILS = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 3']}]"
+
+
+def shown(row):
+    """The cells of a row."""
+    return table_of([row]).rows[0].cells
 
 
 def small(**settings: Any) -> ScalingSettings:
@@ -57,7 +61,9 @@ def test_a_row_has_throughput_latency_and_the_paired_speed_up():
     speedup = rows["spec"].speedup
     assert (speedup.value, speedup.lo, speedup.hi) == (2.0, 2.0, 2.0)
     assert (rows["spec"].forwards, rows["spec"].mal) == (4.0, 3.0)
-    assert shown(rows["ar"])[4] == "1.00" and shown(rows["spec"])[4].startswith("2.00 [2.00")
+    assert shown(rows["ar"])[4] == "1.00" and table_of([rows["spec"]]).rows[0].cells[4].startswith(
+        "2.00 [2.00"
+    )
 
 
 def test_without_its_baseline_a_decoder_has_no_speed_up():

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.commands.steps import COLUMNS, notes
 from bench.measure import pieces
 from bench.measure.machine import measure_rates
 from bench.measure.pieces import Products, ar_steps, products_state, repeated
 from bench.measure.rates import NOISY
 from bench.measure.roofline import Unknown, target_net
-from bench.measure.step_table import HEADERS, cells, notes, step_table
+from bench.measure.step_table import step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
+from bench.report.table import filled
 from decoders.api import Sampling
 from decoders.executed import executed
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear
@@ -45,7 +47,7 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
     assert (table.over_floor > 1).all() and (table.bytes > 0).all()
     assert (table.fast_ms <= table.ms).all() and (table.fast_over_floor <= table.over_floor).all()
     assert table.ar_steps[0] == 1
-    assert all(len(row) == len(HEADERS) for row in cells(table))
+    assert len(filled(COLUMNS, table.to_dict("records")).rows) == len(table)
 
 
 def test_a_step_without_a_floor_shows_a_dash_and_says_why() -> None:
@@ -55,7 +57,7 @@ def test_a_step_without_a_floor_shows_a_dash_and_says_why() -> None:
     unknown = [dataclasses.replace(c, work=Unknown("nobody knows")) for c in costs]
     table = step_table(unknown, None)
     assert all(math.isnan(v) for v in (*table.floor_ms, *table.over_floor, *table.bytes))
-    assert cells(table)[0][-1] == "—"
+    assert filled(COLUMNS, table.to_dict("records")).rows[0].cells[-1] == "—"
     assert "AR step: no floor known: nobody knows" in notes(unknown, None)
 
 

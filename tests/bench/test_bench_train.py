@@ -126,8 +126,8 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["train.stepz=3"], "did you mean train.steps"),
-        (["loss.guidd=true"], "did you mean loss.guided"),
+        (["train.stepz=3"], "did you mean 'train.steps'"),
+        (["loss.guidd=true"], "did you mean 'loss.guided'"),
         (["data=scene"], "did you mean 'scenes'"),
         (["drafter=none"], "nothing to train"),
         (["train.steps=many"], "train.steps must be an integer"),

@@ -138,7 +138,7 @@ def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
 def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPaths) -> None:
     run = load_run(built.folder.parent)
     sampling, greedy = roofline_tables(run)
-    cells = {r.cells[0]: dict(zip(sampling.columns, r.cells, strict=True)) for r in sampling.rows}
+    cells = {r.cells[0]: dict(zip(sampling.headings, r.cells, strict=True)) for r in sampling.rows}
     assert cells["ar"] == {
         "decoder": "ar", "codes": "1", "step ms": "8.25", "step over floor": "1.6 x",
         "forward ms": "8.25", "floor ms": "0.825", "over floor": "10.0 x",

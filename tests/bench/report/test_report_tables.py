@@ -13,11 +13,12 @@ from synthetic import DECODERS, RESEED_FID, write_run
 
 from bench.judge.clip_pairs import COLUMNS, TABLE
 from bench.report import tables
-from bench.report.cells import detail_tables, main_tables, number, quiet
+from bench.report.cells import detail_tables, main_tables, quiet
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.load import load_run
 from bench.report.model import Entry, Role, Run
 from bench.report.page import render
+from bench.report.table import number
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def cells(run: Run, section: int, name: str) -> dict[str, str]:
     table = main_tables(run)[section]
     row = next(row for row in table.rows if row.cells[0] == name)
-    return dict(zip(table.columns, row.cells, strict=True))
+    return dict(zip(table.headings, row.cells, strict=True))
 
 
 def test_sections_keep_greedy_apart_and_the_order_of_the_summary(run: Run) -> None:
@@ -152,14 +153,14 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     pd.DataFrame(lines, columns=COLUMNS).to_csv(folder / TABLE, index=False)
     run = load_run(folder)
     sampled, greedy = detail_tables(run)
-    at = sampled.columns.index("CLIP (scenes) - AR")
+    at = sampled.headings.index("CLIP (scenes) - AR")
     assert {row.cells[0]: row.cells[at] for row in sampled.rows} == {
         "ar": "—",
         "AR reseed, seed 1": "—",
         "eagle2": "0.0002 [-0.0010, 0.0020] ≈",
         "lantern": "-0.0021 [-0.0030, -0.0012]",
     }
-    assert not [name for name in greedy.columns if name.endswith("- AR")], "AR alone"
+    assert not [name for name in greedy.headings if name.endswith("- AR")], "AR alone"
     assert cells(run, 0, "eagle2")["CLIP (scenes)"].endswith("≈")
     assert not cells(run, 0, "lantern")["CLIP (scenes)"].endswith("≈")
     section = run.sections[0]
