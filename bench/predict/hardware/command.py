@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.config.schema import LoaderConfig
-from bench.console import say, table
+from bench.console import say
 from bench.os_errors import ready_folder
 from bench.predict.hardware.settings import Asked, asked, shipped
 
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 def cmd_project(words: Sequence[str]) -> int:
     """Prints and writes the projection. Raises BenchError: no such run, machine or model."""
     from bench.predict.hardware import table as tables
-    from bench.predict.measured import write_csv
-    from bench.records.schema import write_atomically
+    from bench.records.schema import write_text
+    from bench.report.table import csv_text, terminal
 
     told = asked(words)
     report = _report(told)
     folder = told.folder / "predict"
     ready_folder(folder)
-    write_csv(folder / "projected.csv", tables.frame(report))
-    text = tables.markdown(report).encode()
-    write_atomically(folder / "projected.md", lambda file: file.write(text))
-    say(f"{report.title}\n\n{table(tables.HEAD, tables.projected_cells(report))}\n")
+    write_text(folder / "projected.csv", csv_text(tables.lines(report)))
+    write_text(folder / "projected.md", tables.markdown(report))
+    say(f"{report.title}\n\n{terminal(tables.projected(report))}\n")
     say("\n".join(tables.notes(report)))
     if report.papers:
-        say(f"\n{table(tables.PAPERS, tables.paper_cells(report))}\n")
+        say(f"\n{terminal(tables.papers(report))}\n")
         say("\n".join(tables.paper_notes(report)))
     say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}")
     return 0

@@ -15,7 +15,8 @@ from bench.config.catalogue import groups, option
 from bench.config.compose import require_folders
 from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
 from bench.config.schema import LoaderConfig, build
-from bench.errors import ConfigError, unknown
+from bench.config.words import given, split
+from bench.errors import ConfigError
 from decoders.kinds import Within, require
 
 RUNS = Path("results/runs")
@@ -76,31 +77,28 @@ class Asked:
 
 def is_asked(words: Sequence[str]) -> bool:
     """Whether a command line of `predict` names a machine."""
-    return any(_key(word).partition(".")[0] == "hardware" for word in words)
+    return any(split(word).group == "hardware" for word in words)
 
 
 def asked(words: Sequence[str]) -> Asked:
     """The command line, checked. Raises ConfigError: an unknown setting, machine or model (with the
     nearest names), a figure that cannot be."""
-    composed, own = [], {}
+    mine, rest = [], []
     for word in words:
-        key = _key(word)
-        if key.partition(".")[0] in ("hardware", "model") or key == "hydra.searchpath":
-            override = parse_override(word)
-            if key == "hydra.searchpath":
-                require_folders(override.value())
-            composed.append(word)
-        elif key in KEYS and word.partition("=")[2]:
-            own[key] = word.partition("=")[2]
-        elif key in KEYS:
-            raise ConfigError(f"{word!r}: write {key}=..., for example {key}=main")
-        else:
-            what = "setting of `predict hardware=NAME`, which takes the run as it is:"
-            raise ConfigError(unknown(what, key, KEYS))
-    if "hardware" not in map(_key, words):
-        raise ConfigError(f"{composed[0]!r} is a figure of a machine; name it with hardware=NAME")
+        told = split(word)
+        composes = told.group in ("hardware", "model") or told.key == "hydra.searchpath"
+        (mine if composes else rest).append(word)
+        if told.key == "hydra.searchpath":
+            require_folders(parse_override(word).value())
+    own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
+    if "hardware" not in (split(word).key for word in words):
+        raise ConfigError(f"{mine[0]!r} is a figure of a machine; name it with hardware=NAME")
     with hydra_session("conf"):
-        root = plain(compose_config("predict_config", composed))
+        root = plain(
+            compose_config(
+                "predict_config", [str(parse_override(word).input_line) for word in mine]
+            )
+        )
     return Asked(
         hardware=machine(root.get("hardware")),
         model=loader(root["model"]) if root.get("model") else None,
@@ -129,8 +127,3 @@ def shipped() -> list[Hardware]:
     import yaml
 
     return [machine(yaml.safe_load(option("hardware", name))) for name in groups()["hardware"]]
-
-
-def _key(word: str) -> str:
-    """`hardware` of hardware=h200 and `hardware.kernel_us` of +hardware.kernel_us=0."""
-    return word.lstrip("+~").partition("=")[0]

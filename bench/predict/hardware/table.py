@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from bench.measure.regime import regime
 from bench.predict.hardware.papers import Floors
 from bench.predict.hardware.settings import Hardware
 from bench.predict.hardware.sizes import Sizes
 from bench.predict.hardware.steps import KERNELS_PER_FORWARD, KERNELS_PER_LAYER, Projected
 from bench.published.table import Published
-from metrics.stats import Interval
+from bench.report import table
+from bench.report.table import ABSENT, Table
 
-ABSENT = "—"
 HEAD = [
     "decoder", "codes verified", "codes per step", "forward ms", "bound by", "draft ms", "step ms",
     "projected", "measured here", "published",
@@ -50,7 +48,7 @@ class Report:
         )
 
 
-def projected_cells(report: Report) -> list[list[str]]:
+def projected(report: Report) -> Table:
     """A row per decoder."""
     out = []
     for row in report.rows:
@@ -59,10 +57,10 @@ def projected_cells(report: Report) -> list[list[str]]:
             [recorded.decoder, str(1 + recorded.nodes), f"{row.prediction.codes:.2f}",
              f"{1e3 * row.verify.seconds:.3g}", row.verify.bound,
              f"{1e3 * row.draft:.3g}" if row.draft else ABSENT, f"{1e3 * row.step:.3g}",
-             f"{row.prediction.speedup:.2f}", _interval(recorded.speedup),
+             f"{row.prediction.speedup:.2f}", table.interval(recorded.speedup, 2),
              "; ".join(map(ratio, beside)) or ABSENT]
         )  # fmt: skip
-    return out
+    return table.of_cells(HEAD, out)
 
 
 def ratio(row: Published) -> str:
@@ -70,7 +68,7 @@ def ratio(row: Published) -> str:
     return f"{row.figures['speedup']:g} ({row.paper}, {row.gpu or 'GPU not stated'})"
 
 
-def paper_cells(report: Report) -> list[list[str]]:
+def papers(report: Report) -> Table:
     """A row per published number with an AR step, or with a mark."""
     out = []
     for one in report.papers:
@@ -85,7 +83,7 @@ def paper_cells(report: Report) -> list[list[str]]:
              ABSENT if speed is None else f"{speed:.2f}", ABSENT if mal is None else f"{mal:.2f}",
              "yes" if one.slow else ""]
         )  # fmt: skip
-    return out
+    return table.of_cells(PAPERS, out)
 
 
 def notes(report: Report) -> list[str]:
@@ -130,15 +128,15 @@ def sources(machine: Hardware) -> list[str]:
 
 def markdown(report: Report) -> str:
     """projected.md."""
-    parts = [f"# {report.title}", _grid(HEAD, projected_cells(report)), _bullets(notes(report))]
+    parts = [f"# {report.title}", table.markdown(projected(report)), table.bullets(notes(report))]
     if report.papers:
-        parts += ["# Published AR steps", _grid(PAPERS, paper_cells(report))]
-        parts += [_bullets(paper_notes(report))]
-    return "\n\n".join([*parts, "# Sources", _bullets(sources(report.machine))]) + "\n"
+        parts += ["# Published AR steps", table.markdown(papers(report))]
+        parts += [table.bullets(paper_notes(report))]
+    return "\n\n".join([*parts, "# Sources", table.bullets(sources(report.machine))]) + "\n"
 
 
-def frame(report: Report) -> pd.DataFrame:
-    """projected.csv: one row a decoder; seconds, and published speed-ups as they were stated."""
+def lines(report: Report) -> list[dict[str, Any]]:
+    """projected.csv: one row per decoder; seconds, and published speed-ups as they were stated."""
     out: list[dict[str, Any]] = []
     for row in report.rows:
         recorded, made = row.recorded, row.prediction
@@ -153,23 +151,4 @@ def frame(report: Report) -> pd.DataFrame:
             "bound": row.verify.bound,
             "published": "; ".join(map(ratio, report.beside.get(recorded.decoder, ()))),
         })  # fmt: skip
-    return pd.DataFrame(out)
-
-
-def _interval(found: Interval) -> str:
-    if math.isnan(found.value):
-        return ABSENT
-    return f"{found.value:.2f} [{found.lo:.2f}, {found.hi:.2f}]"
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines)
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"* {_plain(line)}" for line in lines)
-
-
-def _plain(text: str) -> str:
-    return text.replace("|", "\\|").replace("_", "\\_")
+    return out
