@@ -1,5 +1,5 @@
-"""Verifiers of whole drafts: the law of what they commit, by enumeration; how much they accept; what
-they refuse."""
+"""Verifiers of whole drafts: the law of what they commit, by enumeration; how much they accept;
+what they refuse."""
 
 from __future__ import annotations
 

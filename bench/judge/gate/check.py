@@ -203,10 +203,10 @@ def _sampling_report(
 
 def _followed(findings: list[Finding]) -> str:
     """How far the law of whole images was enumerated; nothing where it was not."""
-    shown = next((f.evidence.get("whole law", {}) for f in findings if f.name == "whole law"), {})
-    if "ways" not in shown or shown["not followed"] > 0:
-        return ""
-    return f"to 1e-9, over all {shown['ways']} ways to a small one"
+    for evidence in (f.evidence.get("whole law", {}) for f in findings):
+        if evidence.get("not followed") == 0:
+            return f"to 1e-9, over all {evidence['ways']} ways to a small one"
+    return ""
 
 
 def _summary(law: Finding) -> str:
