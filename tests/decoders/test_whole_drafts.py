@@ -18,7 +18,7 @@ from decoders.execution.eager import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
-from decoders.propose.trees.static import Static
+from decoders.propose.trees.static import Static, draw_distinct
 from decoders.verify.block import Block
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -71,8 +71,8 @@ class Careless(Block):
 class Together(Static):
     """Draws all nodes of a level with the same numbers."""
 
-    def _numbers(self, noise: Any, place: torch.Tensor, level: Any) -> torch.Tensor:
-        return noise.at(place, DRAFT_SLOT, level.count)[:, None]
+    def draw(self, dist: Any, level: Any, noise: Any, place: torch.Tensor) -> torch.Tensor:
+        return draw_distinct(dist, noise.at(place, DRAFT_SLOT, level.count)[:, None])
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class Shape:
 class Static:
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    computes = (Computes("static tree", ("grow",)),)
+    computes = (Computes("static tree", ("grow", "draw")),)
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
@@ -144,8 +144,7 @@ class Static:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
                 q.index_copy_(1, level.parents, dist)
-                u = self._numbers(noise, position + depth - 1, level)  # [B, parents or 1, count]
-                drawn = draw_distinct(dist, u)  # [B, parents, count]
+                drawn = self.draw(dist, level, noise, position + depth - 1)
             new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -160,9 +159,11 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _numbers(self, noise: Noise, place: Tensor, level: Level) -> Tensor:
-        """What a level's children are drawn with, [B, parents or 1, count]."""
-        return noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+    def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
+        """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
+        count]; place [B], that of the level in the image."""
+        u = noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+        return draw_distinct(dist, u)  # u: [B, parents or 1, count]
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
