@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.config.compose import compose_study
 from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
 from bench.judge.gate.table import table_model
 from bench.judge.gate.whole_law import DRAFTER, WholeLaw, whole_law
@@ -177,3 +178,11 @@ def test_batches_do_not_change_an_image() -> None:
 
 def test_the_exact_rule_is_as_exact_by_enumeration() -> None:
     assert law(spec(WIDE, EXACT)).tv < 1e-9
+
+
+def test_rows_of_conf_name_the_verifiers() -> None:
+    decoders = compose_study(["study=smoke", "decoders=[block_chain,traversal_tree]"]).decoders
+    parts = [entry.spec for entry in decoders]
+    assert [spec.acceptance.target for spec in parts] == [BLOCK.target, TRAVERSAL.target]
+    assert [entry.expect for entry in decoders] == ["exact", "exact"]
+    assert [spec.tree.target.rpartition(".")[2] for spec in parts] == ["Chain", "Static"]
