@@ -14,8 +14,8 @@ from bench.judge.gate.table import table_model
 from bench.judge.gate.whole_law import DRAFTER, WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Law, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.executed import execution
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
