@@ -102,6 +102,7 @@ def whole_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     if isinstance(found, Failure):
         return Finding("whole law", "", 0.0, {"whole law": {"not enumerated": found.error}})
     evidence = {"tv": found.tv, "not followed": found.rest, "ways": found.rows}
+    evidence["forwards"] = found.forwards
     fault = ""
     if not found.tv <= CERTAIN:
         least = "" if found.complete else "at least "
