@@ -1,6 +1,7 @@
 """The verdict on one decoder, from a handful of checks on small float32 models.
 
-Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
+Sampling: (0) images equal to AR's, code by code, with bit-exact acceptance under shared noise
+(`bench.judge.gate.equal`); (1) the law of the committed code at every node, enumerated over all draws of its
 children; (2) p_A against its definition; (3) whole images of the real decoder against the
 enumerated AR law; (4) calibration on longer images. A rule that declares a bound does not follow
 the AR law, so (3) and (4) then run its loop, drafter and tree with the exact rule in its place: the
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from bench.judge.gate.drafters import checkpoints, finite_check
+from bench.judge.gate.equal import equality_check
 from bench.judge.gate.greedy import greedy_check
 from bench.judge.gate.laws import definition_check, law_check
 from bench.judge.gate.real import real_check
@@ -30,6 +32,7 @@ from bench.judge.gate.small import (
     build_small,
     drafter_names,
     fresh_noise,
+    judges_nodes,
     prompts,
     small_model,
     small_spec,
@@ -158,13 +161,14 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
 
 def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
     law, relaxed = None, False
-    if spec.acceptance is not None:
+    if judges_nodes(spec):
         law, relaxed = law_check(spec, real, record_nodes(spec, sampling, real))
     if law is not None and law.fault and not relaxed:  # its images cannot follow the AR law
         return _sampling_report(spec, real, law, seen)
     tested = _as_exact(spec) if relaxed else spec
     others = [] if law is None else [definition_check(spec, real)]
     others += [
+        equality_check(spec, sampling, real),
         images_check(tested, sampling, real, Recorded()),
         calibration_check(tested, sampling, real),
         *seen,

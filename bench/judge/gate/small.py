@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.judge.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
@@ -120,6 +120,7 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
         spec,
         acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
         tree=_fitting_tree(spec.tree, model),
+        proposer=_fitting_window(spec.proposer, model),
         drafter=small_drafter(spec.drafter, LAYERS),
     )
 
@@ -146,6 +147,12 @@ def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
     """The composition's acceptance rule alone; None where it has none."""
     part = small_spec(spec, model, real).acceptance
     return None if part is None else build_part(part, model)
+
+
+def judges_nodes(spec: DecoderSpec) -> bool:
+    """Whether the acceptance is a rule, of which the law at a node can be enumerated; a verifier
+    judges whole drafts."""
+    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
 
 
 def _with(part: PartSpec, **changes: Any) -> PartSpec:
@@ -175,3 +182,15 @@ def _fitting_tree(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
         paths = [p for p in build_part(part, model).paths if len(p) <= deepest and max(p) < widest]
         return _with(part, choices=[list(p) for p in paths])
     return part
+
+
+def _fitting_window(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
+    """A window no longer than the image, and at least two codes that are no candidates."""
+    if part is None:
+        return None
+    options, fitting = options_of(part), {}
+    most = {"window": model.target.length, "candidates": max(2, model.target.vocab_size - 2)}
+    for name, limit in most.items():
+        if isinstance(options.get(name), int):
+            fitting[name] = min(options[name], limit)
+    return _with(part, **fitting)

@@ -102,7 +102,7 @@ class Shape:
 class Static:
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    computes = (Computes("static tree", ("grow",)),)
+    computes = (Computes("static tree", ("grow", "draw")),)
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
@@ -137,15 +137,13 @@ class Static:
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
         places = position[:, None] + shape.places  # [B, depth]
-        uniform = noise.at(places, DRAFT_SLOT, self.branching)  # [B, depth, K]
         for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
             if q is None:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
                 q.index_copy_(1, level.parents, dist)
-                u = uniform[:, depth - 1, : level.count]  # [B, count]
-                drawn = draw_distinct(dist, u)  # [B, parents, count]
+                drawn = self.draw(dist, level.count, noise, places[:, depth - 1])
             new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -159,6 +157,11 @@ class Static:
         if q is not None and self.branching > 1:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
+
+    def draw(self, dist: Tensor, count: int, noise: Noise, places: Tensor) -> Tensor:
+        """Draws without replacement, [B, parents, count], of the codes at `places` [B] from dist
+        [B, parents, V]."""
+        return draw_distinct(dist, noise.at(places, DRAFT_SLOT, count))
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
