@@ -41,7 +41,8 @@ ACCEPT_SLOT = 1  # + j: acceptance test of the j-th child
 DRAFT_SLOT = 1 + MAX_CHILDREN  # + j: the drafter's j-th draw
 SLOTS = 1 + 2 * MAX_CHILDREN  # slots of the table; those from here on are made when asked for
 COUPLE_SLOT = SLOTS  # + j: the coupling that replaces the j-th draft of a place (METHODS2 (c))
-OWN_SLOT = 64  # + any number: a plug-in's own purposes
+OWN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
+NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
 BELOW_ONE = 1.0 - 2.0**-23
 PART = 2**15, 2**20  # blocks made at once on the CPU and elsewhere: what caches and memory hold
 
@@ -53,12 +54,13 @@ class Noise:
     uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
     for later ones). key [B, 2] int64: two 32-bit words an image; None for a table given by hand,
     which has no other numbers. round [B] int64: steps that the loop has taken, 0 in its first step;
-    None outside of a loop of steps.
+    None outside of a loop of steps. renewed: whether the loop writes every round over the table.
     """
 
     uniform: Tensor
     key: Tensor | None = None
     round: Tensor | None = None
+    renewed: bool = False
 
     @staticmethod
     def for_prompts(seed: int, prompts: list[str], length: int) -> Noise:
@@ -80,7 +82,7 @@ class Noise:
         """The noise of a loop that counts its steps in `steps`, [1] int64, in place. renewed: with
         a table of its own, for `renew`."""
         table = self.uniform.clone() if renewed else self.uniform
-        return replace(self, uniform=table, round=steps.expand(len(table)))
+        return replace(self, uniform=table, round=steps.expand(len(table)), renewed=renewed)
 
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but
@@ -109,6 +111,18 @@ class Noise:
         index = flat[..., None].expand(-1, -1, count)  # [B, n, count]
         picked = self.uniform[:, :, slot : slot + count].gather(1, index)
         return picked.view(*position.shape, count)
+
+    def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
+        """Numbers of `nodes` nodes that share a place: position [B] -> [B, nodes or 1, count].
+
+        Node by node only one of a level's nodes is visited, so all read the same numbers, made once
+        (1). A verifier that looks ahead judges them all: then each has its own, of this round.
+        """
+        if nodes == 1 or not self.renewed:
+            return self.at(position, slot, count)[:, None]
+        assert self.round is not None, "only the noise of a loop's steps is renewed"
+        found = self.at(position, NODE_SLOT * (1 + slot), nodes * count, self.round)
+        return found.unflatten(-1, (nodes, count))
 
     def gumbel(
         self, position: Tensor, vocab: int, slot: int = TARGET_SLOT, round: int | Tensor = 0

@@ -128,6 +128,16 @@ def table_order(draft: Draft, above: Tensor) -> Tensor:
     return (above * ahead[:, None]).sum(-1)
 
 
+def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
+    """The nodes from the root to `node` [B], and that node again past the end, [B, D + 1]; above:
+    see `Draft.ancestry`."""
+    batch, nodes = draft.codes.shape
+    mine = above.gather(1, node[:, None, None].expand(-1, -1, nodes))[:, 0]  # [B, N + 1]
+    level = torch.where(mine, draft.depth, depth + 1)  # what is not on it falls off the end
+    number = torch.arange(nodes, device=node.device).expand(batch, -1)
+    return node[:, None].repeat(1, depth + 2).scatter(1, level, number)[:, :-1]
+
+
 def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
     """Greedy: the longest path that was accepted whole; of equally long ones the first in the
     released table of paths (METHODS 6).
@@ -147,11 +157,7 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
     count = reached.amax(1, keepdim=True)  # [B, 1]
     place = torch.where(reached == count, table_order(draft, above), torch.iinfo(torch.long).max)
     best = place.argmin(1, keepdim=True)  # [B, 1]
-    # The path of the best node, laid out from the root; what is not on it falls off the end.
-    mine = above.gather(1, best[..., None].expand(-1, -1, nodes))[:, 0]  # [B, N + 1]
-    level = torch.where(mine, draft.depth, depth + 1)
-    number = torch.arange(nodes, device=accepted.device).expand(batch, -1)
-    path = best.repeat(1, depth + 2).scatter(1, level, number)[:, :-1]  # [B, D + 1]
+    path = path_to(draft, above, best[:, 0], depth)
     live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
     order = torch.where(live, which.gather(1, path[:, 1:]), 0)
     return Path(path, count[:, 0], order, best[:, 0])

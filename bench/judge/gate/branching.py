@@ -22,13 +22,17 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.noise import ACCEPT_SLOT, SLOTS, Noise
 
-PLACES, MOST_SLOTS = 2**10, 2**14  # of the numbers' keys
+PLACES, MOST_SLOTS = 2**10, 2**20  # of the numbers' keys
 TINY = 1e-13  # a cell narrower than this is rounding
 CHUNK = 4096  # rows that are run at once
-SHAPING = frozenset(
-    "__getitem__ view view_as reshape expand expand_as gather index_select squeeze unsqueeze "
-    "flatten select contiguous clone transpose permute unbind split chunk broadcast_to repeat "
-    "narrow detach to __get__ size dim __len__ numel is_floating_point __repr__".split()
+SHAPING = frozenset(  # what moves numbers and does not look at them
+    {
+        *("__getitem__", "__get__", "__len__", "__repr__", "size", "dim", "numel", "detach", "to"),
+        *("view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute"),
+        *("transpose", "expand", "expand_as", "broadcast_to", "repeat", "contiguous", "clone"),
+        *("gather", "index_select", "select", "narrow", "unbind", "split", "chunk"),
+        "is_floating_point",
+    }
 )
 BELOW = {"lt": True, "__lt__": True, "ge": False, "__ge__": False}
 ABOVE = {"gt": True, "__gt__": True, "le": False, "__le__": False}
@@ -107,9 +111,7 @@ class Uniform(Tensor):
     script: Script
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__
         if name in SHAPING:
             found = super().__torch_function__(func, types, args, kwargs or {})
@@ -141,9 +143,7 @@ class Scaled:
     factor: Tensor
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ != "searchsorted" or not (kwargs or {}).get("right"):
             raise NotEnumerable(f"a scaled random number goes through {func.__name__}()")
         sums, mine = args
@@ -176,10 +176,9 @@ def _below(number: Uniform, limit: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scripted(Noise):
-    """`Noise` whose numbers are a script's. renewed: see `decoders.noise.Noise.stepping`."""
+    """`Noise` whose numbers are a script's."""
 
     script: Any = None
-    renewed: bool = False
 
     @staticmethod
     def of(script: Script) -> Scripted:
@@ -198,12 +197,10 @@ class Scripted(Noise):
     def renew(self, position: Tensor) -> None:
         """Numbers of a round are made when asked for."""
 
-    def at(
-        self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0
-    ) -> Uniform:
+    def at(self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0) -> Uniform:
         turn: Any = round
         if self.renewed and slot >= ACCEPT_SLOT and isinstance(round, int):
-            turn = self.round.view(-1, *[1] * (position.ndim - 1))  # type: ignore[attr-defined]
+            turn = self.round.view(-1, *[1] * (position.ndim - 1))  # type: ignore[union-attr]
         keys = (turn * PLACES + position.clamp_max(PLACES - 1)) * MOST_SLOTS + slot
         return _numbers(keys[..., None] + torch.arange(count), self.script)
 

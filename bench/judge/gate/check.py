@@ -1,10 +1,11 @@
 """The verdict on one decoder, from a handful of checks on small float32 models.
 
-Sampling: (0) images equal to AR's, code by code, with bit-exact acceptance under shared noise
-(`bench.judge.gate.equal`); (1) the law of the committed code at every node, enumerated over all draws of its
-children; (2) p_A against its definition; (3) whole images of the real decoder against the
-enumerated AR law; (4) calibration on longer images. A rule that declares a bound does not follow
-the AR law, so (3) and (4) then run its loop, drafter and tree with the exact rule in its place: the
+Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
+children; (2) p_A against its definition; (3) images equal to AR's, code by code, with bit-exact
+acceptance under shared noise; (4) the law of whole images, enumerated on a table model; (5) whole
+images of the real decoder against the enumerated AR law; (6) calibration on longer images. A
+verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
+law, so (4) to (6) then run its loop, drafter and tree with the exact rule in its place: the
 loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.judge.gate.greedy`. A
 drafter with a checkpoint of its own has random weights there, and whole images of the real model
 are judged too (`bench.judge.gate.real`). Nothing that is not finite passes: every comparison fails
@@ -32,11 +33,11 @@ from bench.judge.gate.small import (
     build_small,
     drafter_names,
     fresh_noise,
-    judges_nodes,
     prompts,
     small_model,
     small_spec,
 )
+from bench.judge.gate.whole_law import whole_check
 from bench.run.outcome import Failure, attempt
 from decoders.api import (
     Decoder,
@@ -46,7 +47,7 @@ from decoders.api import (
     Sampling,
     TextFeatures,
 )
-from decoders.compose import DecoderSpec, PartSpec
+from decoders.compose import DecoderSpec, PartSpec, resolve
 from decoders.noise import Noise
 
 EXACT = PartSpec("decoders.verify.exact.Exact")
@@ -161,7 +162,7 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
 
 def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
     law, relaxed = None, False
-    if judges_nodes(spec):
+    if _by_rule(spec):
         law, relaxed = law_check(spec, real, record_nodes(spec, sampling, real))
     if law is not None and law.fault and not relaxed:  # its images cannot follow the AR law
         return _sampling_report(spec, real, law, seen)
@@ -169,12 +170,19 @@ def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Find
     others = [] if law is None else [definition_check(spec, real)]
     others += [
         equality_check(spec, sampling, real),
+        whole_check(tested, sampling, real),
         images_check(tested, sampling, real, Recorded()),
         calibration_check(tested, sampling, real),
         *seen,
         finite_check(*_trial(spec, sampling, real)),
     ]
     return _sampling_report(spec, real, law, others)
+
+
+def _by_rule(spec: DecoderSpec) -> bool:
+    """Whether drafts are judged node by node, by an acceptance rule; a verifier judges them
+    whole."""
+    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
 
 
 def _sampling_report(
@@ -187,11 +195,21 @@ def _sampling_report(
     if not faults:
         verdict = "exact" if law is None or law.evidence["max_bound"] == 0 else "bounded"
     says = "; ".join(faults) or "images follow the AR law"
+    if not faults and (followed := _followed(others)):
+        says += f" ({followed})"
     if law is not None and not faults:
         says += (
             f"; {_summary(law)}" if verdict == "exact" else f" with the exact rule; {_summary(law)}"
         )
     return _report(verdict, figure, says, findings, spec, real)
+
+
+def _followed(findings: list[Finding]) -> str:
+    """How far the law of whole images was enumerated; nothing where it was not."""
+    for evidence in (f.evidence.get("whole law", {}) for f in findings):
+        if evidence.get("not followed") == 0:
+            return f"to 1e-9, over all {evidence['ways']} ways to a small one"
+    return ""
 
 
 def _summary(law: Finding) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.judge.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
 from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
@@ -147,12 +147,6 @@ def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
     """The composition's acceptance rule alone; None where it has none."""
     part = small_spec(spec, model, real).acceptance
     return None if part is None else build_part(part, model)
-
-
-def judges_nodes(spec: DecoderSpec) -> bool:
-    """Whether the acceptance is a rule, of which the law at a node can be enumerated; a verifier
-    judges whole drafts."""
-    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
 
 
 def _with(part: PartSpec, **changes: Any) -> PartSpec:

@@ -37,7 +37,12 @@ def replace_draft(session: Any, execution: Any) -> bool:
     if grow is None:
         return False
 
+    slow, apart = session.grow, getattr(session.tree, "wide", False)
+
     def grown(logits: Tensor, noise: Any, place: Tensor) -> Draft:
+        if noise.renewed and apart:  # the kernel draws a level's nodes with the same numbers
+            drafted: Draft = slow(logits, noise, place)
+            return drafted
         inner.calls += session.tree.depth - 1
         return grow(logits, noise, place)
 

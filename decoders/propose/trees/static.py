@@ -115,6 +115,8 @@ class Static:
         self.depth = max(len(path) for path in self.paths)
         self.branching = 1 + max(path[-1] for path in self.paths)
         self.session_nodes = self.nodes
+        levels = [sum(len(p) == d for p in {q[:-1] for q in self.paths}) for d in range(self.depth)]
+        self.wide = max(levels) > 1  # several nodes of one level have children
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
@@ -136,14 +138,13 @@ class Static:
         q = None if sampling.greedy else root_logits.new_zeros(batch, self.nodes + 1, vocab)
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
-        places = position[:, None] + shape.places  # [B, depth]
         for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
             if q is None:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
                 q.index_copy_(1, level.parents, dist)
-                drawn = self.draw(dist, level.count, noise, places[:, depth - 1])
+                drawn = self.draw(dist, level, noise, position + depth - 1)
             new = drawn.flatten(1).index_select(1, level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -158,10 +159,11 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def draw(self, dist: Tensor, count: int, noise: Noise, places: Tensor) -> Tensor:
-        """Draws without replacement, [B, parents, count], of the codes at `places` [B] from dist
-        [B, parents, V]."""
-        return draw_distinct(dist, noise.at(places, DRAFT_SLOT, count))
+    def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
+        """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
+        count]; place [B], that of the level in the image."""
+        u = noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+        return draw_distinct(dist, u)  # u: [B, parents or 1, count]
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
@@ -204,11 +206,10 @@ class Static:
 
 
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
-    """Draws without replacement: q [B, n, V], u [B, count] shared by the n nodes (only one of a
-    level's nodes is ever visited) -> [B, n, count] int64."""
+    """Draws without replacement: q [B, n, V], u [B, n or 1, count] -> [B, n, count] int64."""
     drawn = []
     for j in range(u.shape[-1]):
-        x = sample(q, u[:, None, j].expand(q.shape[:2]))
+        x = sample(q, u[..., j].expand(q.shape[:2]))
         if u.shape[-1] == 1:
             return x[..., None]
         drawn.append(x)

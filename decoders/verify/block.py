@@ -1,0 +1,78 @@
+"""Block verification of a chain of drafts (Sun et al., 2403.10444): exact, and on average no chain
+of tests accepts more.
+
+A draft that is unlikely after likely ones is paid for by them: with
+    s_0 = 1,  s_i = min(1, s_{i-1} p_i(x_i) / q_i(x_i)),
+the first i drafts are acceptable with probability
+    h_i = R_i / (R_i + 1 - s_i),  R_i = sum_y (s_i p_{i+1}(y) - q_{i+1}(y))+,  h_g = s_g for all g,
+and the largest i whose test succeeds is taken. The next code is drawn from p after all g drafts,
+else from norm((s_i p_{i+1} - q_{i+1})+).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, Law, Settled, Start
+from decoders.distribution import normalised, pick
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.verify.children import at_node
+from decoders.verify.whole import AtTemperatureZero, drawn_from, settled
+
+
+class Block:
+    """For chains; a tree's verifier is `decoders.verify.traversal.Traversal`."""
+
+    looks_ahead = True
+
+    def __init__(self, model: Any = None) -> None:
+        del model  # it needs nothing from it
+        self.greedy = AtTemperatureZero()
+
+    def __str__(self) -> str:
+        return "block"
+
+    def begin(self, start: Start) -> None:
+        """Nothing is kept."""
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`. Raises DecoderError for a tree, and for deterministic
+        drafts."""
+        if law.greedy:
+            return self.greedy.decide(law, draft, noise, place)
+        size, q = draft.levels, drawn_from(draft, "block verification")
+        if draft.children.shape[-1] != 1 or draft.codes.shape[1] != size + 1:
+            raise DecoderError(
+                f"block verification judges a chain, found a tree of {draft.codes.shape[1] - 1} "
+                f"nodes on {size} levels; use tree=chain, or acceptance=traversal"
+            )
+        share, left = self.shares(law.p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
+        level = torch.arange(1, size + 1, device=place.device)
+        u = noise.at(place[:, None] + level - 1, ACCEPT_SLOT)[..., 0]  # [B, g]
+        hit = u < self.chances(share, left)
+        count = torch.where(hit, level, 0).amax(1)  # [B]
+        after = at_node(normalised(left, law.p), count)  # [B, V]
+        last = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
+        nodes = torch.minimum(torch.arange(size + 1, device=place.device), count[:, None])
+        return settled(nodes, count, last, count == size)
+
+    def shares(self, p: Tensor, q: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """s_i [B, g + 1] and what the next code is drawn from, not normalised [B, g + 1, V]; codes
+        [B, g]."""
+        ratio = pick(p[:, :-1], codes) / pick(q[:, :-1], codes).clamp_min(1e-30)  # [B, g]
+        shares = [torch.ones_like(ratio[:, 0])]
+        for i in range(codes.shape[1]):
+            shares.append((shares[-1] * ratio[:, i]).clamp_max(1.0))
+        s = torch.stack(shares, 1)
+        left = (s[..., None] * p - q).clamp_min(0.0)
+        return s, torch.cat([left[:, :-1], p[:, -1:]], 1)
+
+    def chances(self, share: Tensor, left: Tensor) -> Tensor:
+        """h_1 .. h_g, [B, g]."""
+        mass = left.sum(-1)[:, 1:-1]  # [B, g - 1], R_i
+        open_ = mass + 1 - share[:, 1:-1]
+        inner = torch.where(open_ > 0, mass / open_.clamp_min(1e-30), 1.0)
+        return torch.cat([inner, share[:, -1:]], 1)

@@ -1,0 +1,103 @@
+"""Traversal verification of a tree of drawn children (Weng et al., 2505.12398): from the leaves to
+the root, so that a path is rejected code by code from its end. Exact; on a chain it is block
+verification.
+
+A node has a weight alpha (the root 1), the target's law m and the drafter's law s after it. A child
+t of it gets alpha_t = min(1, alpha m(t) / s(t)). A node without (remaining) children is accepted
+with probability alpha: the path to it is committed, the next code drawn from its m. Else it is
+removed from its parent, where
+    R = sum (alpha m - s)+,  m <- norm((alpha m - s)+),  alpha <- R / (R + 1 - alpha),
+    s <- norm(s without t),
+and the next sibling follows. What a node meets hangs on earlier ones having been removed, never on
+the uniforms. So all weights are computed first, level by level, and the uniforms choose: the first
+accepted node in the order of removal, children before parents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Draft, Law, Settled, Start
+from decoders.distribution import normalised, pick
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.verify.children import ancestry, at_node, children_of, drop_sibling, path_to
+from decoders.verify.whole import AtTemperatureZero, drawn_from, settled
+
+
+class Traversal:
+    """For trees whose children are drawn without replacement, in order."""
+
+    looks_ahead = True
+
+    def __init__(self, model: Any = None) -> None:
+        del model  # it needs nothing from it
+        self.greedy = AtTemperatureZero()
+
+    def __str__(self) -> str:
+        return "traversal"
+
+    def begin(self, start: Start) -> None:
+        """Nothing is kept."""
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
+        if law.greedy:
+            return self.greedy.decide(law, draft, noise, place)
+        q = drawn_from(draft, "traversal verification")
+        codes, valid = children_of(draft)  # [B, N + 1, K]
+        alpha = torch.zeros_like(law.p[..., 0])  # [B, N + 1]; 0 at what hangs on no node
+        alpha[:, 0] = 1.0
+        index = draft.children.flatten(1)  # [B, (N + 1) K]
+        for _ in range(draft.levels):
+            below, _, _ = removed(law.p, q, codes, valid, alpha)
+            alpha = alpha.scatter(1, index, below.flatten(1))
+            alpha[:, 0] = 1.0  # where `children` says 0 there is no child
+        _, alpha, m = removed(law.p, q, codes, valid, alpha)
+        u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
+        above = draft.ancestry
+        if above is None:
+            above = ancestry(draft.parents, draft.levels)
+        hit = u < alpha
+        hit[:, 0] = True  # where all else was removed
+        order = torch.where(hit, turn(draft, above), draft.codes.shape[1])
+        node = order.argmin(1)  # [B]
+        count = draft.depth.gather(1, node[:, None])[:, 0]
+        last = sample(at_node(m, node), noise.at(place + count, TARGET_SLOT)[:, 0])
+        bonus = ~at_node(valid, node).any(-1)
+        return settled(path_to(draft, above, node, draft.levels), count, last, bonus)
+
+
+def removed(
+    p: Tensor, q: Tensor, codes: Tensor, valid: Tensor, alpha: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """p, q [B, n, V]; codes, valid [B, n, K]; alpha [B, n] on the way down -> the children's
+    weights [B, n, K], and alpha and m once all children are removed."""
+    m, s, below = p, q, []
+    for j in range(codes.shape[-1]):
+        x, real = codes[..., j], valid[..., j]
+        ratio = alpha * pick(m, x) / pick(s, x).clamp_min(1e-30)
+        below.append(torch.where(real, ratio.clamp_max(1.0), 0.0))
+        left = (alpha[..., None] * m - s).clamp_min(0.0)  # [B, n, V]
+        mass = left.sum(-1)
+        open_ = mass + 1 - alpha
+        next_alpha = torch.where(open_ > 0, mass / open_.clamp_min(1e-30), 1.0)
+        alpha = torch.where(real, next_alpha, alpha)
+        m = torch.where(real[..., None], normalised(left, m), m)
+        s = torch.where(real[..., None], drop_sibling(s, x), s)
+    return torch.stack(below, -1), alpha, m
+
+
+def turn(draft: Draft, above: Tensor) -> Tensor:
+    """When a node's turn comes, [B, N + 1]: behind all below it and below its earlier siblings."""
+    batch, nodes, width = draft.children.shape
+    rank = torch.arange(width, device=above.device).repeat(nodes).expand(batch, -1)
+    rank = torch.zeros_like(draft.codes).scatter(1, draft.children.flatten(1), rank)  # [B, N + 1]
+    size = above.sum(1)  # [B, N + 1], nodes at or below
+    siblings = draft.parents[:, :, None] == draft.parents[:, None]  # [B, N + 1, N + 1]
+    siblings[:, 0] = siblings[:, :, 0] = False  # the root is its own parent, and has none
+    earlier = siblings & (rank[:, :, None] > rank[:, None])
+    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below earlier siblings
+    return (above * ahead[:, None]).sum(-1) + size - 1
