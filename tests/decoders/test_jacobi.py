@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import DecoderError, Draft, Sampling, Seen
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution.eager import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.gumbel import GumbelAutoregressive
 from decoders.loops.speculative import Speculative
@@ -31,6 +33,7 @@ from decoders.verify.block import Block
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.gumbel import Gumbel
+from tests.decoders.test_backends import Replayed
 
 GRID = 5
 MODEL = random_model(vocab=24, grid=GRID, seed=1)
@@ -61,6 +64,19 @@ def test_rows_advance_alone(name: str) -> None:
         assert torch.equal(alone.codes[0], whole.codes[i])
         assert int(alone.trace.target_calls[0]) == int(whole.trace.target_calls[i])
     assert not whole.trace.drafter_calls.any()
+
+
+@pytest.mark.parametrize("name", ["vertical", "pac"])
+def test_a_recorded_step_drafts_as_an_eager_one_does(name: str) -> None:
+    """A graph's replay reads and writes the tensors that it was recorded on."""
+    found = []
+    for how in (execution("eager"), Replayed()):
+        model = replace(MODEL, execution=how)
+        decoder = Speculative(model, SAMPLING, WINDOWS[name], ByNode(Exact()))
+        for prompt in ("a", "b"):
+            noise = Noise.for_prompts(3, [prompt], GRID * GRID)
+            found.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
 
 
 @pytest.mark.parametrize("name", WINDOWS)
