@@ -75,7 +75,9 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
         found[key] = value
     chosen = [key for key in SOURCES if key in found]
     if len(chosen) > 1:
-        raise ConfigError(f"give one of {', '.join(SOURCES)}, found {' and '.join(chosen)}")
+        raise ConfigError(
+            f"{' and '.join(chosen)} each name a run; keep one of them and leave out the other"
+        )
     return found
 
 

@@ -3,7 +3,7 @@
     study.json                                       schema version, configuration and its hash,
                                                      how many rows there will be
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
-    images/<cell>/<protocol>/<the same stem>.png     floor pictures: one folder a seed;
+    images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
@@ -24,7 +24,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class RunFolder:
         """The picture's path inside the folder, as rows hold it. Pictures of one decoder, protocol
         and seed lie in a folder of their own, so that each folder can be evaluated."""
         protocol, seed = stem.split("-")[:2]
-        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'floor')}/{stem}.png"
+        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'reseed')}/{stem}.png"
 
     def has(self, cell: str, stem: str) -> bool:
         return (cell, stem) in self.tables
@@ -223,7 +223,10 @@ def open_folder(
         _sweep(path)
         if not begun:  # a run that stopped before its first row binds nobody
             _write_identity(path, identity)
-        yield RunFolder(path)
+        with ExitStack() as stack:
+            stack.callback(_remove_if_unused, path)
+            yield RunFolder(path)
+            stack.pop_all()  # what came to its end stays
 
 
 def read_identity(path: Path) -> dict[str, Any]:
@@ -252,6 +255,12 @@ def _read(study: Path) -> dict[str, Any]:
 def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
     text = json.dumps(identity, indent=1, sort_keys=True).encode()
     records.write_atomically(path / "study.json", lambda file: file.write(text))
+
+
+def _remove_if_unused(path: Path) -> None:
+    """Removes a folder whose run was refused before its first row."""
+    if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
+        shutil.rmtree(path)
 
 
 def check_space(path: Path, rows: int, pictures: int) -> None:

@@ -32,7 +32,7 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits, probabilities
-from decoders.execution.eager import Execution, Piece, execution
+from decoders.execution.eager import Eager, Execution, Piece
 from decoders.loops.recording import PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
     Run,
@@ -73,7 +73,7 @@ class Speculative:
             )
         self.model, self.sampling = model, sampling
         self.proposer, self.verifier = proposer, verifier
-        self.execution: Execution = model.execution or execution("eager")
+        self.execution: Execution = model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
         self.renews = looks_ahead(verifier)

@@ -122,7 +122,11 @@ def write_tensors(named: dict[str, Tensor], path: Path, dtype: torch.dtype) -> s
 def read_json(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The object of a JSON file, see `decoders.documents`. Raises DecoderError."""
     if not path.exists():
-        raise DecoderError(f"no {path.name} at {path.parent}: expected it beside the weights")
+        found = path.name if path.parent.is_dir() else "such folder"
+        raise DecoderError(
+            f"expected {path.name} and the weights in {path.parent}, found no {found}; "
+            "give the folder's full path"
+        )
     with explained():
         return read_object(path, known)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.errors import DiskFullError, FolderError
+from bench.errors import DiskFullError, FolderError, PromptError
 from bench.records import schema as records
 from bench.records.folder import check_space, open_folder
 from bench.records.schema import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
@@ -159,3 +159,10 @@ def test_a_row_must_fit_the_schema(tmp_path):
     assert Image.open(
         io.BytesIO((tmp_path / "run/images/cell/latency/latency-0-00000.png").read_bytes())
     )
+
+
+def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(PromptError), open_folder(path, {}, "hash", {}):
+        raise PromptError("too few prompts")
+    assert not path.exists()

@@ -27,8 +27,8 @@ from decoders.api import (
 )
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
+from decoders.executed import executed, execution
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import executed, execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.recording import Recorder
 from decoders.loops.start import begin, choose

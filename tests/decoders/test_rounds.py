@@ -10,7 +10,7 @@ import torch
 
 from decoders.api import DecoderError, Draft
 from decoders.compose import PartSpec, build_decoder
-from decoders.execution.eager import executed
+from decoders.executed import executed
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
 from tests.decoders.test_contracts import BLOCK, NATIVE, SAMPLING, VERIFIED, BlockVerification

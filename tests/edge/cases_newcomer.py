@@ -28,5 +28,17 @@ CASES = [
         "nowhere is no folder",
         nothing,
     ),
+    Bad(
+        "a checkpoint that is not there",
+        ["run", *SMOKE, "model.checkpoint=ck"],
+        "no such folder",
+        nothing,
+    ),
+    Bad(
+        "a study and a run folder at once",
+        ["compare", "study=smoke", "run_dir={tmp}"],
+        "keep one of them",
+        nothing,
+    ),
     Bad("run_dir with a newline", ["plan", "study=smoke", 'run_dir="a\nb"'], "printable", nothing),
 ]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
-from decoders.execution.eager import execution
+from decoders.executed import execution
 
 BEYOND = 8  # places past the image's end that differ from each other
 WIDE, SHARP, APART = 16, 1.0, 1.5  # hidden units; scale of the logits; of the drafter's own share

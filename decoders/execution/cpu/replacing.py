@@ -23,8 +23,9 @@ from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeStep, Parts, State
 from decoders.execution.cpu.stepping import Head, Moving, NativeNext
-from decoders.execution.eager import Judge, Loop, Piece, chain, give_judge
+from decoders.execution.eager import Loop, Piece, chain, give_judge
 from decoders.noise import TARGET_SLOT
+from decoders.verify.children import Judge
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
