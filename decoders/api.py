@@ -298,7 +298,7 @@ class Seen:
 
     ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
     that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
-    first step, None where nobody asks.
+    first step, None where nobody asks. ``image`` are all codes so far, for the same proposers.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
@@ -308,6 +308,7 @@ class Seen:
     draft: Draft | None = None
     p: Tensor | None = None  # [B, N + 1, V] float32
     nodes: Tensor | None = None  # [B, D + 1] int64, see `Settled.nodes`
+    image: Tensor | None = None  # [B, >= L] int64, all codes by place; nothing past the last one
 
 
 class ProposerSession(Protocol):

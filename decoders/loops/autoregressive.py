@@ -58,7 +58,7 @@ class Run:
 class Autoregressive:
     """Plain next-code decoding."""
 
-    computes = (Computes("next", ("next",)),)
+    computes = (Computes("next", ("next", "draw")),)
     proposer = verifier = None
 
     def __init__(
@@ -143,11 +143,16 @@ class Autoregressive:
         )
         places = place.expand(len(run.codes), 1)  # [B, 1]
         logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
-        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
-        codes, p = choose(logits, sampling, u)
+        codes, p = self.draw(run, logits)
         run.record.check(p)
         run.record.codes.index_copy_(1, place, codes[:, None])
         run.record.end_step(torch.zeros_like(codes))
         run.codes.copy_(codes)
         run.place.add_(1)
         return (1,)
+
+    def draw(self, run: Run, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Guided logits [B, V] -> the codes at the run's place [B], and the distribution they came
+        from [B, V]."""
+        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, run.place)[:, 0]  # [B]
+        return choose(logits, self.sampling, u)

@@ -153,7 +153,7 @@ class Speculative:
         session = proposer.begin(start)
         watch.lap("draft")
         if self.draft_calls is None:
-            self.draft_calls = self._count_calls(start)
+            self.draft_calls = self._count_calls(start, record)
             watch.restart()
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
@@ -169,7 +169,7 @@ class Speculative:
             ones,
             torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
-            first_seen(start, proposer),
+            first_seen(start, proposer, record.codes),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
@@ -255,12 +255,13 @@ class Speculative:
         index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
 
-    def _count_calls(self, start: Start) -> int:
+    def _count_calls(self, start: Start, record: Recorder) -> int:
         """Forwards of a drafter in one step, the same in all, whatever the batch: counted once, on
         a session of its own, as a recorded step counts nothing."""
         session = self.proposer.begin(start)
         before = session.calls
-        session.propose(first_seen(start, self.proposer), start.noise, torch.ones_like(start.first))
+        seen = first_seen(start, self.proposer, record.codes)
+        session.propose(seen, start.noise, torch.ones_like(start.first))
         return session.calls - before
 
     def _look(self, run: Run) -> int:

@@ -51,9 +51,9 @@ def looks_ahead(verifier: Any) -> bool:
     return bool(getattr(verifier, "looks_ahead", False))
 
 
-def first_seen(start: Start, proposer: Proposer) -> Seen:
+def first_seen(start: Start, proposer: Proposer, image: Tensor) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
-    predicted it."""
+    predicted it. image [B, >= L]: where the run records its codes."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
     seen = Seen(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
@@ -68,6 +68,7 @@ def first_seen(start: Start, proposer: Proposer) -> Seen:
         kids = blank[..., None].repeat(1, 1, proposer.branching)
         law = start.law.new_zeros(batch, nodes, size)
         seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, law.clone(), levels=depth)
+        seen.image = image
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
 

@@ -28,7 +28,7 @@ class ByNode:
     """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
 
     computes = (
-        Computes("by node", ("decide", "verdicts", "path", "last_code")),
+        Computes("by node", ("decide", "verdicts", "tests", "path", "last_code")),
         Computes("verdicts", ("verdicts",)),
     )
 
@@ -48,7 +48,7 @@ class ByNode:
         verdicts = self.verdicts(law, draft, codes, valid, place)
         u = torch.full_like(verdicts.accept, 0.5)
         if not law.greedy:
-            u = noise.at(place[:, None] + draft.depth, ACCEPT_SLOT, codes.shape[-1])
+            u = self.tests(noise, place[:, None] + draft.depth, codes.shape[-1])
         path = self.path(law, draft, (u < verdicts.accept) & valid)
         moved, bound, relaxed = along_path(path, verdicts, u)
         bonus = ~at_node(valid, path.last).any(-1)  # [B]
@@ -72,6 +72,10 @@ class ByNode:
             for value in (judged.accept, judged.strict, judged.moved, judged.bound)
         )
         return Verdicts(accept, strict, moved, bound, residual=law.p)
+
+    def tests(self, noise: Any, places: Tensor, count: int) -> Tensor:
+        """The uniforms of `count` children of every node, [B, N + 1, count]; places [B, N + 1]."""
+        return noise.at(places, ACCEPT_SLOT, count)
 
     def path(self, law: Law, draft: Draft, accepted: Tensor) -> Path:
         """Sampling: the first accepted child of every node, which is exact. Greedy: the longest

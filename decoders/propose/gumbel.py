@@ -1,0 +1,31 @@
+"""Speculative coupled decoding with Gumbel noise (SCD-GS, 2510.24211, METHODS2 (c)).
+
+Every place has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
+target's last law there, or the initial one. Two successive drafts are equal with probability at
+least (1 - TV) / (1 + TV). The row is independent of all earlier places, so x has the law r.
+
+The rows are those with which the target itself draws in `decoders.loops.gumbel` and
+`decoders.verify.gumbel`; the exact rule draws its corrections with uniforms, which are independent
+of them. So the drafts suit both. The released code uses its first row again in every AR step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from decoders.propose.window import Left, Window
+from decoders.verify.gumbel import drawn
+
+
+class Gumbel(Window):
+    """Exact with any `init`."""
+
+    couples = True
+
+    def __str__(self) -> str:
+        return f"gumbel(window={self.depth + 1}, init={self.init})"
+
+    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+        return drawn(law, noise.gumbel(places, law.shape[-1]))

@@ -1,0 +1,22 @@
+"""Speculative Jacobi decoding (SJD, 2410.01699, METHODS2 (a)): every draft of the window is redrawn
+from the target's last law at its place, and that law is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from decoders.noise import DRAFT_SLOT, sample
+from decoders.propose.window import Left, Window, fresh_uniforms
+
+
+class Jacobi(Window):
+    """Exact with any `init`. The released code has `init: random` and, with several rows, commits
+    the least that any row accepted."""
+
+    def __str__(self) -> str:
+        return f"jacobi(window={self.depth + 1}, init={self.init})"
+
+    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+        return sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])

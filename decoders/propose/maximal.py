@@ -1,0 +1,56 @@
+"""Speculative coupled decoding, maximal coupling (SCD-MC, 2510.24211, METHODS2 (c)).
+
+A draft is not redrawn but coupled to the new law: x' = x with probability min(1, p(x) / q(x)), else
+x' ~ norm((p - q)+). So x' has the law p, and equals x as often as it can: 1 - TV(p, q). What is
+declared is p, at *every* place of the window. The released code leaves the old q on drafts that
+were kept: biased, as the test on p has selected them (lemma J).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.distribution import pick
+from decoders.kinds import Within
+from decoders.noise import COUPLE_SLOT, OVERRUN, sample
+from decoders.propose.window import Left, Window, certain, fresh_uniforms
+from decoders.verify.exact import ratio, residual
+
+
+class Maximal(Window):
+    """released: with the old q on drafts that were kept."""
+
+    couples = True
+
+    def __init__(
+        self,
+        model: Any,
+        window: Annotated[int, Within(2, OVERRUN)] = 32,
+        init: str = "uniform",
+        released: bool = False,
+    ) -> None:
+        super().__init__(model, window, init)
+        self.released = released
+
+    def __str__(self) -> str:
+        name = "maximal_released" if self.released else "maximal"
+        return f"{name}(window={self.depth + 1}, init={self.init})"
+
+    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+        return sample(coupling(law, left), fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
+
+    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
+        if not self.released:
+            return law
+        kept = left.drafted & (codes == left.codes)
+        return torch.where(kept[..., None], left.q, law)
+
+
+def coupling(law: Tensor, left: Left) -> Tensor:
+    """The law of the new draft given the old one, [B, W, V]; where there was none, `law`."""
+    keep = ratio(pick(law, left.codes), left.q, left.codes)[..., None]  # [B, W, 1]
+    moved = (1 - keep) * residual(law, left.q, left.codes) + keep * certain(left.codes, law)
+    return torch.where(left.drafted[..., None], moved, law)

@@ -1,0 +1,80 @@
+"""SJD-PAC: proactive drafting, adaptive continuation (2603.18599, METHODS2 (d)).
+
+The first levels of the window hold K candidates each, shared by all nodes of the level above; a
+chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The
+others are drawn from p without it, without replacement. So all K are an exact draw without
+replacement from p, which is declared; the walk takes the first accepted one.
+
+As released, the siblings come from norm((p - q)+), while p is declared for them; with the verifier
+`decoders.verify.longest_path` that is the released decoder. Both are biased.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError
+from decoders.distribution import without
+from decoders.kinds import Within
+from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, OVERRUN, sample
+from decoders.propose.maximal import Maximal
+from decoders.propose.window import Left, fresh_uniforms
+from decoders.verify.children import drop_sibling
+from decoders.verify.exact import residual
+
+EMPTY = 1e-20  # released: added to code 0 of the residual, so that something can be drawn
+
+
+class Pac(Maximal):
+    """candidates: K; levels: how many levels hold K of them (the paper's D is one more)."""
+
+    def __init__(
+        self,
+        model: Any,
+        window: Annotated[int, Within(2, OVERRUN)] = 64,
+        init: str = "uniform",
+        candidates: Annotated[int, Within(1, MAX_CHILDREN)] = 4,
+        levels: Annotated[int, Within(0, 6)] = 2,
+        released: bool = False,
+    ) -> None:
+        if candidates**levels > 4096:
+            raise DecoderError(
+                f"proposer.candidates={candidates} on proposer.levels={levels} is a tree of "
+                f"{candidates**levels} rows: at most 4096; lower one of the two"
+            )
+        self.candidates, self.levels = candidates, levels
+        super().__init__(model, window, init)
+        self.residual = released
+
+    def __str__(self) -> str:
+        name = "pac_released" if self.residual else "pac"
+        shape = f"window={self.depth + 1}, candidates={self.candidates}, levels={self.levels}"
+        return f"{name}({shape}, init={self.init})"
+
+    def siblings(
+        self, codes: Tensor, law: Tensor, left: Left, noise: Any, places: Tensor
+    ) -> Tensor:
+        """See `Window`. Levels of the chain repeat their first candidate, which is not read."""
+        if self.candidates == 1 or self.levels == 0:
+            return codes[..., None]
+        upper = slice(0, self.levels)
+        main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
+        if self.residual:
+            found = residual(law, left.q[:, upper], main)  # [B, levels, V]
+            found[..., 0] += EMPTY
+            law = torch.where(left.drafted[:, upper, None], found, law)
+        wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
+        if left.greedy:
+            law = torch.where(left.told[:, upper, None], left.p[:, upper], law)
+            wide[:, upper, 1:] = without(law, main).topk(count).indices
+            return wide
+        u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
+        drawn = [main]
+        for j in range(count):
+            law = drop_sibling(law, drawn[-1])
+            drawn.append(sample(law, u[..., j]))
+        wide[:, upper] = torch.stack(drawn, -1)
+        return wide
