@@ -20,6 +20,10 @@ from decoders.verify.gumbel import drawn
 
 
 class Gumbel(Window):
+    """Exact with any `init`."""
+
+    couples = True
+
     def __str__(self) -> str:
         return f"gumbel(window={self.depth + 1}, init={self.init})"
 

@@ -23,6 +23,8 @@ from decoders.verify.exact import ratio, residual
 class Maximal(Window):
     """released: with the old q on drafts that were kept."""
 
+    couples = True
+
     def __init__(
         self,
         model: Any,

@@ -45,6 +45,7 @@ class Window:
     `decoders.propose.fresh`. A subclass says how codes are drawn."""
 
     reads_laws = True
+    couples = False  # whether a draft hangs on earlier drafts at its place
     candidates, levels = 1, 0  # K, on how many levels of the tree
 
     def __init__(
@@ -84,6 +85,11 @@ class WindowSession:
 
     def __init__(self, part: Window, start: Start) -> None:
         target, device = start.model.target, start.first.device
+        if part.couples and start.noise.renewed:
+            raise DecoderError(
+                f"proposer {part} keeps drafts from step to step, and a verifier that looks ahead "
+                "has selected them by then; use proposer=jacobi, or acceptance=exact"
+            )
         self.part, self.greedy, self.first = part, start.sampling.greedy, start.law
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)

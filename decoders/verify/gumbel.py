@@ -1,4 +1,4 @@
-"""Bit-exact acceptance (METHODS2 (c)): the codes are those of AR under the same noise, code by code,
+"""Bit-exact acceptance (METHODS2 (c)): the codes are those of AR under the same noise, one by one,
 while sampling.
 
 At every node the code is the one that AR would draw there: argmax(log p + g), g the place's row of

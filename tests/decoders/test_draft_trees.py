@@ -133,7 +133,7 @@ def test_draws_without_replacement_follow_q():
     q = torch.tensor([0.5, 0.3, 0.15, 0.05])
     count = 40_000
     u = torch.rand(count, 2, generator=torch.Generator().manual_seed(0))
-    drawn = draw_distinct(q.expand(count, 1, -1), u)[:, 0]
+    drawn = draw_distinct(q.expand(count, 1, -1), u[:, None])[:, 0]
     seen = torch.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16).view(4, 4) / count
     wanted = q[:, None] * q / (1 - q[:, None])
     wanted.fill_diagonal_(0)

@@ -1,5 +1,5 @@
-"""Verifiers of whole drafts: the law of what they commit, by enumeration; how much they accept; what
-they refuse."""
+"""Verifiers of whole drafts: the law of what they commit, by enumeration; how much they accept;
+what they refuse."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 import torch
 
+from bench.config.compose import compose_study
 from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
 from bench.judge.gate.table import table_model
 from bench.judge.gate.whole_law import DRAFTER, WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Law, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.executed import execution
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
-from decoders.propose.trees.static import Static
+from decoders.propose.trees.static import Static, draw_distinct
 from decoders.verify.block import Block
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -71,8 +72,8 @@ class Careless(Block):
 class Together(Static):
     """Draws all nodes of a level with the same numbers."""
 
-    def _numbers(self, noise: Any, places: torch.Tensor, levels: Any) -> Any:
-        return noise.at(places, DRAFT_SLOT, self.branching)[:, :, None].unbind(1)
+    def draw(self, dist: Any, level: Any, noise: Any, place: torch.Tensor) -> torch.Tensor:
+        return draw_distinct(dist, noise.at(place, DRAFT_SLOT, level.count)[:, None])
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,11 @@ def test_batches_do_not_change_an_image() -> None:
 
 def test_the_exact_rule_is_as_exact_by_enumeration() -> None:
     assert law(spec(WIDE, EXACT)).tv < 1e-9
+
+
+def test_rows_of_conf_name_the_verifiers() -> None:
+    decoders = compose_study(["study=smoke", "decoders=[block_chain,traversal_tree]"]).decoders
+    parts = [entry.spec for entry in decoders]
+    assert [spec.acceptance.target for spec in parts] == [BLOCK.target, TRAVERSAL.target]
+    assert [entry.expect for entry in decoders] == ["exact", "exact"]
+    assert [spec.tree.target.rpartition(".")[2] for spec in parts] == ["Chain", "Static"]

@@ -47,7 +47,8 @@ def judging(kind):
     """The loop with a verifier of class `kind` around the rule."""
 
     def make(model, sampling, proposer=None, verifier=None):
-        return Speculative(model, sampling, proposer, kind(verifier.rule))
+        rule = getattr(verifier, "rule", None)  # none: a verifier of whole drafts stays
+        return Speculative(model, sampling, proposer, verifier if rule is None else kind(rule))
 
     return make
 

@@ -1,5 +1,5 @@
-"""Errors that released code or papers of the field make (METHODS2), one planted in each decoder here,
-and the right version of the two proposers that carry one."""
+"""Errors that released code or papers of the field make (METHODS2), one planted in each decoder
+here, and the right version of a proposer that carries one."""
 
 from __future__ import annotations
 
@@ -185,3 +185,11 @@ class EmptySlot(Speculative):
 
         with swapped("tree_mask", opened):
             return super().draft(run)
+
+
+class Squared(Coupled):
+    """Not wrong, but a number goes through a function that has no threshold to be seen."""
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        noise.at(place, DRAFT_SLOT).square()
+        return super().propose(seen, noise, place)

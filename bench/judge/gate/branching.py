@@ -25,41 +25,14 @@ from decoders.noise import ACCEPT_SLOT, SLOTS, Noise
 PLACES, MOST_SLOTS = 2**10, 2**20  # of the numbers' keys
 TINY = 1e-13  # a cell narrower than this is rounding
 CHUNK = 4096  # rows that are run at once
-SHAPING = frozenset(
-    [
-        "__getitem__",
-        "view",
-        "view_as",
-        "reshape",
-        "expand",
-        "expand_as",
-        "gather",
-        "index_select",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "select",
-        "contiguous",
-        "clone",
-        "transpose",
-        "permute",
-        "unbind",
-        "split",
-        "chunk",
-        "broadcast_to",
-        "repeat",
-        "narrow",
-        "detach",
-        "to",
-        "unflatten",
-        "__get__",
-        "size",
-        "dim",
-        "__len__",
-        "numel",
+SHAPING = frozenset(  # what moves numbers and does not look at them
+    {
+        *("__getitem__", "__get__", "__len__", "__repr__", "size", "dim", "numel", "detach", "to"),
+        *("view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute"),
+        *("transpose", "expand", "expand_as", "broadcast_to", "repeat", "contiguous", "clone"),
+        *("gather", "index_select", "select", "narrow", "unbind", "split", "chunk"),
         "is_floating_point",
-        "__repr__",
-    ]
+    }
 )
 BELOW = {"lt": True, "__lt__": True, "ge": False, "__ge__": False}
 ABOVE = {"gt": True, "__gt__": True, "le": False, "__le__": False}

@@ -1,10 +1,11 @@
 """The verdict on one decoder, from a handful of checks on small float32 models.
 
 Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
-children; (2) p_A against its definition; (3) the law of whole images, enumerated on a table model;
-(4) whole images of the real decoder against the enumerated AR law; (5) calibration on longer
-images. A verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow
-the AR law, so (3) to (5) then run its loop, drafter and tree with the exact rule in its place: the
+children; (2) p_A against its definition; (3) images equal to AR's, code by code, with bit-exact
+acceptance under shared noise; (4) the law of whole images, enumerated on a table model; (5) whole
+images of the real decoder against the enumerated AR law; (6) calibration on longer images. A
+verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
+law, so (4) to (6) then run its loop, drafter and tree with the exact rule in its place: the
 loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.judge.gate.greedy`. A
 drafter with a checkpoint of its own has random weights there, and whole images of the real model
 are judged too (`bench.judge.gate.real`). Nothing that is not finite passes: every comparison fails
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from bench.judge.gate.drafters import checkpoints, finite_check
+from bench.judge.gate.equal import equality_check
 from bench.judge.gate.greedy import greedy_check
 from bench.judge.gate.laws import definition_check, law_check
 from bench.judge.gate.real import real_check
@@ -167,6 +169,7 @@ def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Find
     tested = _as_exact(spec) if relaxed else spec
     others = [] if law is None else [definition_check(spec, real)]
     others += [
+        equality_check(spec, sampling, real),
         whole_check(tested, sampling, real),
         images_check(tested, sampling, real, Recorded()),
         calibration_check(tested, sampling, real),
@@ -203,10 +206,10 @@ def _sampling_report(
 
 def _followed(findings: list[Finding]) -> str:
     """How far the law of whole images was enumerated; nothing where it was not."""
-    shown = next((f.evidence.get("whole law", {}) for f in findings if f.name == "whole law"), {})
-    if "ways" not in shown or shown["not followed"] > 0:
-        return ""
-    return f"to 1e-9, over all {shown['ways']} ways to a small one"
+    for evidence in (f.evidence.get("whole law", {}) for f in findings):
+        if evidence.get("not followed") == 0:
+            return f"to 1e-9, over all {evidence['ways']} ways to a small one"
+    return ""
 
 
 def _summary(law: Finding) -> str:

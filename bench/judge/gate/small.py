@@ -120,6 +120,7 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
         spec,
         acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
         tree=_fitting_tree(spec.tree, model),
+        proposer=_fitting_window(spec.proposer, model),
         drafter=small_drafter(spec.drafter, LAYERS),
     )
 
@@ -175,3 +176,15 @@ def _fitting_tree(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
         paths = [p for p in build_part(part, model).paths if len(p) <= deepest and max(p) < widest]
         return _with(part, choices=[list(p) for p in paths])
     return part
+
+
+def _fitting_window(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
+    """A window no longer than the image, and at least two codes that are no candidates."""
+    if part is None:
+        return None
+    options, fitting = options_of(part), {}
+    most = {"window": model.target.length, "candidates": max(2, model.target.vocab_size - 2)}
+    for name, limit in most.items():
+        if isinstance(options.get(name), int):
+            fitting[name] = min(options[name], limit)
+    return _with(part, **fitting)

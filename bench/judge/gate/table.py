@@ -33,8 +33,11 @@ class Net:
 
     @staticmethod
     def random(width: int, vocab: int, scale: float, generator: torch.Generator) -> Net:
-        made = {"generator": generator, "dtype": torch.float64}
-        return Net(4 * torch.randn(width, WIDE, **made), torch.randn(WIDE, vocab, **made) * scale)
+        one, two = (
+            torch.randn(*size, generator=generator, dtype=torch.float64)
+            for size in ((width, WIDE), (WIDE, vocab))
+        )
+        return Net(4 * one, scale * two)
 
     def __call__(self, context: Tensor) -> Tensor:
         return torch.tanh(context @ self.first) @ self.second / WIDE**0.5

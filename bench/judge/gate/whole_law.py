@@ -89,8 +89,8 @@ def table_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
 
 
 def whole_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
-    """The law of whole images against AR's. Fault: a total variation beyond rounding. What cannot be
-    built on a table model, or read its numbers there, is left to the sampled images."""
+    """The law of whole images against AR's. Fault: a total variation beyond rounding. A decoder
+    that cannot be built on a table model, or followed there, is left to the sampled images."""
     model = table_model(VOCAB, LENGTH, SEED)
     plain = small_sampling(replace(sampling, cfg=1.0), VOCAB, real)
 
@@ -102,6 +102,7 @@ def whole_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     if isinstance(found, Failure):
         return Finding("whole law", "", 0.0, {"whole law": {"not enumerated": found.error}})
     evidence = {"tv": found.tv, "not followed": found.rest, "ways": found.rows}
+    evidence["forwards"] = found.forwards
     fault = ""
     if not found.tv <= CERTAIN:
         least = "" if found.complete else "at least "

@@ -89,7 +89,6 @@ class Shape:
     depth: Tensor  # [1, N + 1]
     children: Tensor  # [1, N + 1, K]
     ancestry: Tensor  # [1, N + 1, N + 1] bool, see `decoders.api.Draft`
-    places: Tensor  # [1, depth], 0, 1, ...: distance of a level from the root's child
     inner: Tensor  # nodes that have children, level by level
 
     def draft(self, codes: Tensor, children: Tensor, q: Tensor | None) -> Draft:
@@ -103,7 +102,7 @@ class Shape:
 class Static:
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    computes = (Computes("static tree", ("grow",)),)
+    computes = (Computes("static tree", ("grow", "draw")),)
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
@@ -116,8 +115,6 @@ class Static:
         self.depth = max(len(path) for path in self.paths)
         self.branching = 1 + max(path[-1] for path in self.paths)
         self.session_nodes = self.nodes
-        levels = [sum(len(p) == d for p in {q[:-1] for q in self.paths}) for d in range(self.depth)]
-        self.wide = max(levels) > 1  # several nodes of one level have children
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
@@ -139,15 +136,13 @@ class Static:
         laws: list[Tensor] = []  # of every level's parents, where children are drawn
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
-        places = position[:, None] + shape.places  # [B, depth]
-        uniform = self._numbers(noise, places, shape.levels)  # [B, parents or 1, count] each
         for depth, level in enumerate(shape.levels, 1):
             dist = probabilities(logits, sampling)  # [B, parents, V]
             if sampling.greedy:
                 drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
             else:
                 laws.append(dist)
-                drawn = _drawn(dist, uniform[depth - 1], level.count)  # [B, parents, count]
+                drawn = self.draw(dist, level, noise, position + depth - 1)
             new = chosen(drawn.flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -166,16 +161,11 @@ class Static:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def _numbers(self, noise: Noise, places: Tensor, levels: list[Level]) -> Sequence[Tensor]:
-        """What each level's children are drawn with, [B, parents or 1, >= count]; places [B, D]."""
-        if not (self.wide and noise.renewed):
-            shared = noise.at(places, DRAFT_SLOT, self.branching)  # [B, D, K]
-            return shared.clamp_max(BELOW_ONE)[:, :, None].unbind(1)
-        each = zip(places.unbind(1), levels, strict=True)
-        return [
-            noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count).clamp_max(BELOW_ONE)
-            for place, level in each
-        ]
+    def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
+        """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
+        count]; place [B], that of the level in the image."""
+        u = noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+        return draw_distinct(dist, u)  # u: [B, parents or 1, count]
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
@@ -218,25 +208,19 @@ class Static:
             depth=tensor(self.level_of)[None],
             children=children.to(device),
             ancestry=ancestry(parent, self.depth),
-            places=torch.arange(self.depth, device=device)[None],
             inner=torch.cat([level.parents for level in levels]),
         )
 
 
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
     """Draws without replacement: q [B, n, V], u [B, n or 1, count] -> [B, n, count] int64."""
-    return _drawn(q, u.clamp_max(BELOW_ONE), u.shape[-1])
-
-
-def _drawn(q: Tensor, u: Tensor, count: int) -> Tensor:
-    """The same for u [B, n or 1, >= count], at most BELOW_ONE."""
-    drawn = []
-    for j in range(count):
-        x = inverted(q, u[..., j : j + 1])  # [B, n, 1]
+    below_one, drawn = u.clamp_max(BELOW_ONE), []
+    for j in range(u.shape[-1]):
+        x = inverted(q, below_one[..., j : j + 1])  # [B, n, 1]
         drawn.append(x)
-        if j + 1 < count:
+        if j + 1 < u.shape[-1]:
             q = drop_sibling(q, x.squeeze(-1))
-    return drawn[0] if count == 1 else torch.cat(drawn, -1)
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
 
 def chosen(values: Tensor, index: Tensor | None) -> Tensor:

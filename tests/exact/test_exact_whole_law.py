@@ -1,0 +1,164 @@
+"""The law of whole images by enumeration: the enumeration itself by hand, decoders that are exact,
+and the errors of the field, each of which turns red."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
+from bench.judge.gate.small import Real
+from bench.judge.gate.table import table_model
+from bench.judge.gate.whole_law import CERTAIN, ar_law, table_spec, whole_check, whole_law
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.noise import ACCEPT_SLOT, sample
+from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
+from tests.exact.test_exact_planted import planted
+
+PLAIN, TWO = Sampling(), Sampling(top_k=700)  # of 1024: two codes of three
+CONTRACTS, FIELD = "tests.decoders.test_contracts", "tests.exact.planted_field"
+PAIR = PartSpec("decoders.propose.trees.static.Static", {"choices": [[0], [1]]})
+WIDE = PartSpec(PAIR.target, {"choices": [[0], [1], [0, 0], [1, 0]]})
+
+
+def field(name: str, **options: Any) -> PartSpec:
+    return PartSpec(f"{FIELD}.{name}", options)
+
+
+def proposing(proposer: PartSpec) -> DecoderSpec:
+    return DecoderSpec("window", SPECULATIVE, acceptance=EXACT, proposer=proposer)
+
+
+def of(loop: PartSpec = SPECULATIVE, rule: PartSpec = EXACT, tree: Any = TREES["chain"]) -> Any:
+    return DecoderSpec("planted", loop, EAGLE, tree, rule)
+
+
+def judged(spec: DecoderSpec, sampling: Sampling = PLAIN) -> Any:
+    return whole_check(spec, sampling, Real())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["a new number", "the same one"])
+def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
+    p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+
+    def run(noise: Scripted) -> Outcome:
+        place = torch.zeros(len(noise.uniform), dtype=torch.long)
+        x = sample(p.expand(len(place), -1), noise.at(place, ACCEPT_SLOT)[:, 0])
+        slot = ACCEPT_SLOT + (0 if again else 1)
+        hit = noise.at(place, slot)[:, 0] < torch.full_like(place, 0.6, dtype=torch.float64)
+        return Outcome(torch.stack([x, hit.long()], 1), place)
+
+    found = explore(run, 1, 100)
+    law = torch.zeros(3, 2, dtype=torch.float64)
+    law.index_put_(tuple(found.value.T), found.weight, accumulate=True)
+    new = torch.outer(p, torch.tensor([0.4, 0.6], dtype=torch.float64))
+    same = torch.tensor([[0, 0.5], [0.15, 0.1], [0.25, 0]], dtype=torch.float64)
+    assert torch.allclose(law, same if again else new, atol=1e-15)
+    assert found.rest == 0
+    assert len(found.weight) == (4 if again else 6)
+
+
+def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
+    def run(noise: Scripted) -> Outcome:
+        place = torch.zeros(len(noise.uniform), dtype=torch.long)
+        return Outcome(noise.at(place, 1).square(), place)
+
+    with pytest.raises(NotEnumerable, match="square"):
+        explore(run, 1, 10)
+    found = judged(proposing(field("Squared")))
+    assert not found.fault
+    assert "square" in found.evidence["whole law"]["not enumerated"]
+
+
+def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:
+    model = table_model(3, 3, 3)
+    assert float(ar_law(model, PLAIN).sum()) == pytest.approx(1)
+    two = ar_law(model, Sampling(top_k=2))
+    assert int((two > 0).sum()) == 8
+    made = whole_law(build_decoder(model, DecoderSpec("ar", AR), PLAIN), model, PLAIN)
+    assert made.tv < 1e-12 and made.rows == 27 and made.forwards == pytest.approx(2)
+
+
+EXACTLY = {
+    "ar": DecoderSpec("ar", AR),
+    "chain": composed("chain"),
+    "static tree": of(tree=WIDE),
+    "dynamic tree": composed("dynamic"),
+    "block": of(rule=PartSpec("decoders.verify.block.Block")),
+    "traversal": of(rule=PartSpec("decoders.verify.traversal.Traversal"), tree=WIDE),
+    "jacobi": proposing(PartSpec(f"{CONTRACTS}.Jacobi", {"width": 2})),
+    "two candidates": proposing(field("TwoWide")),
+}
+
+
+@pytest.mark.parametrize("name", EXACTLY)
+def test_exact_decoders_are_exact_to_rounding(name: str) -> None:
+    found = judged(EXACTLY[name])
+    assert not found.fault
+    assert found.evidence["whole law"]["not followed"] == 0
+    assert found.evidence["whole law"]["tv"] < 1e-12 < CERTAIN
+
+
+def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
+    model = table_model(3, 3, 3)
+    spec = table_spec(of(tree=PAIR), model, Real())
+    made = whole_law(build_decoder(model, spec, PLAIN), model, PLAIN, most=20)
+    assert 0 < made.rest < 0.9 and not made.complete
+    assert made.tv < 1e-12
+    assert float(made.law.sum()) == pytest.approx(1 - made.rest)
+
+
+PLANTED = {
+    "stale q": (proposing(field("StaleWindow", width=2)), 0.024),
+    "longest path": (of(planted("LongestPath"), tree=WIDE), 0.089),
+    "siblings from the residual": (proposing(field("ResidualSiblings")), 0.0008),
+    "joint ratios, one number": (of(rule=field("JointRatio")), 0.090),
+    "joint ratios, new numbers": (of(rule=field("JointRatio", fresh=True)), 0.143),
+    "the rejected row is kept": (of(field("KeptRow")), 0.059),
+    "a row of noise is used twice": (of(field("RowTwice")), 0.0046),
+    "the root is an argmax": (of(field("ArgmaxRoot")), 0.169),
+    "an empty slot is visible": (of(field("EmptySlot")), 0.048),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_errors_of_the_field_are_caught_and_sized(name: str) -> None:
+    spec, size = PLANTED[name]
+    found = judged(spec)
+    assert found.figure == pytest.approx(size, rel=0.06)
+    assert "do not follow the AR law" in found.fault and "by enumeration" in found.fault
+
+
+def test_a_code_of_probability_zero_is_caught() -> None:
+    found = judged(of(rule=field("Outside")), TWO)
+    assert found.figure == pytest.approx(0.112, rel=0.05)
+    assert not judged(of(), TWO).fault
+    assert not judged(of(rule=field("Outside"))).fault  # nothing is impossible there
+
+
+@pytest.mark.parametrize(
+    ("spec", "sampling"),
+    [
+        (of(rule=field("JointRatio")), PLAIN),
+        (of(rule=field("Outside")), TWO),
+        (proposing(field("StaleWindow", width=2)), PLAIN),
+    ],
+    ids=["verifier", "rule", "proposer"],
+)
+def test_the_gate_turns_red(spec: DecoderSpec, sampling: Sampling, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", 1024)
+    found = check_decoder(spec, sampling)
+    assert found.verdict == "violates"
+    assert found.figure > 0.01
+
+
+def test_the_gate_says_how_far_it_looked(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", 1024)
+    for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
+        found = check_decoder(spec, PLAIN)
+        assert found.verdict == "exact"
+        assert "ways to a small one" in found.detail
