@@ -124,13 +124,18 @@ class VerifiedPairs:
     """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
 
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
-    the codes that were tested, in order; ``valid`` marks the real ones.
+    the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
+    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
+    the root's children; None where nobody noted it.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
     q: Tensor | None  # [M, V] float32, processed drafter distribution
     children: Tensor  # [M, K] int64
     valid: Tensor  # [M, K] bool
+    depth: Tensor | None = None  # [M] int64
+    place: Tensor | None = None  # [M] int64
+    levels: int = 0
 
 
 @dataclass

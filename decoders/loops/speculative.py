@@ -155,7 +155,7 @@ class Speculative:
             session,
             self.verifier.begin(start),
             record,
-            PairSampler(pairs, start.batch * target.length),
+            PairSampler(pairs, start.batch * target.length, proposer.depth),
             watch,
             ones,
             torch.zeros_like(ones),
