@@ -156,7 +156,7 @@ def node_law(
 
 def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
     """What a node's bounds [..., K] make together, [...]; reached [..., K]: the probability that a
-    child is tested at all. Bounds on the output add up as they are met (the triangle inequality)."""
+    child is tested at all. Bounds on the output add up as they are met: triangle inequality."""
     if getattr(rule, "bounds_output", False):
         return (reached * bound).sum(-1)
     return 1 - (1 - bound).prod(-1)

@@ -20,6 +20,7 @@ from decoders.api import (
     Generation,
     ImageModel,
     Sampling,
+    Start,
     TextFeatures,
 )
 from decoders.cache import BLOCK, KVCache
@@ -58,7 +59,7 @@ class Run:
 class Autoregressive:
     """Plain next-code decoding."""
 
-    computes = (Computes("next", ("next",)),)
+    computes = (Computes("next", ("next", "choose")),)
     proposer = verifier = None
 
     def __init__(
@@ -120,12 +121,21 @@ class Autoregressive:
         start = begin(self.model, sampling, text, noise, target.prefix + most)
         record = Recorder(text.batch, length, 1, device)
         record.check(start.law)
-        record.first(start.first)
+        first = self.first(start, record)
         valid = text.row_mask(sampling.guidance_rows)  # [R, P]
         seen = F.pad(valid, (0, length))[:, None].contiguous()  # [R, 1, P + L]
         place = torch.ones(1, dtype=torch.long, device=device)
         watch.lap("prefill")
-        return Run(seen, noise, start.cache, record, watch, start.first, place)
+        return Run(seen, noise, start.cache, record, watch, first, place)
+
+    def first(self, start: Start, record: Recorder) -> Tensor:
+        """Records the first code of every image, [B]."""
+        record.first(start.first)
+        return start.first
+
+    def choose(self, run: Run, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
+        return choose(logits, self.sampling, u)
 
     def next(self, run: Run) -> tuple[int]:
         """The target on the last code, and the next code; returns how many were chosen."""
@@ -144,7 +154,7 @@ class Autoregressive:
         places = place.expand(len(run.codes), 1)  # [B, 1]
         logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
         u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
-        codes, p = choose(logits, sampling, u)
+        codes, p = self.choose(run, logits, u)
         run.record.check(p)
         run.record.codes.index_copy_(1, place, codes[:, None])
         run.record.end_step(torch.zeros_like(codes))

@@ -86,8 +86,8 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
     evidence["outside the support"] = outside
     if outside > OUTSIDE and not any(getattr(r, "beyond_support", False) for r in rules.values()):
         fault += (
-            f"{'; ' * bool(fault)}codes with p(x) = 0 are committed (up to {outside:.4f} of a node's "
-            "law), and the rule does not say so (`beyond_support`)"
+            f"{'; ' * bool(fault)}codes with p(x) = 0 are committed (up to {outside:.4f} of a "
+            "node's law), and the rule does not say so (`beyond_support`)"
         )
     return Finding("node law", fault, evidence["max_tv"], evidence), declared > 0
 

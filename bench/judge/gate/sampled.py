@@ -108,7 +108,7 @@ def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
     decoder, text = build_small(spec, sampling, model, real), prompts(model, RECORDED, seed)
     recorded = Recorded(levels=getattr(getattr(decoder, "proposer", None), "depth", 0))
     recorded.add(vocab, decoder.generate(text, noise, pairs=PAIRS).trace.pairs)
-    if getattr(decoder, "rule", None) is not None:
+    if hasattr(getattr(decoder, "verifier", None), "verdicts"):
         recorded.judged = watched(decoder, text, noise)
     return recorded
 
