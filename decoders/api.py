@@ -161,6 +161,10 @@ class Trace:
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
     path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
+    # [B] float32: codes per forward that the drafter expected, 1 + the sum of its probabilities of
+    # all drafted paths, mean over steps (METHODS2 (h)). Against the mean accepted length it says how
+    # well the drafter knows itself. Of trees with deterministic children; None where nothing said it.
+    expected: Tensor | None = None
     pairs: VerifiedPairs | None = None
 
 
@@ -273,6 +277,7 @@ class Draft:
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
     levels: int = 0  # D, the deepest that a node can be; 0: N
     by_leaf: bool = False
+    expected: Tensor | None = None  # [B] float32, see `Trace.expected`
 
     def __post_init__(self) -> None:
         self.levels = self.levels or self.codes.shape[1] - 1

@@ -111,6 +111,7 @@ class Speculative:
         blind = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(1, size):
             visited = self.execution.step(self, run)
+            run.expect(*visited[:3])
             if run.pairs.count:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
@@ -128,6 +129,8 @@ class Speculative:
             run.pairs.pairs(),
         )
         trace.path = run.path
+        if run.expected is not None:
+            trace.expected = (run.expected / run.target_calls.clamp_min(1)).cpu()
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:

@@ -39,6 +39,14 @@ class Run:
     drafter_calls: Tensor  # [B]
     seen: Seen
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    expected: Tensor | None = None  # [B], sum over steps of `Draft.expected`
+
+    def expect(self, start: Tensor, size: int, draft: Draft) -> None:
+        """Adds what the drafter expected of a step that began at places start [B]."""
+        if draft.expected is None:
+            return
+        said = torch.where(start < size, draft.expected, 0.0)
+        self.expected = said if self.expected is None else self.expected + said
 
     @property
     def shape(self) -> int:

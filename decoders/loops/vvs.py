@@ -1,7 +1,7 @@
 """VVS, verification skipping (2511.13587, METHODS2 (s)): every `interval`-th step has no forward.
 
-What a skipped step commits is drafted by `decoders.propose.skipping` and fed in the next forward. No
-rule tests it; its distance from the target, TV(p, q), is known once that forward shows p, and is
+What a skipped step commits is drafted by `decoders.propose.skipping` and fed in the next forward.
+No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows p, and is
 recorded as moved mass and as bound. All other codes are judged by the rule.
 """
 

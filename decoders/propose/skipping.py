@@ -1,9 +1,9 @@
 """Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, METHODS2 (s)).
 
-Every `interval`-th step asks for no forward: a path of the draft tree, chosen uniformly, is taken as
-it is, cut to the mean number of accepted drafts, and the next root comes from the target's last law.
-The drafter goes on from there with its old feature. The following step's forward runs on the taken
-codes too, so a skipped and a verified step are one draft here: a chain, and a tree under it.
+Every `interval`-th step asks for no forward. A path of the draft tree, chosen uniformly, is taken
+as it is, cut to the mean codes per forward less one; the next root comes from the target's last
+law. The drafter goes on from there with its old feature. The following step's forward runs on the
+taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def random_path(tree: Draft, u: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """A root-to-leaf path, uniform over the leaves, u [B] -> its nodes [B, D + 1], past its end the
     leaf; and the laws of its codes [B, D, V]: the drafter's, or with deterministic children the
     shares of the leaves below each child. like [B, V]."""
-    batch, nodes = tree.codes.shape
+    batch = len(u)
     above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
     linked = torch.zeros_like(tree.codes).scatter(1, tree.children.reshape(batch, -1), 1).bool()
     linked[:, 0] = True

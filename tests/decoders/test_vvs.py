@@ -94,9 +94,10 @@ def test_forwards_and_skipped_steps_add_up(watched):
         steps = [(int(t[b]), int(n[b])) for pl, t, _, _, n in watched if int(pl[b]) < 36]
         assert len(steps) == int(made.trace.target_calls[b])
         assert 1 + sum(n + 1 for _, n in steps) >= 36  # what was committed, chains with it
-        assert made.trace.accepted[b][made.trace.accepted[b] >= 0].tolist()[:-1] == [
-            n for _, n in steps
-        ][:-1]
+        assert (
+            made.trace.accepted[b][made.trace.accepted[b] >= 0].tolist()[:-1]
+            == [n for _, n in steps][:-1]
+        )
     assert all(not t.any() for _, t, laws, _, _ in watched[:1])  # the first step has no mean
     assert any(t.any() for _, t, _, _, _ in watched)
     assert int(made.trace.target_calls.sum()) < int(plain.trace.target_calls.sum())

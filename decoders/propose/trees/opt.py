@@ -16,10 +16,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, Sampling
 from decoders.kinds import NotNegative, Within
-from decoders.noise import Noise
-from decoders.propose.drafters.session import DraftSession
 from decoders.propose.trees.dynamic import Dynamic
 
 BEHIND = 1e6  # below every log-probability of a node before the stop
@@ -42,21 +39,9 @@ class Opt(Dynamic):
     def __str__(self) -> str:
         return f"opt(theta={self.theta:g}, depth={self.depth}, nodes={self.nodes})"
 
-    def grow(
-        self,
-        session: DraftSession,
-        root_logits: Tensor,
-        sampling: Sampling,
-        noise: Noise,
-        position: Tensor,
-    ) -> Draft:
-        """The dynamic tree's growth with another choice of nodes."""
-        return super().grow(session, root_logits, sampling, noise, position)
-
-    def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
-        past = torch.where(self.stopped(scores), BEHIND, 0.0)  # [B, C]
-        made = super()._prune(root, codes, scores - past, parents)
-        return made
+    def rank(self, scores: Tensor) -> Tensor:
+        """Candidates past the stop come last."""
+        return scores - torch.where(self.stopped(scores), BEHIND, 0.0)
 
     def stopped(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""
