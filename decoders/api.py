@@ -162,8 +162,8 @@ class Trace:
     tree_nodes: int = 0  # N
     path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
     # [B] float32: codes per forward that the drafter expected, 1 + the sum of its probabilities of
-    # all drafted paths, mean over steps (METHODS2 (h)). Against the mean accepted length it says how
-    # well the drafter knows itself. Of trees with deterministic children; None where nothing said it.
+    # all drafted paths, mean over steps (METHODS2 (h)). Beside the mean accepted length it measures
+    # the drafter's calibration. Of trees with deterministic children; None where nothing said it.
     expected: Tensor | None = None
     pairs: VerifiedPairs | None = None
 

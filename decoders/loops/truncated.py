@@ -1,5 +1,5 @@
-"""Plain decoding from the target that a rule truncates: the baseline of truncating rules (2607.26627,
-METHODS2 (u)).
+"""Plain decoding from the target that a rule truncates (2607.26627, METHODS2 (u)): the baseline of
+truncating rules.
 
 A rule such as typical acceptance commits only codes that pass its cut. What it gains over plain
 decoding may come from the cut alone. This loop samples from the cut target without any draft. Every

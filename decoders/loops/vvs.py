@@ -18,7 +18,7 @@ from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
-from decoders.propose.skipping import Skipping, SkippedDraft
+from decoders.propose.skipping import SkippedDraft, Skipping
 from decoders.verify.children import at_node
 
 
