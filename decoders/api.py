@@ -74,13 +74,18 @@ class VerifiedPairs:
     """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
 
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
-    the codes that were tested, in order; ``valid`` marks the real ones.
+    the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
+    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
+    the root's children; None where nobody noted it.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
     q: Tensor | None  # [M, V] float32, processed drafter distribution
     children: Tensor  # [M, K] int64
     valid: Tensor  # [M, K] bool
+    depth: Tensor | None = None  # [M] int64
+    place: Tensor | None = None  # [M] int64
+    levels: int = 0
 
 
 @dataclass
@@ -106,6 +111,10 @@ class Trace:
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
     path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
+    # [B] float32: codes per forward that the drafter expected, 1 + the sum of its probabilities of
+    # all drafted paths, mean over steps (METHODS2 (h)). Beside the mean accepted length it measures
+    # the drafter's calibration. Of trees with deterministic children; None where nothing said it.
+    expected: Tensor | None = None
     pairs: VerifiedPairs | None = None
 
 
@@ -218,6 +227,7 @@ class Draft:
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
     levels: int = 0  # D, the deepest that a node can be; 0: N
     by_leaf: bool = False
+    expected: Tensor | None = None  # [B] float32, see `Trace.expected`
 
     def __post_init__(self) -> None:
         self.levels = self.levels or self.codes.shape[1] - 1

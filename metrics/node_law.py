@@ -24,8 +24,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule
-from decoders.verify.children import Judge, drop_sibling, test_children
+from decoders.api import AcceptRule, Draft, VerifiedPairs
+from decoders.verify.children import Judge, Verdicts, drop_sibling, test_children
 
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
@@ -60,6 +60,41 @@ class _Level:
         return (1 - self.accept).prod(-1)
 
 
+@dataclass(frozen=True)
+class Spot:
+    """Where a node stands: its depth in a draft of `levels` levels, and the place in the image of
+    the root's children."""
+
+    depth: int
+    place: int
+    levels: int
+
+
+def spot_of(pairs: VerifiedPairs, row: int) -> Spot | None:
+    """Where a recorded node stood; None where nobody noted it."""
+    if pairs.depth is None or pairs.place is None:
+        return None
+    return Spot(int(pairs.depth[row]), int(pairs.place[row]), pairs.levels)
+
+
+def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
+    """What judges nodes that all stand at one spot; it matters where a rule has `at`. ValueError
+    where such a rule is not told."""
+    if not hasattr(rule, "at"):
+        return partial(test_children, rule)
+    if spot is None:
+        raise ValueError(f"{rule} depends on depth and place, which are not known of this node")
+
+    def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
+        blank = torch.zeros_like(codes[..., 0])  # [1, n]
+        depth = torch.full_like(blank, spot.depth)
+        draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
+        place = torch.full_like(blank[:, 0], spot.place)
+        return test_children(rule.at(draft, place), p, q, codes, valid)
+
+    return judge
+
+
 def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """All ordered draws without replacement of `count` codes from q [V] (fewer if its support is
     smaller) -> codes [T, count], probabilities [T] float64. Draws that begin alike lie together."""
@@ -82,10 +117,12 @@ def node_law(
     q: Tensor | None,
     children: Tensor | int,
     judge: Judge | None = None,
+    spot: Spot | None = None,
 ) -> NodeLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
-    judge: what judges in place of the rule's tensor code (a kernel)."""
-    judge = judge or partial(test_children, rule)
+    judge: what judges in place of the rule's tensor code (a kernel); spot: where the node stands,
+    for a rule that depends on it."""
+    judge = judge or judge_at(rule, spot)
     if q is None:
         if isinstance(children, int):
             raise ValueError("deterministic children must be given as codes")
@@ -117,7 +154,7 @@ def node_law(
 
 def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
     """What a node's bounds [..., K] make together, [...]; reached [..., K]: the probability that a
-    child is tested at all. Bounds on the output add up as they are met (the triangle inequality)."""
+    child is tested at all. Bounds on the output add up as they are met: triangle inequality."""
     if getattr(rule, "bounds_output", False):
         return (reached * bound).sum(-1)
     return 1 - (1 - bound).prod(-1)
@@ -168,7 +205,9 @@ def _gained(before: _Level, level: _Level, codes: Tensor) -> Tensor:
     return (reached[own] * gained[own]).sum()
 
 
-def along(rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor) -> tuple[float, float, float]:
+def along(
+    rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor, spot: Spot | None = None
+) -> tuple[float, float, float]:
     """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn.
 
     All draws of several siblings out of a large codebook are too many. So every sibling's own law
@@ -179,16 +218,17 @@ def along(rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor) -> tuple[flo
     """
     tv, limit, reached = 0.0, 0.0, 1.0
     bounds, met = [], []
+    judge, one = judge_at(rule, spot), torch.ones(1, 1, 1, dtype=torch.bool)
     for x in children:
-        own = node_law(rule, p, q, 1)
+        own = node_law(rule, p, q, 1, judge)
         tv, limit = tv + reached * own.tv, limit + reached * own.limit
         bounds.append(own.declared)
         met.append(reached)
-        test = rule.test(p[None], q[None], x[None])
+        test = judge(p[None, None], q[None, None], x[None, None, None], one)
         reached *= 1 - float(test.accept)
         if reached <= REACHED:
             break
-        p, q = test.residual[0], drop_sibling(q[None], x[None])[0]
+        p, q = test.residual[0, 0], drop_sibling(q[None], x[None])[0]
         if not bool(q.any()):  # its support ends here
             break
     declared = _composed(rule, torch.tensor(bounds).double(), torch.tensor(met).double())

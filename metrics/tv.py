@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import AcceptRule, CodeKind, VerifiedPairs
 from metrics.errors import MetricError
-from metrics.node_law import MAX_DRAWS, along, draw_count, node_law
+from metrics.node_law import MAX_DRAWS, along, draw_count, node_law, spot_of
 
 _SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 
@@ -74,10 +74,11 @@ def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float,
     if not len(children):
         return 0.0, 0.0, 0.0
     support = 0 if q is None else int((q > 0).sum())
+    spot = spot_of(pairs, row)
     if q is None or len(children) == 1 or draw_count(support, len(children)) <= MAX_DRAWS:
-        law = node_law(rule, p, q, children)
+        law = node_law(rule, p, q, children, spot=spot)
         return law.tv, law.declared, law.limit
-    return along(rule, p, q, children)
+    return along(rule, p, q, children, spot)
 
 
 def moved_mass(

@@ -20,6 +20,7 @@ from decoders.api import (
     Generation,
     ImageModel,
     Sampling,
+    Start,
     TextFeatures,
 )
 from decoders.cache import BLOCK, KVCache
@@ -120,12 +121,17 @@ class Autoregressive:
         start = begin(self.model, sampling, text, noise, target.prefix + most)
         record = Recorder(text.batch, length, 1, device)
         record.check(start.law)
-        record.first(start.first)
+        first = self.first(start, record)
         valid = text.row_mask(sampling.guidance_rows)  # [R, P]
         seen = F.pad(valid, (0, length))[:, None].contiguous()  # [R, 1, P + L]
         place = torch.ones(1, dtype=torch.long, device=device)
         watch.lap("prefill")
-        return Run(seen, noise, start.cache, record, watch, start.first, place)
+        return Run(seen, noise, start.cache, record, watch, first, place)
+
+    def first(self, start: Start, record: Recorder) -> Tensor:
+        """Records the first code of every image, [B]."""
+        record.first(start.first)
+        return start.first
 
     def next(self, run: Run) -> tuple[int]:
         """The target on the last code, and the next code; returns how many were chosen."""

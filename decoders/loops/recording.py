@@ -88,36 +88,40 @@ class PairSampler:
     """Keeps (p, q, children) of visited nodes, evenly over the run, at most `count` in all.
 
     `places`: nodes the run will visit at most (B L); every one is offered, twice the wanted share
-    is kept, and `pairs` draws `count` of those.
+    is kept, and `pairs` draws `count` of those. `levels`: of the drafts.
     """
 
-    def __init__(self, count: int, places: int, seed: int = 0) -> None:
-        self.count = count
+    def __init__(self, count: int, places: int, levels: int = 0, seed: int = 0) -> None:
+        self.count, self.levels = count, levels
         self.rate = min(1.0, 2.0 * count / max(1, places))
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows: list[tuple[Tensor, Tensor | None, Tensor, Tensor]] = []
+        self.rows: list[tuple[Tensor | None, ...]] = []
 
-    def offer(self, p: Tensor, q: Tensor | None, children: Tensor, valid: Tensor) -> None:
-        """p, q [n, V]; children, valid [n, K] of n nodes; those without a valid child are passed
-        over."""
+    def offer(
+        self,
+        p: Tensor,
+        q: Tensor | None,
+        children: Tensor,
+        valid: Tensor,
+        depth: Tensor,
+        place: Tensor,
+    ) -> None:
+        """p, q [n, V]; children, valid [n, K]; depth, place [n] of n nodes; those without a valid
+        child are passed over."""
         drawn = torch.rand(len(p), generator=self.generator) < self.rate
+        every = (p, q, children, valid, depth, place)
         for row in (drawn & valid.any(-1).cpu()).nonzero().flatten().tolist():
-            self.rows.append(
-                (
-                    p[row].cpu(),
-                    None if q is None else q[row].cpu(),
-                    children[row].cpu(),
-                    valid[row].cpu(),
-                )
-            )
+            self.rows.append(tuple(None if t is None else t[row].cpu() for t in every))
 
     def pairs(self) -> VerifiedPairs | None:
         if not self.rows:
             return None
         order = torch.randperm(len(self.rows), generator=self.generator)[: self.count].tolist()
-        p, q, children, valid = zip(*(self.rows[i] for i in order), strict=True)
-        qs = None if q[0] is None else torch.stack([x for x in q if x is not None])
-        return VerifiedPairs(torch.stack(p), qs, torch.stack(children), torch.stack(valid))
+        p, q, *others = (
+            None if column[0] is None else torch.stack(column)
+            for column in zip(*(self.rows[i] for i in order), strict=True)
+        )
+        return VerifiedPairs(p, q, *others, levels=self.levels)
 
 
 def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:

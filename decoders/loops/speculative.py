@@ -120,6 +120,7 @@ class Speculative:
         blind = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(1, size):
             visited = self.execution.step(self, run)
+            run.expect(*visited[:3])
             if run.pairs.count:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
@@ -137,6 +138,8 @@ class Speculative:
             run.pairs.pairs(),
         )
         trace.path = run.path
+        if run.expected is not None:
+            trace.expected = (run.expected / run.target_calls.clamp_min(1)).cpu()
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
@@ -165,7 +168,7 @@ class Speculative:
             session,
             self.verifier.begin(start),
             record,
-            PairSampler(pairs, start.batch * target.length),
+            PairSampler(pairs, start.batch * target.length, proposer.depth),
             watch,
             ones,
             torch.zeros_like(ones),

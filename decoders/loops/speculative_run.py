@@ -40,6 +40,14 @@ class Run:
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    expected: Tensor | None = None  # [B], sum over steps of `Draft.expected`
+
+    def expect(self, start: Tensor, size: int, draft: Draft) -> None:
+        """Adds what the drafter expected of a step that began at places start [B]."""
+        if draft.expected is None:
+            return
+        said = torch.where(start < size, draft.expected, 0.0)
+        self.expected = said if self.expected is None else self.expected + said
 
     @property
     def shape(self) -> int:
@@ -114,10 +122,10 @@ def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
 
 def visited_pairs(
     start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """(p, q, children, validity) of every node of the path, rows and depths flattened; what lies
-    past the path's or the image's end has no valid child. start [B]: place of the root's child;
-    nodes [B, D + 1], count [B]: the path."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
+    """(p, q, children, validity, depth, place of the root's child) of every node of the path, rows
+    and depths flattened; what lies past the path's or the image's end has no valid child. start
+    [B]: place of the root's child; nodes [B, D + 1], count [B]: the path."""
     span = torch.arange(nodes.shape[1], device=p.device)
     inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
     live = (span <= count[:, None]) & inside
@@ -130,4 +138,6 @@ def visited_pairs(
         q,
         codes[rows, nodes].flatten(0, 1),
         seen.flatten(0, 1),
+        span.expand_as(nodes).flatten(),
+        start[:, None].expand_as(nodes).flatten(),
     )

@@ -25,13 +25,18 @@ class GrownSession:
 
     computes = (Computes("grown", ("propose", "advance", "grow")),)
 
-    def __init__(self, part: Grown, start: Start) -> None:
+    def __init__(self, part: Grown, start: Start, most: int = 0) -> None:
+        """most: codes that a step commits at most, where others than the tree's are."""
         model, tree = start.model, part.tree
         self.part, self.tree, self.sampling = part, tree, start.sampling
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=start.first.device)
         self.session: DraftSession = part.drafter.begin(
-            start.text, start.hidden, start.sampling, tree.depth + 1, tree.session_nodes
+            start.text,
+            start.hidden,
+            start.sampling,
+            most or tree.depth + 1,
+            tree.session_nodes,
         )
 
     @property

@@ -20,7 +20,8 @@ from decoders.verify.lantern_pp import LanternPP
 from decoders.verify.lantern_within import LanternWithin
 from decoders.verify.lenience import Lenience
 from decoders.verify.typical import Typical
-from metrics.node_law import node_law
+from metrics.node_law import Spot
+from metrics.node_law import node_law as law_of
 
 V = 5
 MODEL = random_model(vocab=V, grid=2, seed=4)
@@ -33,6 +34,11 @@ RULES = {
     "typical": Typical(eps=0.3, alpha=0.5),
     "gsd": Gsd(MODEL, group=4, theta_p=0.3, theta_d=0.5),
 }
+
+
+def node_law(rule, p, q, children):
+    """Of a node under the root of a draft of one level, where omega is delta."""
+    return law_of(rule, p, q, children, spot=Spot(0, 1, 1))
 
 
 def gsd_by_hand(p, q, x, group, theta_p, theta_d):

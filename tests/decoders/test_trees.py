@@ -13,6 +13,7 @@ from decoders.noise import Noise
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.named import WIDTHS
+from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static
 
 V = 20
@@ -57,6 +58,7 @@ TREES = [
     Static(choices="lantern_57"),
     Dynamic(depth=4, top_k=3, nodes=12),
     Dynamic(depth=5, top_k=10, nodes=58),
+    Opt(depth=4, top_k=6, nodes=12, theta=0.1),
 ]
 
 

@@ -1,11 +1,12 @@
 """The verdict on one decoder, from a handful of checks on small float32 models.
 
 Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
-children; (2) p_A against its definition; (3) images equal to AR's, code by code, with bit-exact
-acceptance under shared noise; (4) the law of whole images, enumerated on a table model; (5) whole
-images of the real decoder against the enumerated AR law; (6) calibration on longer images. A
-verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
-law, so (4) to (6) then run its loop, drafter and tree with the exact rule in its place: the
+children, and at every depth where the rule depends on it; what the rule said while the decoder ran,
+against lemma R; (2) p_A against its definition; (3) images equal to AR's, code by code, with
+bit-exact acceptance under shared noise; (4) the law of whole images, enumerated on a table model;
+(5) whole images of the real decoder against the enumerated AR law; (6) calibration on longer
+images. A verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow
+the AR law, so (4) to (6) then run its loop, drafter and tree with the exact rule in its place: the
 loop must be right, and (1) and (2) say what the rule does. Greedy: `bench.judge.gate.greedy`. A
 drafter with a checkpoint of its own has random weights there, and whole images of the real model
 are judged too (`bench.judge.gate.real`). Nothing that is not finite passes: every comparison fails
@@ -25,9 +26,16 @@ from bench.judge.gate.drafters import checkpoints, finite_check
 from bench.judge.gate.equal import equality_check
 from bench.judge.gate.greedy import greedy_check
 from bench.judge.gate.laws import definition_check, law_check
+from bench.judge.gate.lemma import lemma_check
 from bench.judge.gate.real import real_check
 from bench.judge.gate.report import Finding, GateReport, Verdict, known
-from bench.judge.gate.sampled import Recorded, calibration_check, images_check, record_nodes
+from bench.judge.gate.sampled import (
+    Recorded,
+    calibration_check,
+    images_check,
+    record_nodes,
+    recording_rule,
+)
 from bench.judge.gate.small import (
     Real,
     build_small,
@@ -161,13 +169,18 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
 
 
 def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
-    law, relaxed = None, False
+    law, relaxed, recorded = None, False, Recorded()
     if _by_rule(spec):
-        law, relaxed = law_check(spec, real, record_nodes(spec, sampling, real))
+        recorded = record_nodes(spec, sampling, real)
+        law, relaxed = law_check(spec, real, recorded)
     if law is not None and law.fault and not relaxed:  # its images cannot follow the AR law
         return _sampling_report(spec, real, law, seen)
     tested = _as_exact(spec) if relaxed else spec
-    others = [] if law is None else [definition_check(spec, real)]
+    others = []
+    if law is not None:
+        others = [definition_check(spec, real)]
+    if recorded.judged:
+        others.append(lemma_check(recording_rule(spec, real), recorded.judged, recorded.levels))
     others += [
         equality_check(spec, sampling, real),
         whole_check(tested, sampling, real),

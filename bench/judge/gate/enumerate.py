@@ -7,16 +7,24 @@ from torch import Tensor
 
 from decoders.api import AcceptRule
 from decoders.executed import judge_of
-from metrics.node_law import MAX_DRAWS, NodeLaw, draw_count, ordered_draws
+from metrics.node_law import MAX_DRAWS, NodeLaw, Spot, draw_count, ordered_draws
 from metrics.node_law import node_law as law_of
 
-__all__ = ["MAX_DRAWS", "NodeLaw", "draw_count", "node_law", "ordered_draws"]
+__all__ = ["MAX_DRAWS", "NodeLaw", "Spot", "draw_count", "node_law", "ordered_draws"]
 
 
 def node_law(
-    rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | int, native: bool = False
+    rule: AcceptRule,
+    p: Tensor,
+    q: Tensor | None,
+    children: Tensor | int,
+    native: bool = False,
+    spot: Spot | None = None,
 ) -> NodeLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
-    native: judged by the CPU kernel, where it computes the rule."""
-    judge = judge_of(rule, p.device, "cpu" if native else "eager")
-    return law_of(rule, p, q, children, judge)
+    native: judged by the CPU kernel, where it computes the rule; spot: where the node stands, for a
+    rule that depends on it (no kernel computes such a rule)."""
+    judge = None
+    if not hasattr(rule, "at"):
+        judge = judge_of(rule, p.device, "cpu" if native else "eager")
+    return law_of(rule, p, q, children, judge, spot)

@@ -9,19 +9,21 @@ from typing import Any
 
 import torch
 
-from bench.judge.gate.enumerate import MAX_DRAWS, draw_count, node_law
+from bench.judge.gate.enumerate import MAX_DRAWS, Spot, draw_count, node_law
 from bench.judge.gate.nodes import Node, random_pairs
 from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import Finding, holding, known
-from bench.judge.gate.sampled import Recorded
+from bench.judge.gate.sampled import TREE, Recorded
 from bench.judge.gate.small import Real, drafter_names, small_model, small_rule
 from decoders.api import AcceptRule, ImageModel
 from decoders.compose import DecoderSpec
+from metrics.node_law import spot_of
 
 SLACK = 1e-5  # float32 rounding of a TV
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 EACH = 3  # random nodes of each kind and number of children
 VISITED = 40  # recorded nodes of each model
+OUTSIDE = 1e-6  # mass on codes with p(x) = 0 that rounding may leave
 COUNTS = 6  # numbers of children that are enumerated at most
 
 
@@ -47,16 +49,15 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
     """The law of the committed code at every node -> finding with the worst TV, and whether the
     rule declares any bound at all (if not, it claims to be exact). Fault: TV beyond what the rule
     declares, or anything that is not finite. Evidence "holds": which bounds are kept."""
-    declared, single, seen = 0.0, 0.0, 0
+    declared, single, seen, outside = 0.0, 0.0, 0, 0.0
     most, beyond, output = Worst(), Worst(), Worst()
     rules: dict[int, AcceptRule] = {}
-    for node in _nodes(recorded):
+    for node, spot in _placed(spec, real, recorded, rules):
         vocab = len(node.p)
-        if vocab not in rules:
-            rules[vocab] = small_rule(spec, small_model(vocab, 2, 0, drafter_names(spec)), real)
         q = node.q if recorded.drawn else None
-        law = node_law(rules[vocab], node.p, q, node.children, real.native)
+        law = node_law(rules[vocab], node.p, q, node.children, real.native, spot)
         count = node.children if isinstance(node.children, int) else len(node.children)
+        outside = max(outside, float(law.out[node.p == 0].sum()))
         here = {
             "tv": law.tv,
             "bound": law.declared,
@@ -64,7 +65,7 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
             "vocab": vocab,
             "children": count,
             "node": node.origin,
-        }
+        } | ({} if spot is None else {"depth": spot.depth, "place": spot.place})
         seen, declared = seen + 1, max(declared, known(law.declared))
         single = max(single, known(law.tv) if count == 1 else 0.0)
         most.see(law.tv, here)
@@ -82,6 +83,12 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
     fault = "" if beyond.holds or not seen else _fault(most, beyond, recorded.drawn)
     if fault and declared > 0:
         fault += f"; {_output_words(beyond, output)}"
+    evidence["outside the support"] = outside
+    if outside > OUTSIDE and not any(getattr(r, "beyond_support", False) for r in rules.values()):
+        fault += (
+            f"{'; ' * bool(fault)}codes with p(x) = 0 are committed (up to {outside:.4f} of a "
+            "node's law), and the rule does not say so (`beyond_support`)"
+        )
     return Finding("node law", fault, evidence["max_tv"], evidence), declared > 0
 
 
@@ -90,7 +97,7 @@ def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
     at = beyond.here
     where = (
         f"({at['children']} {'drawn' if drawn else 'deterministic'} children, V={at['vocab']}, "
-        f"{at['node']} node)"
+        f"{at['node']} node{_where(at)})"
     )
     if not (math.isfinite(at["tv"]) and math.isfinite(at["bound"])):
         return (
@@ -102,6 +109,10 @@ def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
         other = most.here
         fault += f", at another {other['tv']:.4f} where {other['bound']:.4f} is declared"
     return fault
+
+
+def _where(at: dict[str, Any]) -> str:
+    return f" at depth {at['depth']}" if "depth" in at else ""
 
 
 def _output_words(beyond: Worst, output: Worst) -> str:
@@ -119,16 +130,46 @@ def _output_words(beyond: Worst, output: Worst) -> str:
     )
 
 
+def _placed(
+    spec: DecoderSpec, real: Real, recorded: Recorded, rules: dict[int, AcceptRule]
+) -> Iterator[tuple[Node, Spot | None]]:
+    """Every node, and where it stands if the rule asks: a recorded one where it stood, a random one
+    at every depth, at places in turn. Adds the rules of its vocabularies to `rules`."""
+    for turn, node in enumerate(_nodes(recorded)):
+        vocab = len(node.p)
+        if vocab not in rules:
+            rules[vocab] = rule_of(spec, vocab, real)
+        if not hasattr(rules[vocab], "at"):
+            yield node, None
+        elif node.spot is not None:
+            yield node, node.spot
+        else:
+            for depth in range(recorded.levels):
+                place = 1 + (turn + depth) % (TREE[1] ** 2 - 1)
+                yield node, Spot(depth, place, recorded.levels)
+
+
+def rule_of(spec: DecoderSpec, vocab: int, real: Real) -> AcceptRule:
+    """The composition's rule for so many codes; one that depends on the place knows the images on
+    which nodes are recorded."""
+    names = drafter_names(spec)
+    rule = small_rule(spec, small_model(vocab, 2, 0, names), real)
+    if hasattr(rule, "at"):
+        rule = small_rule(spec, small_model(vocab, TREE[1], 0, names), real)
+    return rule
+
+
 def _nodes(recorded: Recorded) -> Iterator[Node]:
     """Nodes the decoder visited, then random ones with as many children as its tree gives."""
     for vocab, every in recorded.pairs.items():
         for made in every:
             for i in range(min(VISITED, len(made.p))):
                 tested = made.children[i][made.valid[i]]
+                spot = spot_of(made, i)
                 if made.q is None:
-                    yield Node(made.p[i], made.p[i], tested, "recorded")
+                    yield Node(made.p[i], made.p[i], tested, "recorded", spot)
                 elif len(tested) and draw_count(vocab, len(tested)) <= MAX_DRAWS:
-                    yield Node(made.p[i], made.q[i], len(tested), "recorded")
+                    yield Node(made.p[i], made.q[i], len(tested), "recorded", spot)
     counts = recorded.counts()
     if len(counts) > COUNTS:  # the smallest, the largest and some between
         counts = sorted(

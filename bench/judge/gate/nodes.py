@@ -7,15 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from metrics.node_law import Spot
+
 
 @dataclass(frozen=True)
 class Node:
-    """p, q [V] float32 and where they come from. children: codes (deterministic) or their count."""
+    """p, q [V] float32 and where they come from. children: codes (deterministic) or their count.
+    spot: where a recorded one stood; None: any."""
 
     p: Tensor
     q: Tensor
     children: Tensor | int
     origin: str
+    spot: Spot | None = None
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:

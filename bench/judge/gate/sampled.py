@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.judge.gate.lemma import Judged, watched
 from bench.judge.gate.reference import ImageLaw, image_law, processed, teacher_logits
 from bench.judge.gate.report import Finding, known
 from bench.judge.gate.small import (
@@ -19,6 +21,7 @@ from bench.judge.gate.small import (
     prompts,
     same_prompt,
     small_model,
+    small_rule,
     small_sampling,
 )
 from bench.judge.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
@@ -42,9 +45,12 @@ ENTRY = 2e-5  # largest difference of a probability between cached and teacher-f
 
 @dataclass
 class Recorded:
-    """Nodes that the real decoder visited, by vocabulary."""
+    """Nodes that the real decoder visited, by vocabulary; what its rule said there, and the levels
+    of its drafts."""
 
     pairs: dict[int, list[VerifiedPairs]] = field(default_factory=dict)
+    judged: list[Judged] = field(default_factory=list)
+    levels: int = 0
 
     def add(self, vocab: int, pairs: VerifiedPairs | None) -> None:
         if pairs is not None:
@@ -99,12 +105,19 @@ def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
     vocab, grid, seed = TREE
     model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
     noise = fresh_noise(RECORDED, grid * grid, torch.Generator().manual_seed(seed))
-    made = build_small(spec, sampling, model, real).generate(
-        prompts(model, RECORDED, seed), noise, pairs=PAIRS
-    )
-    recorded = Recorded()
-    recorded.add(vocab, made.trace.pairs)
+    decoder, text = build_small(spec, sampling, model, real), prompts(model, RECORDED, seed)
+    recorded = Recorded(levels=getattr(getattr(decoder, "proposer", None), "depth", 0))
+    recorded.add(vocab, decoder.generate(text, noise, pairs=PAIRS).trace.pairs)
+    if hasattr(getattr(decoder, "verifier", None), "verdicts"):
+        recorded.judged = watched(decoder, text, noise)
     return recorded
+
+
+def recording_rule(spec: DecoderSpec, real: Real) -> Any:
+    """The composition's rule on a model like the one of `record_nodes`."""
+    vocab, grid, seed = TREE
+    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
+    return small_rule(spec, model, real)
 
 
 def calibration_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:

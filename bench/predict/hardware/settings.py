@@ -83,7 +83,8 @@ def is_asked(words: Sequence[str]) -> bool:
 def asked(words: Sequence[str]) -> Asked:
     """The command line, checked. Raises ConfigError: an unknown setting, machine or model (with the
     nearest names), a figure that cannot be."""
-    mine, rest = [], []
+    mine: list[str] = []
+    rest: list[str] = []
     for word in words:
         told = split(word)
         composes = told.group in ("hardware", "model") or told.key == "hydra.searchpath"

@@ -24,7 +24,7 @@ FLOOR = math.log(TINY)
 
 
 class Dynamic:
-    computes = (Computes("dynamic tree", ("grow",)),)
+    computes = (Computes("dynamic tree", ("grow", "rank")),)
 
     def __init__(
         self,
@@ -86,12 +86,16 @@ class Dynamic:
             torch.cat(all_parents, 1),
         )
 
+    def rank(self, scores: Tensor) -> Tensor:
+        """By what the candidates are chosen: their log-weights [B, C], level by level."""
+        return scores
+
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:
         """Keeps the best N candidates [B, C]; a parent's score is never below its child's, and the
         stable order keeps parents first, so no node loses its parent."""
         batch, total = codes.shape
         device = codes.device
-        order = scores.argsort(dim=1, descending=True, stable=True)[:, : self.nodes]
+        order = self.rank(scores).argsort(dim=1, descending=True, stable=True)[:, : self.nodes]
         kept = order.sort(1).values  # [B, N] candidate indices, ascending: parents before children
         place = torch.full((batch, total + 1), -1, dtype=torch.long, device=device)
         numbers = torch.arange(1, self.nodes + 1, device=device).expand(batch, -1)
@@ -116,6 +120,7 @@ class Dynamic:
             None,
             levels=self.depth,
             by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
+            expected=1 + scores.gather(1, kept).exp().sum(1),
         )
 
 

@@ -1,0 +1,113 @@
+"""VVS, verification skipping (2511.13587, METHODS2 (s)): every `interval`-th step has no forward.
+
+What a skipped step commits is drafted by `decoders.propose.skipping` and fed in the next forward.
+No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows p, and is
+recorded as moved mass and as bound. All other codes are judged by the rule.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, ImageModel, Law, Sampling, Settled, Start, Verifier
+from decoders.kinds import Within
+from decoders.loops.speculative import Speculative
+from decoders.loops.speculative_run import Run
+from decoders.propose.grown import Grown
+from decoders.propose.skipping import SkippedDraft, Skipping
+from decoders.verify.children import at_node
+
+
+class Untested:
+    """A verifier that lets a draft's chain stand and has the tree under it judged by another."""
+
+    def __init__(self, inner: Verifier, depth: int) -> None:
+        self.inner, self.depth = inner, depth  # depth: most drafts that a step commits
+        self.rule = getattr(inner, "rule", None)
+
+    def __str__(self) -> str:
+        return str(self.inner)
+
+    def begin(self, start: Start) -> Any:
+        return self.inner.begin(start)
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`."""
+        assert isinstance(draft, SkippedDraft) and draft.tree is not None
+        taken, tree = draft.taken[:, None], draft.tree  # [B, 1]
+        size = draft.codes.shape[1] - tree.codes.shape[1]  # S
+        every = torch.arange(1, tree.codes.shape[1], device=place.device) + size
+        index = torch.cat([taken, every.expand(len(place), -1)], 1)  # [B, N + 1]
+        wide = index[..., None].expand(-1, -1, law.p.shape[-1])
+        own = Law(law.logits.gather(1, wide), law.p.gather(1, wide), law.greedy)
+        made = self.inner.decide(own, tree, noise, place + taken[:, 0], state)
+
+        span = torch.arange(self.depth + 1, device=place.device)
+        chain = span < taken  # [B, D' + 1]
+        behind = (span - taken).clamp(0, tree.levels)  # depth in the tree
+        nodes = index.gather(1, made.nodes.gather(1, behind))
+        away = self.away(law, draft, size)  # [B, D' + 1]
+        relaxed = F.pad(made.relaxed, (0, 1)).gather(1, behind)
+        return Settled(
+            torch.where(span <= taken, span, nodes),
+            taken[:, 0] + made.count,
+            made.last_code,
+            made.bonus,
+            torch.where(chain, away, made.moved.gather(1, behind)),
+            torch.where(chain, away, made.bound.gather(1, behind)),
+            (chain | relaxed)[:, :-1],
+        )
+
+    def away(self, law: Law, draft: SkippedDraft, size: int) -> Tensor:
+        """TV(p, q) of the chain's codes, [B, D' + 1], 0 past them."""
+        if draft.laws is None:
+            return law.p.new_zeros(len(law.p), self.depth + 1)
+        found = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S]
+        return F.pad(found, (0, self.depth + 1 - size))
+
+
+class Vvs(Speculative):
+    """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
+    loop. Steps differ in shape, so neither a compiler nor a graph can run them."""
+
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        proposer: Any = None,
+        verifier: Any = None,
+        interval: Annotated[int, Within(0, 10**6)] = 4,
+    ) -> None:
+        if interval == 1:
+            raise DecoderError(
+                "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
+            )
+        how = getattr(model.execution, "name", "eager")
+        if how not in ("eager", "cpu"):
+            raise DecoderError(
+                f"VVS has steps of two kinds, which execution {how!r} cannot repeat; use "
+                "backend.mode=eager"
+            )
+        if isinstance(proposer, Grown) and verifier is not None:
+            proposer = Skipping(proposer, interval)
+            verifier = Untested(verifier, proposer.depth)
+        elif proposer is not None:
+            raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
+        super().__init__(model, sampling, proposer, verifier)
+
+    def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
+        """As speculative decoding does; said here because no kernel is prepared for two widths."""
+        return super().forward(run, draft, mask)
+
+    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        active = run.length < self.model.target.length
+        made = super().settle(run, draft, hidden, logits)
+        nodes, p = made[3], made[5]
+        run.session.last = at_node(p, nodes[:, -1])  # type: ignore[attr-defined]
+        if run.session.again:  # type: ignore[attr-defined]
+            run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+        return made

@@ -1,0 +1,167 @@
+"""Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, METHODS2 (s)).
+
+Every `interval`-th step asks for no forward. A path of the draft tree, chosen uniformly, is taken
+as it is, cut to the mean codes per forward less one; the next root comes from the target's last
+law. The drafter goes on from there with its old feature. The following step's forward runs on the
+taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import Draft, Seen, Start
+from decoders.noise import OWN_SLOT, sample
+from decoders.propose.grown import Grown, GrownSession
+from decoders.verify.children import ancestry
+
+
+@dataclass
+class SkippedDraft(Draft):
+    """A chain of S nodes behind the root, of which `taken` stand untested, and a tree under them.
+    The chain is nobody's child, so nothing tests it; parents and depth say where it stands."""
+
+    tree: Draft | None = None
+    taken: Tensor | None = None  # [B] int64, 0 .. S
+    laws: Tensor | None = None  # [B, S, V], where the chain's codes were drawn from
+
+
+class Skipping:
+    """A drafter and its tree, with a skipped step before every (interval - 1)-th draft."""
+
+    reads_laws = False  # `SkippingSession.last` is all that is read
+
+    def __init__(self, grown: Grown, interval: int) -> None:
+        self.grown, self.interval = grown, interval
+        self.chain = grown.depth + 1  # S: a path, and the next root
+        self.nodes, self.depth = grown.nodes + self.chain, grown.depth + self.chain
+        self.branching = grown.branching
+
+    def begin(self, start: Start) -> SkippingSession:
+        return SkippingSession(self, start)
+
+
+class SkippingSession:
+    def __init__(self, part: Skipping, start: Start) -> None:
+        self.part, self.greedy = part, start.sampling.greedy
+        self.inner = GrownSession(part.grown, start, part.depth + 1)
+        self.first = math.isqrt(start.model.target.length)  # codes of the first row, never skipped
+        self.turn, self.again = 0, False  # drafts so far; whether the last one skipped a step
+        self.last: Tensor | None = None  # [B, V], the target's last law: the loop tells it
+
+    @property
+    def calls(self) -> int:
+        return self.inner.calls
+
+    def require_finite(self) -> None:
+        self.inner.require_finite()
+
+    def propose(self, seen: Seen, noise: Any, place: Tensor) -> SkippedDraft:
+        every = self.part.interval - 1
+        self.again = every > 0 and self.turn > 0 and self.turn % every == 0
+        self.turn += 1
+        tree = self.inner.propose(seen, noise, place)
+        if not self.again or self.last is None:
+            none = torch.zeros_like(place)
+            return below(tree.codes[:, :1], tree, none[:, None][:, :0], none, self.last)
+        root = tree.codes[:, :1].clone()
+        codes, taken, laws = self.skip(tree, noise, place)
+        tree = self.inner.propose(self.told(seen, codes, taken, place), noise, place + taken)
+        return below(root, tree, codes, taken, laws)
+
+    def skip(self, tree: Draft, noise: Any, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A path at random and the root behind it: codes [B, S], how many are taken [B], the laws
+        that they came from [B, S, V]."""
+        u = noise.at(place, OWN_SLOT, 2)  # [B, 2]
+        path, laws = random_path(tree, u[:, 0], self.last)  # [B, D + 1], [B, D, V]
+        mean = (place - 1) // (self.turn - 1)  # [B], whole codes per forward so far
+        length = tree.depth.gather(1, path[:, -1:])[:, 0]
+        kept = torch.minimum(length, mean - 1)
+        kept = torch.where(place > self.first, kept, 0).clamp_min(0)  # [B]
+        root = self.last.argmax(-1) if self.greedy else sample(self.last, u[:, 1])
+        codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1))  # [B, S]
+        codes = codes.scatter(1, kept[:, None], root[:, None])
+        at = kept[:, None, None].expand(-1, 1, laws.shape[-1])
+        laws = F.pad(laws, (0, 0, 0, 1)).scatter(1, at, self.last[:, None])  # [B, S, V]
+        return codes, torch.where(kept > 0, kept + 1, 0), laws
+
+    def told(self, seen: Seen, codes: Tensor, taken: Tensor, place: Tensor) -> Seen:
+        """The taken codes with the old feature; of a row that skips nothing what it saw before."""
+        copies = len(seen.hidden) // len(place)
+        skips = taken > 0  # [B]
+        last = (seen.count - 1).repeat(copies)[:, None, None]  # [R, 1, 1]
+        old = seen.hidden.gather(1, last.expand(-1, 1, seen.hidden.shape[-1]))  # [R, 1, D]
+        wide = F.pad(codes, (0, seen.codes.shape[1] - codes.shape[1]))  # [B, T]
+        return Seen(
+            torch.where(skips.repeat(copies)[:, None, None], old, seen.hidden),
+            torch.where(skips[:, None], wide, seen.codes),
+            torch.where(skips, taken, seen.count),
+            torch.where(skips, place, seen.start),
+        )
+
+
+def random_path(tree: Draft, u: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """A root-to-leaf path, uniform over the leaves, u [B] -> its nodes [B, D + 1], past its end the
+    leaf; and the laws of its codes [B, D, V]: the drafter's, or with deterministic children the
+    shares of the leaves below each child. like [B, V]."""
+    batch = len(u)
+    above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
+    linked = torch.zeros_like(tree.codes).scatter(1, tree.children.reshape(batch, -1), 1).bool()
+    linked[:, 0] = True
+    whole = (linked[:, None] | ~above).all(-1)  # [B, N + 1], nodes that can be reached
+    leaf = whole & ~(tree.children > 0).any(-1)
+    rank = (u * leaf.sum(-1)).long()[:, None]  # [B, 1]
+    node = (leaf & (leaf.cumsum(-1) == rank + 1)).int().argmax(-1, keepdim=True)  # [B, 1]
+    path = [node]
+    for depth in reversed(range(tree.levels)):
+        deeper = tree.depth.gather(1, path[-1]) > depth
+        path.append(torch.where(deeper, tree.parents.gather(1, path[-1]), path[-1]))
+    chosen = torch.cat(path[::-1], 1)  # [B, D + 1]
+    index = chosen[:, :-1, None]
+    if tree.q is not None:
+        return chosen, tree.q.gather(1, index.expand(-1, -1, like.shape[-1]))
+    leaves = (leaf[..., None] & above).sum(1).float()  # [B, N + 1], at or below
+    child = tree.children.gather(1, index.expand(-1, -1, tree.children.shape[-1]))  # [B, D, K]
+    flat = child.flatten(1)
+    share = leaves.gather(1, flat).view_as(child) * (child > 0)
+    code = tree.codes.gather(1, flat).view_as(child)
+    law = torch.zeros(batch, child.shape[1], like.shape[-1], device=u.device)
+    law = law.scatter_add(2, code, share)
+    return chosen, law / law.sum(-1, keepdim=True).clamp_min(1.0)
+
+
+def below(
+    root: Tensor, tree: Draft, codes: Tensor, taken: Tensor, laws: Tensor | None
+) -> SkippedDraft:
+    """The tree under a chain: root [B, 1], codes [B, S], taken [B]; see `SkippedDraft`."""
+    size = codes.shape[1]
+    number = torch.arange(1, size + 1, device=codes.device)  # [S]
+    stands = number <= taken[:, None]  # [B, S]
+    under = taken[:, None]
+    parents = torch.where(tree.parents[:, 1:] > 0, tree.parents[:, 1:] + size, under)
+    children = torch.where(tree.children > 0, tree.children + size, 0)  # [B, N + 1, K]
+    room = children.new_zeros(len(root), size + 1, children.shape[-1])
+    at = under[..., None].expand(-1, 1, children.shape[-1])
+    q = None
+    if tree.q is not None:
+        chain = tree.q.new_zeros(len(root), size + 1, tree.q.shape[-1])
+        spot = under[..., None].expand(-1, 1, chain.shape[-1])
+        q = torch.cat([chain.scatter(1, spot, tree.q[:, :1]), tree.q[:, 1:]], 1)
+    return SkippedDraft(
+        torch.cat([root, codes, tree.codes[:, 1:]], 1),
+        torch.cat([root * 0, torch.where(stands, number - 1, 0), parents], 1),
+        torch.cat([root * 0, torch.where(stands, number, 1), tree.depth[:, 1:] + under], 1),
+        torch.cat([room.scatter(1, at, children[:, :1]), children[:, 1:]], 1),
+        q,
+        levels=size + tree.levels,
+        by_leaf=tree.by_leaf,
+        tree=tree,
+        taken=taken,
+        laws=laws if size else None,
+    )

@@ -1,0 +1,60 @@
+"""OPT-Tree (2406.17276, METHODS2 (h)): the tree of a given size that the drafter expects most of.
+
+A node's weight w is the drafter's probability of its path, so 1 + sum w is what the drafter expects
+per forward. Levels are added while the best `nodes` weights together grow by more than `theta`. The
+tree is then the best `nodes` of all. Its children are deterministic, so it is exact (METHODS 3).
+
+A step has static shapes. So all `depth` levels are drafted in every step, and those past the stop
+only fill places that would stay empty. A node has at most `top_k` children, and as many nodes of a
+level are expanded; with nodes <= top_k this is the published tree.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.kinds import NotNegative, Within
+from decoders.propose.trees.dynamic import Dynamic
+
+BEHIND = 1e6  # below every log-probability of a node before the stop
+
+
+class Opt(Dynamic):
+    """theta: least growth of the expected codes that another level is worth."""
+
+    def __init__(
+        self,
+        model: Any = None,
+        depth: Annotated[int, Within(most=256)] = 10,
+        top_k: Annotated[int, Within(most=256)] = 16,
+        nodes: Annotated[int, Within(most=4096)] = 60,
+        theta: NotNegative = 0.5,
+    ) -> None:
+        super().__init__(model, depth, top_k, nodes)
+        self.theta = theta
+
+    def __str__(self) -> str:
+        return f"opt(theta={self.theta:g}, depth={self.depth}, nodes={self.nodes})"
+
+    def rank(self, scores: Tensor) -> Tensor:
+        """Candidates past the stop come last."""
+        return scores - torch.where(self.stopped(scores), BEHIND, 0.0)
+
+    def stopped(self, scores: Tensor) -> Tensor:
+        """Which candidates, log-weights [B, C] level by level, lie past the stop."""
+        weights, width = scores.exp(), self.top_k
+        best, end = None, 0
+        going = torch.ones_like(scores[:, 0], dtype=torch.bool)  # [B]
+        past = []
+        for level in range(self.depth):
+            size = width if level == 0 else width**2
+            past.append(~going[:, None].expand(-1, size))
+            end += size
+            sum_now = weights[:, :end].topk(min(self.nodes, end), -1).values.sum(-1)  # [B]
+            if best is not None:  # a level that adds too little is the last
+                going = going & (sum_now - best > self.theta)
+            best = sum_now
+        return torch.cat(past, 1)

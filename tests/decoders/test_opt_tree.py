@@ -1,0 +1,99 @@
+"""OPT-Tree against its pseudo-code (METHODS2 (h)), and what drafters expect per forward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.small import same_prompt
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.opt import Opt
+from metrics.acceptance import from_trace
+from tests.decoders.compositions import EXACT, LOOP
+from tests.decoders.test_trees import V, grow
+from tests.exact.specs import EAGLE
+
+
+def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, float, int]:
+    """Paths of the tree, the codes that it expects, and its levels, as the pseudo-code reads."""
+    law = session.table.double().softmax(-1)
+    layer = sorted(((float(law[root, x]), (x,)) for x in range(V)), reverse=True)[:n]
+    every, best = list(layer), sum(w for w, _ in layer)
+    for _ in range(depth - 1):
+        grown = [(w * float(law[path[-1], x]), (*path, x)) for w, path in layer for x in range(V)]
+        layer = sorted(grown, reverse=True)[:n]
+        every += layer
+        new = sum(w for w, _ in sorted(every, reverse=True)[:n])
+        stop, best = new - best <= theta, new
+        if stop:
+            break
+    tree = sorted(every, reverse=True)[:n]
+    return {path for _, path in tree}, 1 + sum(w for w, _ in tree), max(len(p) for _, p in tree)
+
+
+def paths(draft, row: int) -> set:
+    found = set()
+    for node in range(1, draft.codes.shape[1]):
+        path, here = (), node
+        while here:
+            path, here = (int(draft.codes[row, here]), *path), int(draft.parents[row, here])
+        found.add(path)
+    return found
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5, 5.0])
+def test_the_tree_is_that_of_the_pseudo_code(theta):
+    tree = Opt(depth=5, top_k=8, nodes=8, theta=theta)
+    draft, session = grow(tree)
+    levels = set()
+    for row in range(3):
+        wanted, expected, deepest = by_hand(session, row, 8, 5, theta)
+        assert paths(draft, row) == wanted
+        assert float(draft.expected[row]) == pytest.approx(expected, abs=1e-5)
+        assert int(draft.depth[row].max()) == deepest
+        levels.add(deepest)
+    assert max(levels) <= 2 if theta == 5.0 else max(levels) > 1  # a level is drafted, then judged
+    assert max(levels) > 2 or theta > 0
+    assert draft.q is None  # deterministic given the prefix
+
+
+def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
+    opt, _ = grow(Opt(depth=3, top_k=4, nodes=9, theta=0.0))
+    dynamic, _ = grow(Dynamic(depth=3, top_k=4, nodes=9))
+    assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
+
+
+def test_a_stop_before_the_tree_is_full_fills_it_from_the_next_level():
+    draft, _ = grow(Opt(depth=3, top_k=2, nodes=7, theta=5.0))
+    for row in draft.depth[:, 1:]:
+        assert [int((row == d).sum()) for d in (1, 2, 3)] == [2, 4, 1]
+
+
+def test_it_is_exact(monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 2048)
+    part = PartSpec("decoders.propose.trees.opt.Opt", {"depth": 4, "top_k": 6, "nodes": 6})
+    spec = DecoderSpec("opt", LOOP, EAGLE, part, EXACT)
+    assert check_decoder(spec, Sampling(cfg=2.0)).verdict == "exact"
+
+
+@pytest.mark.parametrize("tree", ["opt.Opt", "dynamic.Dynamic"])
+def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
+    """q = p: predicted codes per forward are the mean accepted length."""
+    model = random_model(vocab=8, grid=6, seed=2)
+    own = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 2})
+    part = PartSpec(f"decoders.propose.trees.{tree}", {"depth": 3, "top_k": 5, "nodes": 5})
+    rows = same_prompt(model.text.encode(["x"]), 128)
+    noise = Noise.for_prompts(0, [f"p{i}" for i in range(128)], 36)
+    spec = DecoderSpec("self", LOOP, own, part, EXACT)
+    trace = build_decoder(model, spec, Sampling(cfg=2.0)).generate(rows, noise).trace
+    images = from_trace(trace)
+    mal = sum(int(i.committed.sum()) for i in images) / sum(i.nfe for i in images)
+    weights = trace.target_calls.float()
+    predicted = float((trace.expected * weights).sum() / weights.sum())
+    assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
+    assert predicted > 1.5

@@ -1,0 +1,157 @@
+"""The gate on rules that depend on the depth or the place, on rules with a bound on the output, and
+on codes that the target rules out."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.laws import law_check
+from bench.judge.gate.lemma import CLOSE
+from bench.judge.gate.sampled import record_nodes
+from bench.judge.gate.small import Real
+from decoders.api import Sampling
+from decoders.compose import PartSpec
+from decoders.verify.by_node import ByNode
+from decoders.verify.cool_sd import CoolSD
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lenience import Lenience
+from metrics.node_law import Spot, node_law
+from tests.exact.planted import judging
+from tests.exact.specs import composed
+
+TAU_1 = Sampling(temperature=1.0, cfg=2.0)
+TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+COOL = PartSpec("decoders.verify.cool_sd.CoolSD", {"delta": 1.5})
+
+
+def here(name: str, **options) -> PartSpec:
+    return PartSpec(f"{__name__}.{name}", options)
+
+
+class DeepOnly(Exact):
+    """Takes every draft of level 3 and declares nothing; exact at all others."""
+
+    def __init__(self, model=None):
+        self.free = None
+
+    def at(self, draft, place):
+        made = copy(self)
+        made.free = draft.depth == 2
+        return made
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return replace(found, accept=torch.where(self.free, 1.0, found.accept))
+
+
+class LateOnly(DeepOnly):
+    """The same from the middle of the image on."""
+
+    def at(self, draft, place):
+        made = copy(self)
+        made.free = (place[:, None] + draft.depth) > 4
+        return made
+
+
+class HalfBound(Lenience):
+    """Declares half of what it moves."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return replace(found, bound=found.bound / 2)
+
+
+class Generous(Lenience):
+    """Declares more than what it moves, so its law stays within."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return replace(found, bound=(found.bound + 0.2).clamp_max(1))
+
+
+class Outside(Lantern):
+    """Commits codes that the target rules out, and does not say so."""
+
+    beyond_support = False
+
+
+class DeeperVerifier(ByNode):
+    """Tells the rule that the draft lies one level deeper."""
+
+    def verdicts(self, law, draft, codes, valid, place):
+        return super().verdicts(
+            law, replace(draft, depth=draft.depth + 1, levels=draft.levels), codes, valid, place
+        )
+
+
+DeeperLoop = judging(DeeperVerifier)
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 1024)
+
+
+def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():
+    found = check_decoder(composed("chain", COOL), TAU_1)
+    assert (found.verdict, found.holds) == ("bounded", "both bounds hold"), found
+    law, said = found.evidence["node law"], found.evidence["lemma R"]
+    assert law["worst"]["depth"] == 0  # omega is largest there
+    assert 0.2 < law["max_tv"] <= 1 - 1 / (1.5 * 2.144) + 1e-5
+    assert said["nodes"] == 40
+    assert max(said[k] for k in ("acceptance", "output bound", "declared")) <= CLOSE
+    assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
+
+
+def test_cool_sd_that_relaxes_nowhere_is_exact():
+    exact = PartSpec("decoders.verify.cool_sd.CoolSD", {"delta": 0.4})  # omega_1 = 0.86
+    assert check_decoder(composed("chain", exact), TAU_1).verdict == "exact"
+
+
+@pytest.mark.parametrize(("name", "where"), [("DeepOnly", "at depth 2"), ("LateOnly", "depth")])
+def test_an_error_at_one_depth_or_place_is_caught(name, where):
+    found = check_decoder(composed("chain", here(name)), TAU_1)
+    assert found.verdict == "violates"
+    assert "where 0.0000 is declared" in found.detail and where in found.detail
+
+
+def test_a_loop_that_tells_a_rule_another_depth_is_caught():
+    spec = composed("chain", COOL, loop=here("DeeperLoop"))
+    found = check_decoder(spec, TAU_1)
+    assert found.verdict == "violates"
+    assert "another probability than the rule says" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("HalfBound", "is declared"), ("Generous", "declares another output bound")],
+)
+def test_a_wrong_output_bound_is_caught(name, says):
+    found = check_decoder(composed("chain", here(name)), TAU_1)
+    assert found.verdict == "violates"
+    assert says in found.detail
+
+
+def test_a_rule_that_leaves_the_support_must_say_so():
+    filtered = Sampling(temperature=1.0, cfg=2.0, top_k=500)
+    silent = composed("chain", here("Outside", k=400, delta=0.6))
+    honest = composed("chain", PartSpec("decoders.verify.lantern.Lantern", {"k": 400}))
+    for spec, error in ((silent, True), (honest, False)):
+        found, _ = law_check(spec, Real(), record_nodes(spec, filtered, Real()))
+        assert ("codes with p(x) = 0 are committed" in found.fault) == error
+        assert found.evidence["outside the support"] > 0.01
+
+
+def test_a_node_of_such_a_rule_needs_to_know_where_it_stands():
+    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match="depends on depth and place"):
+        node_law(CoolSD(), p, q, 1)
+    laws = [node_law(CoolSD(delta=1.1), p, q, 1, spot=Spot(d, 1, 4)) for d in range(4)]
+    assert laws[0].tv > laws[1].tv > 0  # omega 2.36 and 1.17
+    assert laws[2].tv < 1e-6 and laws[3].tv < 1e-6  # below 1
