@@ -88,8 +88,10 @@ def make(config: StudyConfig) -> Plan:
     usual = known.MODELS.get(config.model.name)
     notes: list[str] = []
     source = config.model.kwargs.get("checkpoint")
+    size = str(config.model.kwargs.get("size", "small"))
     embedded = source is None and config.model.target.startswith("decoders.tiny.")
-    source = str(EMBEDDED) if embedded else str(source or (usual.checkpoint if usual else ""))
+    place = EMBEDDED if size == "small" else EMBEDDED / size
+    source = str(place) if embedded else str(source or (usual.checkpoint if usual else ""))
     shape = _shape(source, usual.shape if usual else None)
     vq = usual.vq if usual else None
     if shape is None:
