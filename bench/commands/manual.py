@@ -237,7 +237,8 @@ MANUALS = {
     ),
     "tiny": Manual(
         "Trains the embedded models from nothing, stage by stage: vq, target, drafter, clip\n"
-        "(default: all of them). A stage rests on the ones before it.",
+        "(default: all of them). A stage rests on the ones before it. The large model has the\n"
+        "stages target and drafter, which start as those of the small one, grown.",
         (
             ("weights=DIR", "where weights go; the shipped ones need overwrite=true"),
             ("overwrite=true", "write over the shipped weights"),
@@ -248,6 +249,8 @@ MANUALS = {
             ("rate=X", "factor of the target's learning rates"),
             ("seed=N", "default: 0"),
             ("device=NAME", "default: cpu"),
+            ("size=NAME", "small (default) or large"),
+            ("small=DIR", "what large models are grown from (default: the shipped small ones)"),
         ),
         "tiny vq target weights=work/tiny minutes=5",
         words="[STAGE ...] [setting=value ...]",

@@ -113,20 +113,22 @@ def cmd_check(words: Sequence[str]) -> int:
 
 
 def cmd_tiny(words: Sequence[str]) -> int:
-    """Retrains the embedded models: the stages named (default all), then key=value settings."""
+    """Retrains an embedded model: the stages named (default all), then key=value settings."""
     given = [split(word) for word in words]
     stages = [word.text for word in given if word.value is None]
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes import make, plan_of
+    from decoders.tiny.recipes import GROWN, make, plan_of, require_stages
     from metrics import train_clip
 
-    stages = stages or list(TINY_STAGES)
     settings = {word.key: word.value for word in given if word.value is not None}
+    plan = plan_of(settings)
+    stages = stages or list(GROWN if plan.large else TINY_STAGES)
+    require_stages(stages, plan)
     make([s for s in stages if s != "clip"], **settings)
     if "clip" in stages:
-        train_clip.make(plan_of(settings))
+        train_clip.make(plan)
     return 0
 
 

@@ -4,13 +4,18 @@
 that it was trained with (`TRAINED_WITH`), and its model-card figures; it is written by the recipes
 and read here. A target that was trained on another tokenizer's codes draws noise without any error,
 so parts that do not belong together are refused.
+
+There are two models. The small one is what tests and smoke runs decode: it lives in a processor's
+cache, where a forward costs arithmetic. The large one is bound by memory, like every model that
+speculative decoding is meant for; its folder has the same layout and borrows the small one's
+tokenizer.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
 
 WEIGHTS = Path(__file__).parent / "weights"
+SIZES = ("small", "large")
 CARD = "models.json"
 # The parts whose weights a part needs to be the very ones of its own training. A target's codes are
 # the tokenizer's, its captions the text encoder's, which was trained along with it.
@@ -43,10 +49,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Part:
-    """What models.json says of a part and its loading needs; sampling: of the target alone."""
+    """What models.json says of a part and its loading needs; sampling: of the target alone. file:
+    where its weights are, from the card's folder; empty: in it, under the part's name."""
 
     config: dict[str, Any]
     sha256: str
+    file: str = ""
     sampling: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,17 +70,17 @@ def part_of(card: dict[str, Any], name: str, path: Path) -> Part:
         raise DecoderError(f"{path} does not describe {name!r}; run `make tiny`")
     with explained():
         own = fitted(f"{path}: {name}", card[name], dict[str, Any])
-        kept = {key: own[key] for key in ("config", "sha256", "sampling") if key in own}
+        kept = {field.name: own[field.name] for field in fields(Part) if field.name in own}
         return built(Part, kept, f"{path}: {name}")
 
 
 def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
     """Loads one part's checksummed weights into `module`, frozen; returns their SHA-256."""
-    digest = part_of(card, name, folder / CARD).sha256
-    path = folder / f"{name}.safetensors"
-    load_into(module, read_tensors(path, digest), str(path))
+    part = part_of(card, name, folder / CARD)
+    path = folder / (part.file or f"{name}.safetensors")
+    load_into(module, read_tensors(path, part.sha256), str(path))
     module.eval().requires_grad_(False)
-    return digest
+    return part.sha256
 
 
 def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
@@ -103,16 +111,24 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
                 )
 
 
+def shipped(size: str) -> Path:
+    """The folder of a model that comes with the program. Raises DecoderError."""
+    if size not in SIZES:
+        raise DecoderError(f"size is one of {', '.join(SIZES)}, found {size!r}")
+    return WEIGHTS if size == SIZES[0] else WEIGHTS / size
+
+
 def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str | None = None,
     drafters: bool = True,
+    size: str = "small",
 ) -> ImageModel:
-    """The embedded model on a device. `checkpoint`: another folder in the same layout; without
-    `drafters` it is what a drafter is trained for."""
+    """An embedded model on a device, of one of `SIZES`. `checkpoint`: another folder in the same
+    layout; without `drafters` it is what a drafter is trained for."""
     place, kind = torch.device(device), dtype_of(dtype)
-    folder = WEIGHTS if checkpoint is None else Path(checkpoint)
+    folder = shipped(size) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     path = folder / CARD
     check_together(folder, card, ("vq", "text", "target", *["eagle"] * drafters))
@@ -130,7 +146,7 @@ def load(
         net, hashes["eagle"] = load_drafter(folder, card)
         built["eagle"] = cast(net, place, kind)
     return ImageModel(
-        name="tiny",
+        name="tiny" if size == SIZES[0] else f"tiny_{size}",
         target=cast(target, place, kind),
         text=text.to(place),
         tokenizer=VQTokenizer(vq.to(place)),

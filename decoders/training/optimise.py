@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from decoders.training.muon import Muon
+
 SCHEDULES = ("cosine", "linear", "constant")
 
 
@@ -30,7 +32,7 @@ def optimisers(
         (hidden if inner and muon_lr > 0 else rest).append(parameter)
     built: list[Any] = [torch.optim.AdamW(rest, lr=lr, betas=betas, weight_decay=decay)]
     if hidden:
-        built.append(torch.optim.Muon(hidden, lr=muon_lr, momentum=0.95, weight_decay=decay))
+        built.append(Muon(hidden, lr=muon_lr, momentum=0.95, weight_decay=decay))
     for optimiser in built:
         for group in optimiser.param_groups:
             group["peak"] = group["lr"]

@@ -27,6 +27,7 @@ from decoders.training.acceptance import Acceptance, acceptance
 from decoders.training.learner import Learner
 from decoders.training.losses import LossConfig, drafter_loss
 from decoders.training.optimise import SCHEDULES, optimisers, rate, set_rate
+from decoders.training.precision import mixed
 from decoders.training.processes import World
 from decoders.training.progress import Saved, read_saved, write_curve, write_saved
 from decoders.training.states import States
@@ -38,8 +39,9 @@ logger = logging.getLogger(__name__)
 class TrainConfig:
     """The loop. batch: images a step; micro: images at once (0: all). lr is AdamW's, muon_lr that
     of Muon for the layers' matrices (0: AdamW throughout). clip_value and clip_norm: 0 is off.
-    warmup: steps. precision: "bf16" autocast, or "float32". evaluate_every 0: at the end only.
-    budget_seconds: the schedule ends then, whatever `steps` says.
+    warmup: steps. precision: "bf16" autocast where the device multiplies bf16, or "float32".
+    evaluate_every 0: at the end only. budget_seconds: the schedule ends then, whatever `steps`
+    says.
     """
 
     steps: Count = 1000
@@ -224,9 +226,7 @@ class Trainer:
         return total, sums
 
     def _autocast(self) -> Any:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext() if self.config.precision == "float32" else mixed(self.device)
 
     def evaluate(self) -> Acceptance:
         """Held-out acceptance per depth; the states are computed once and kept."""

@@ -271,5 +271,5 @@ def _tiny(tmp: Path) -> None:
 
     from decoders.tiny.bundle import WEIGHTS
 
-    shutil.copytree(WEIGHTS, tmp / "tiny")
+    shutil.copytree(WEIGHTS, tmp / "tiny", ignore=shutil.ignore_patterns("large"))
     (tmp / "tiny/vq.safetensors").write_text(POINTER)

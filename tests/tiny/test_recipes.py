@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (vq, "BATCH", 2),
         (vq, "WARMUP", 2),
         (target, "CONFIG", net),
+        (target, "LARGE", replace(net, width=64, layers=3, heads=4, ffn=96)),
         (target, "BATCH", 2),
         (drafter, "BATCH", 2),
         (target, "NAMED", 1),
@@ -93,6 +95,38 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     assert {f"valid_{kind}_{drafter.DEPTH}" for kind in ("overlap", "agree")} <= figures.keys()
     assert 1 < figures["valid_chain_length"] < drafter.DEPTH + 1
     assert (tmp_path / "work" / "target" / "target.csv").exists()
+
+
+def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
+    small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step at no rate leaves the small one's function; the tokenizer is the small one's file."""
+    little, large = tmp_path / "weights", tmp_path / "weights" / "large"
+    work = {"work": str(tmp_path / "work")}
+    make(["vq", "target", "drafter"], steps="2", weights=str(little), **work)
+    grown = work | {"size": "large", "small": str(little), "weights": str(large)}
+    with pytest.raises(DecoderError, match=r"no vq of its own: .*target, drafter"):
+        make(["vq"], steps="1", **grown)
+    make(["target", "drafter"], steps="1", rate="1e-6", **grown)
+    models = [bundle.load(dtype="float32", checkpoint=str(f)) for f in (little, large)]
+    prompts = ["a small red ring on a plain grey background"]
+    codes, drop = torch.randint(64, (1, 256)), torch.tensor([False])
+    states = [m.target.hidden_states(m.text.encode(prompts), codes, drop) for m in models]
+    logits = [m.target.logits(s) for m, s in zip(models, states, strict=True)]
+    torch.testing.assert_close(*logits, rtol=0.02, atol=0.02)  # of weights in bfloat16
+    card = json.loads((large / bundle.CARD).read_text())
+    assert card["vq"]["file"] == "../vq.safetensors"
+    assert not (large / "vq.safetensors").exists()
+    before = json.loads((little / bundle.CARD).read_text())
+    assert card["target"]["figures"]["images"] == 2 + 4
+    assert before["target"]["figures"]["images"] == 4
+    assert card["target"]["config"]["width"] == card["eagle"]["config"]["width"] == 64
+    assert card["target"]["settings"]["size"] == "large"
+    make(["target"], steps="2", warm="true", **grown)
+    make(["drafter"], steps="2", warm="true", **grown)
+    bundle.load(checkpoint=str(large))
+    assert json.loads((large / bundle.CARD).read_text())["target"]["figures"]["images"] == 10
+    assert not caplog.records
 
 
 def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_path: Path) -> None:
@@ -221,7 +255,7 @@ def test_the_shipped_weights_are_written_over_on_request_alone(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     shipped = tmp_path / "shipped"
-    shutil.copytree(bundle.WEIGHTS, shipped)
+    shutil.copytree(bundle.WEIGHTS, shipped, ignore=shutil.ignore_patterns("large"))
     monkeypatch.setattr(bundle, "WEIGHTS", shipped)
     monkeypatch.setattr(train_clip, "train", lambda *_, **__: pytest.fail("trained"))
     before = contents(shipped)

@@ -45,13 +45,8 @@ def write_card(weights: Path, work: Path) -> Path:
 
 
 def _entry(name: str, entry: dict[str, Any], weights: Path) -> list[str]:
-    rows = [
-        (
-            "file",
-            f"`{name}.safetensors`, "
-            f"{(weights / f'{name}.safetensors').stat().st_size / 2**20:.1f} MiB",
-        )
-    ]
+    file = entry.get("file", f"{name}.safetensors")
+    rows = [("file", f"`{file}`, {(weights / file).stat().st_size / 2**20:.1f} MiB")]
     rows += [
         (k, f"`{entry[k]}`" if k == "sha256" else str(entry[k]))
         for k in ("sha256", "data", "trained_on", "settings")

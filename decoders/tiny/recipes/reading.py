@@ -25,6 +25,7 @@ from decoders.models.text.words import WordEncoder
 from decoders.tiny.scenes import SceneSpec, scene_captions, words
 from decoders.tiny.scenes import attributes as at
 from decoders.training.optimise import optimisers, rate, set_rate
+from decoders.training.precision import mixed
 
 STEPS = 1200
 BATCH = 64
@@ -99,7 +100,7 @@ def asked(
     device = text.words.weight.device
     ids, mask = (t.to(device) for t in text.tokenizer([caption for caption, _ in pairs]))
     drop = torch.zeros(count, dtype=torch.bool, device=device)
-    with torch.autocast(device.type, torch.bfloat16):
+    with mixed(device):
         states = embedder(text(ids, mask), drop)  # [count, P, D]
     said = torch.tensor([answers(*pair) for pair in pairs]).to(device)  # [count, attributes]
     return states[mask], said[mask.nonzero()[:, 0]]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from decoders.tiny.recipes import reading
 from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import scene_batch, vocabulary
 from decoders.training.optimise import optimisers
+from decoders.training.precision import mixed
 
 logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
@@ -45,6 +46,7 @@ CONFIG = TransformerConfig(
     text_width=128,
     prefix_rope="identity",
 )
+LARGE = replace(CONFIG, width=384, layers=16, heads=6, ffn=1024)
 BATCH = 24
 STEPS = 4500
 DROP = 0.1  # share of captions dropped
@@ -52,7 +54,7 @@ OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
 NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
-NAMED = 4  # layers below the states that name it
+NAMED = 0.4  # share of the layers below the states that name it
 PART = 48  # rows scored at once
 SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
@@ -94,7 +96,7 @@ def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
     device = next(vq.parameters()).device
     scenes = scene_batch(split, range(first, first + count))
     images = torch.from_numpy(scenes.images).to(device)
-    with torch.autocast(device.type, torch.bfloat16):
+    with mixed(device):
         codes = vq.encode(images)  # [B, L]
     cover = torch.from_numpy(scenes.cover).to(device)
     side = math.isqrt(codes.shape[1])
@@ -105,14 +107,16 @@ def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
 
 
 class Named(nn.Module):
-    """What the target's states at the codes, NAMED layers up, say of the caption in training."""
+    """What the target's states at the codes, NAMED of the layers up, say of the caption."""
 
     def __init__(self, model: TextToCodes) -> None:
         super().__init__()
-        self.naming = reading.Naming(CONFIG.width)
-        self.prefix = CONFIG.prefix
+        cfg = model.target.cfg
+        self.naming = reading.Naming(cfg.width)
+        self.prefix = cfg.prefix
         self.states = torch.empty(0)
-        self.hook = model.target.layers[NAMED - 1].register_forward_hook(self._keep)
+        asked = model.target.layers[round(NAMED * cfg.layers) - 1]
+        self.hook = asked.register_forward_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
         self.states = states  # [B, P + L - 1, D]
@@ -140,7 +144,7 @@ def next_code_loss(
 ) -> Tensor:
     """Mean cross-entropy in nats per code, float32; codes [B, L], drop [B] bool, weights [B, L] of
     mean 1."""
-    with torch.autocast(codes.device.type, torch.bfloat16):
+    with mixed(codes.device):
         hidden = model.target(model.features(captions), codes, drop)  # [B, L, D]
         logits = model.target.logits(hidden)  # [B, L, V]
     logits = logits.float().flatten(0, 1)  # [B L, V]
@@ -195,7 +199,7 @@ def train(
     seen = 0 if start is None else start.images
     model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
     vq = vq.eval().to(device)
-    run = Run("target", out_dir, steps=steps, seed=seed, resume=resume, warmup=60)
+    run = Run("target", out_dir, steps, seed, warmup=12, save_every=15, resume=resume)
     if not run.resumes and not (start is not None and start.reads):
         share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
         logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
