@@ -38,7 +38,7 @@ def replace_draft(session: Any, execution: Any) -> bool:
     if grow is None:
         return False
 
-    slow, apart = session.grow, getattr(session.tree, "wide", False)
+    slow, apart = session.grow, computed(session.tree, "static tree") and session.tree.wide
 
     def grown(logits: Tensor, noise: Any, place: Tensor) -> Draft:
         if noise.renewed and apart:  # the kernel draws a level's nodes with the same numbers

@@ -115,6 +115,8 @@ class Static:
         self.depth = max(len(path) for path in self.paths)
         self.branching = 1 + max(path[-1] for path in self.paths)
         self.session_nodes = self.nodes
+        levels = [sum(len(p) == d for p in {q[:-1] for q in self.paths}) for d in range(self.depth)]
+        self.wide = max(levels) > 1  # several nodes of one level have children
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
