@@ -41,8 +41,8 @@ def labels(spec: DecoderSpec, built: Decoder | None) -> dict[str, str]:
 
 def own_words(built: Any, otherwise: str) -> str:
     """What a built part says of itself; `otherwise` where it says nothing."""
-    says = built is not None and type(built).__str__ is not object.__str__
-    return str(built) if says else otherwise
+    says: Any = type(built).__str__
+    return str(built) if built is not None and says is not object.__str__ else otherwise
 
 
 def label(part: PartSpec | None) -> str:

@@ -40,7 +40,8 @@ def given(words: Sequence[str], known: Collection[str], command: str) -> dict[st
     found: dict[str, str] = {}
     for word in map(split, words):
         if word.key not in known or not word.text.startswith(word.key):
-            raise ConfigError(unknown(f"setting of {command}", word.key, known))
+            how = "; write key=value" if word.value is None else ""
+            raise ConfigError(unknown(f"setting of {command}", word.key, known) + how)
         if not word.value:
             raise ConfigError(f"expected {word.key}=VALUE, found {word.text!r}")
         if word.key in found:
