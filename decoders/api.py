@@ -212,7 +212,8 @@ class Draft:
     ``children[b, n, j]`` is the node index of the j-th child of n, 0 where there is none.
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
     children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
-    of fixed shape gives its ``ancestry``; else it follows from the parents.
+    of fixed shape gives its ``ancestry``, which else follows from the parents, and ``inner``: level
+    by level the nodes that have children, for a verifier that goes from level to level.
 
     Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
     table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of
@@ -228,6 +229,7 @@ class Draft:
     levels: int = 0  # D, the deepest that a node can be; 0: N
     by_leaf: bool = False
     expected: Tensor | None = None  # [B] float32, see `Trace.expected`
+    inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where it is not known
 
     def __post_init__(self) -> None:
         self.levels = self.levels or self.codes.shape[1] - 1

@@ -47,15 +47,7 @@ class Traversal:
         if law.greedy:
             return self.greedy.decide(law, draft, noise, place)
         q = drawn_from(draft, "traversal verification")
-        codes, valid = children_of(draft)  # [B, N + 1, K]
-        alpha = torch.zeros_like(law.p[..., 0])  # [B, N + 1]; 0 at what hangs on no node
-        alpha[:, 0] = 1.0
-        index = draft.children.flatten(1)  # [B, (N + 1) K]
-        for _ in range(draft.levels):
-            below, _, _ = removed(law.p, q, codes, valid, alpha)
-            alpha = alpha.scatter(1, index, below.flatten(1))
-            alpha[:, 0] = 1.0  # where `children` says 0 there is no child
-        _, alpha, m = removed(law.p, q, codes, valid, alpha)
+        alpha, m = weights(law.p, q, draft)  # [B, N + 1], [B, N + 1, V]
         u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
         above = draft.ancestry
         if above is None:
@@ -66,8 +58,29 @@ class Traversal:
         node = order.argmin(1)  # [B]
         count = draft.depth.gather(1, node[:, None])[:, 0]
         last = sample(at_node(m, node), noise.at(place + count, TARGET_SLOT)[:, 0])
-        bonus = ~at_node(valid, node).any(-1)
+        bonus = ~at_node(draft.children > 0, node).any(-1)
         return settled(path_to(draft, above, node, draft.levels), count, last, bonus)
+
+
+def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
+    """alpha [B, N + 1] and m [B, N + 1, V] of every node once all below it is removed; alpha is 0
+    at what hangs on no node.
+
+    Level by level, at the nodes that have children; at all nodes where these are not known.
+    """
+    codes, valid = children_of(draft)  # [B, N + 1, K]
+    every = (torch.arange(codes.shape[1], device=p.device),) * draft.levels
+    down = torch.zeros_like(p[..., 0])  # alpha before anything was removed
+    alpha, m = down.clone(), p.clone()
+    for nodes in draft.inner or every:
+        down[:, 0] = 1.0  # also where `children` says 0: there is no child
+        rows = (t.index_select(1, nodes) for t in (p, q, codes, valid, down))
+        below, after, law = removed(*rows)  # [B, n, K], [B, n], [B, n, V]
+        index = draft.children.index_select(1, nodes).flatten(1)  # [B, n K]
+        down.scatter_(1, index, below.flatten(1))
+        alpha.index_copy_(1, nodes, after)
+        m.index_copy_(1, nodes, law)
+    return torch.where(valid.any(-1), alpha, down), m
 
 
 def removed(

@@ -3,6 +3,7 @@ what they refuse."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,7 +155,6 @@ NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, rea
 @pytest.mark.parametrize("how", ["recorded", NATIVE])
 @pytest.mark.parametrize(("rule", "choices"), [(BLOCK, CHAIN), (TRAVERSAL, WIDE)])
 def test_every_execution_gives_the_same_codes(how: str, rule: PartSpec, choices: Any) -> None:
-    from dataclasses import replace
 
     made = []
     for run in (execution("eager"), Replayed() if how == "recorded" else execution(how)):
@@ -186,3 +186,19 @@ def test_rows_of_conf_name_the_verifiers() -> None:
     assert [spec.acceptance.target for spec in parts] == [BLOCK.target, TRAVERSAL.target]
     assert [entry.expect for entry in decoders] == ["exact", "exact"]
     assert [spec.tree.target.rpartition(".")[2] for spec in parts] == ["Chain", "Static"]
+
+
+class Unknown(Static):
+    """Does not say which nodes have children."""
+
+    def grow(self, *given: Any) -> Draft:
+        return replace(super().grow(*given), inner=())
+
+
+def test_a_tree_need_not_say_which_nodes_have_children() -> None:
+    model, made = random_model(vocab=16, grid=4), []
+    for tree in (STATIC, f"{__name__}.Unknown"):
+        decoder = build_decoder(model, spec(WIDE, TRAVERSAL, EAGLE, tree), Sampling(cfg=2.0))
+        noise = Noise.for_prompts(3, ["a", "b"], 16)
+        made.append(decoder.generate(model.text.encode(["a", "b"]), noise).codes)
+    assert torch.equal(*made)

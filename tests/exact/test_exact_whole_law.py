@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
 from bench.judge.gate.small import Real
@@ -131,6 +132,23 @@ def test_errors_of_the_field_are_caught_and_sized(name: str) -> None:
     found = judged(spec)
     assert found.figure == pytest.approx(size, rel=0.06)
     assert "do not follow the AR law" in found.fault and "by enumeration" in found.fault
+
+
+ROWS = {
+    **dict.fromkeys(("sjd", "sjd_random", "sjd_horizontal", "sjd_vertical", "sjd_sample"), 0.0),
+    **dict.fromkeys(("scd_mc", "sjd_pac"), 0.0),
+    "scd_mc_released": 0.0244,
+    "sjd_pac_released": 0.0260,
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_conf_are_exact_or_off_by_what_they_are(name: str) -> None:
+    (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
+    found = judged(entry.spec)
+    assert found.figure == pytest.approx(ROWS[name], rel=0.01)
+    assert found.evidence["whole law"]["not followed"] == 0
+    assert entry.expect == ("violates" if ROWS[name] else "exact")
 
 
 def test_a_code_of_probability_zero_is_caught() -> None:

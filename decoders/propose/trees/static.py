@@ -96,7 +96,8 @@ class Shape:
         batch = len(codes)
         parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
         above = self.ancestry.expand(batch, -1, -1)
-        return Draft(codes, parent, depth, children, q, above, len(self.levels))
+        inner = tuple(level.parents for level in self.levels)
+        return Draft(codes, parent, depth, children, q, above, len(self.levels), inner=inner)
 
 
 class Static:
