@@ -64,9 +64,10 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "tree", "temperature"),
+    [(r, t, float((i + j) % 2)) for i, r in enumerate(RULES) for j, t in enumerate(TREES)],
+)
 def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
     model = random_model(vocab=8, grid=3)
     sampling = Sampling(temperature=temperature, cfg=2.0, top_k=6, top_p=0.9)
