@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.config.compose import compose_study
+from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from bench.run.schedule import cells
 from decoders.models.small import random_model
@@ -46,6 +47,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_the_drafter_of_the_readme_decodes_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
     (source,) = [text for kind, text in BLOCKS if kind == "python"]
     (settings,) = [text for kind, text in BLOCKS if kind == "yaml"]
     (tmp_path / "my_drafter.py").write_text(source)

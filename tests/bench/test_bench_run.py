@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
+from bench.__main__ import main
 from bench.errors import ConfigError, FolderError
 from bench.prompts.captions import captions_of
 from bench.run.finish import finish
@@ -232,8 +233,7 @@ def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     child.communicate()
     survivors = {p: p.read_bytes() for p in tmp_path.glob("run/rows/*/*.parquet")}
     assert 3 <= len(survivors) < 16
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert main(["run", *words]) == 0
     assert all(p.read_bytes() == content for p, content in survivors.items())
     rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
     assert len(rows) == 2 * (4 + 4) + 4 and (rows.status == "ok").all()

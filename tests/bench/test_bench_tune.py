@@ -15,6 +15,7 @@ import conf
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.errors import ConfigError
+from bench.judge.gate import sampled
 from bench.predict.acceptance import derivable, derived, drawn, record, sibling_survival
 from bench.predict.model import codes_a_step
 from bench.predict.parts import Workshop, shape_of
@@ -100,8 +101,9 @@ def test_bad_settings_are_refused_before_any_work(
 
 
 def test_a_search_ends_in_a_decoder_that_composes_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", sampled.BATCH)  # of the gate
     words = [*SMALL, TREES, RULES, f"run_dir={tmp_path}", "tune.tv=0.001", "tune.measure=1"]
     assert main(["tune", *words]) == 0
     rows = pd.read_csv(tmp_path / "tune.csv")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
@@ -43,40 +42,9 @@ def test_neighbours_are_nearest_first_without_the_code_itself():
     assert all(x not in row for x, row in enumerate(table.tolist()))
 
 
-def test_both_ways_of_sorting_give_the_same_table():
-    book = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-    few, all_of_them = neighbour_table(book, 5), neighbour_table(book, 63)
-    assert all_of_them.shape == (64, 63)
-    assert torch.equal(few, all_of_them[:, :6])
-
-
 def test_duplicate_codes_are_still_not_their_own_neighbours():
     table = neighbour_table(torch.zeros(5, 3), 2)
     assert all(x not in row for x, row in enumerate(table.tolist()))
-
-
-@pytest.mark.parametrize("k", [0, VOCAB, 1000])
-def test_k_must_fit_the_codebook(k):
-    with pytest.raises(DecoderError, match=rf"acceptance.k must be in 1..{VOCAB - 1}.*found {k}"):
-        Lantern(MODEL, k=k)
-
-
-@pytest.mark.parametrize("delta", [-0.1, 1.01, float("nan")])
-def test_delta_is_a_total_variation(delta):
-    with pytest.raises(DecoderError, match=r"\[0, 1\].*lantern_pp"):
-        Lantern(MODEL, k=2, delta=delta)
-
-
-@pytest.mark.parametrize("lam", [0.99, -3, float("nan")])
-def test_lambda_is_at_least_one(lam):
-    with pytest.raises(DecoderError, match="must be >= 1"):
-        LanternPP(MODEL, k=2, lam=lam)
-
-
-@pytest.mark.parametrize("option", [{"residual": "papers"}, {"metric": "l2"}, {"metric": "raw"}])
-def test_unknown_options_are_refused(option):
-    with pytest.raises(DecoderError, match=r"residual is one of|metric"):
-        Lantern(MODEL, k=2, **option)
 
 
 def test_the_metric_chooses_the_space():
@@ -105,9 +73,8 @@ def test_a_draft_the_drafter_never_makes_is_never_accepted():
     assert float(at(Exact(), 2, q).accept) == 0
 
 
-@pytest.mark.parametrize("x", range(VOCAB))
-def test_exact_when_p_is_q_accepts_everything(x):
-    assert float(at(Exact(), x, P).accept) == 1.0
+def test_exact_when_p_is_q_accepts_everything():
+    assert all(float(at(Exact(), x, P).accept) == 1.0 for x in range(VOCAB))
 
 
 def test_p_a_takes_the_longest_prefix_within_the_bound():

@@ -78,11 +78,10 @@ def test_a_recorded_step_goes_on_from_its_own_state(name: str, temperature: floa
     assert set(made[1].trace.seconds) <= {"prefill", "draft", "step"}
 
 
-@pytest.mark.parametrize("name", ["ar", "lantern_pp"])
-def test_a_compiled_step_gives_the_codes_of_an_eager_one(name: str) -> None:
+def test_a_compiled_step_gives_the_codes_of_an_eager_one() -> None:
     how = Compiled(autotune=False)
-    made, _ = codes_of(how, name, 1.0)
-    wanted, _ = codes_of(execution("eager"), name, 1.0)
+    made, _ = codes_of(how, "lantern_pp", 1.0)
+    wanted, _ = codes_of(execution("eager"), "lantern_pp", 1.0)
     assert_same(made, wanted)
     assert how.seconds > 0
 

@@ -99,8 +99,7 @@ def reference_logits(
 CONFIG = {"hidden_size": C.WIDTH, "num_attention_heads": C.HEADS, "num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize("config", [{}, CONFIG])
-@pytest.mark.parametrize("pickled", [True, False])
+@pytest.mark.parametrize(("pickled", "config"), [(True, {}), (False, CONFIG)])
 def test_the_drafter_follows_the_released_decoding_code(hf, model, tmp_path, pickled, config):
     layer, file = published(hf)
     net = load(write(tmp_path, file, pickled, **config), model)

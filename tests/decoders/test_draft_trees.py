@@ -70,7 +70,8 @@ def consistent(draft, tree):
 
 TREES = [Chain(depth=4), Static(choices="eagle_25"), Static(choices="lantern_57"),
          Static(choices=[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
-         Dynamic(depth=3, top_k=4, nodes=12), Dynamic(depth=1, top_k=4, nodes=3)]  # fmt: skip
+         Dynamic(depth=3, top_k=4, nodes=12), Dynamic(depth=1, top_k=4, nodes=3),
+         Dynamic(depth=5, top_k=10, nodes=58)]  # fmt: skip
 
 
 @pytest.mark.parametrize("tree", TREES, ids=str)

@@ -92,7 +92,6 @@ def attention(monkeypatch, queries, size, dtype, slots=440):
 
 ATTENTION = [  # T, d, dtype, an instruction that must be there
     (1, 64, torch.bfloat16, "mma.sync"),
-    (58, 64, torch.bfloat16, "wgmma.mma_async"),
     (58, 100, torch.float16, "wgmma.mma_async"),
     (58, 128, torch.float32, "wgmma.mma_async"),
 ]

@@ -58,8 +58,7 @@ def image(
 
 
 @needs_kernel
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("temperature", "batch"), [(0.0, 3), (1.0, 1), (1.0, 3)])
 @pytest.mark.parametrize("name", SPECS)
 def test_codes_are_those_of_pytorchs_operators(
     name: str, temperature: float, batch: int, monkeypatch: pytest.MonkeyPatch
@@ -89,8 +88,7 @@ def test_codes_are_those_of_pytorchs_operators(
 
 
 @needs_kernel
-@pytest.mark.parametrize("cfg", [1.0, 2.0])
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize(("temperature", "cfg"), [(0.0, 2.0), (0.7, 1.0), (0.7, 2.0)])
 @pytest.mark.parametrize("name", ["sd_chain", "eagle2", "lantern", "lantern_pp", "released_chain"])
 def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(
     name: str, temperature: float, cfg: float

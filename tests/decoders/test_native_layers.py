@@ -81,9 +81,9 @@ def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch() -> None:
     assert (out - wanted).square().mean() < (rounded - wanted).square().mean()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("rows", [2, 16, 19])
-@pytest.mark.parametrize(("heads", "ffn"), [(2, 48), (2, 64), (4, 64), (1, 16), (3, 80)])
+@pytest.mark.parametrize(("heads", "ffn"), [(2, 64), (1, 16), (3, 80)])
 def test_threads_share_the_work_without_a_trace(
     rows: int, count: int, heads: int, ffn: int
 ) -> None:

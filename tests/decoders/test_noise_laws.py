@@ -24,7 +24,7 @@ from decoders.noise import (
     Noise,
 )
 
-IMAGES, LENGTH = 48, 961
+IMAGES, LENGTH = 24, 961
 PLACES = LENGTH + OVERRUN
 LEAST = 1e-4  # of a p-value
 PURPOSES = {

@@ -10,9 +10,8 @@ import pytest
 
 import conf
 from bench.config.compose import compose_study
-from decoders.api import DecoderError
 from decoders.propose.trees.named import ALIASES, WIDTHS, named_trees, widths_to_paths
-from decoders.propose.trees.static import Static, parse_choices
+from decoders.propose.trees.static import Static
 
 # Level widths, and the hash of the paths as JSON, by length and then by ranks.
 RELEASED = {
@@ -66,17 +65,3 @@ def test_released_lantern_pp_runs_the_released_tree() -> None:
     (entry,) = compose_study(["study=smoke", "decoders=[lantern_pp_released]"]).decoders
     assert entry.spec.tree is not None
     assert entry.spec.tree.kwargs["choices"] == "naive_extend_57"
-
-
-@pytest.mark.parametrize(
-    ("choices", "says"),
-    [
-        ("naive_extend_75", "nearest: naive_extend_57"),
-        ("mc_sim_7b", "nearest: mc_sim_7b_63"),
-        ([[0], [0]], r"holds the path \[0\] twice"),
-        ([[0], [1, 0]], r"path \[1, 0\] has no parent \[1\]"),
-    ],
-)
-def test_a_tree_that_cannot_be_is_refused(choices: object, says: str) -> None:
-    with pytest.raises(DecoderError, match=says):
-        parse_choices(choices)  # type: ignore[arg-type]

@@ -72,14 +72,10 @@ def chameleon_model(
     return load(dtype=dtype, checkpoint=checkpoint, grid=C.GRID, prefix=C.PREFIX)
 
 
+# One of each architecture: how its files are laid out, the tests of the checkpoints read.
 LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
     "LlamaGen hub": (hub, CAPTIONS),
-    "LlamaGen original": (
-        lambda d: single_file(d, text=str(save_t5(d / "t5", R.TEXT))),
-        CAPTIONS,
-    ),
     "LlamaGen classes": (lambda d: single_file(d, classes=10), CLASSES),
-    "Anole": (lambda d: chameleon_model(chameleon.load_anole, d), SCENES),
     "Lumina": (lambda d: chameleon_model(chameleon.load_lumina, d), SCENES),
 }
 

@@ -102,8 +102,6 @@ CASES = [
     within("depth is a boolean", "tree=chain", "tree.depth=true", "integer"),
     within("too many nodes", "tree=dynamic", "tree.nodes=1000000000", "at most"),
     within("too wide a tree", "tree=dynamic", "tree.top_k=1000000", "at most"),
-    within("the same path twice", "tree=static", "tree.choices=[[0],[1],[0]]", "twice"),
-    within("paths are a number", "tree=static", "tree.choices=3", "a list"),
     within("a rank beyond 64 bits", "tree=static", "tree.choices=[[99999999999999999999]]", "64"),
     within("a rank is a boolean", "tree=static", "tree.choices=[[true]]", "integer"),
     part("drafter is a number", ["drafter.checkpoint=3"], "string"),

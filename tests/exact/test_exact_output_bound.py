@@ -100,7 +100,7 @@ def test_no_correction_does_better_than_the_lemma_s():
     assert max(law.tv - law.limit for law in laws) > 0.001
 
 
-def test_the_verdict_on_drawn_drafts_says_that_the_output_bound_holds():
+def test_the_verdict_on_drawn_drafts_says_that_the_output_bound_holds(few_images):
     """delta bounds TV(p, p_A): beyond it, and yet as the acceptance says."""
     found = check_decoder(composed("chain", lantern()), TAU_1)
     assert found.verdict == "violates"
@@ -109,12 +109,7 @@ def test_the_verdict_on_drawn_drafts_says_that_the_output_bound_holds():
     assert found.text == f"violates (TV {found.figure:.4f}; output bound holds)"
 
 
-def test_the_verdict_on_a_released_residual_says_that_neither_bound_holds():
-    found = check_decoder(composed("static_25", lantern_pp(residual="released")), TAU_1)
+def test_the_verdict_on_a_released_residual_says_that_neither_bound_holds(few_images):
+    found = check_decoder(composed("small", lantern_pp(residual="released")), TAU_1)
     assert (found.verdict, found.holds) == ("violates", "neither bound holds")
     assert "norm((p - q a)+)" in found.detail
-
-
-def test_the_verdict_on_fixed_children_says_that_both_hold():
-    found = check_decoder(composed("dynamic", lantern()), TAU_1)
-    assert (found.verdict, found.holds) == ("bounded", "both bounds hold")

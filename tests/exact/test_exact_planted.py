@@ -54,14 +54,12 @@ def test_errors_of_a_loop_are_caught(loop, tree, sampling, says, monkeypatch):
     ("rule", "tree", "says"),
     [
         (planted("Unnormalised"), "small", "is declared"),
-        (planted("Unnormalised"), "dynamic", "is declared"),
-        (planted("HalfAcceptance"), "small", "where 0.0000 is declared"),
         (planted("HalfAcceptance"), "dynamic", "where 0.0000 is declared"),
         (planted("SelfNeighbour", k=100, delta=0.2), "dynamic", "from its definition"),
         (planted("HiddenBound", k=100, delta=0.2), "dynamic", "where 0.0000 is declared"),
     ],
 )
-def test_errors_of_a_rule_are_caught(rule, tree, says):
+def test_errors_of_a_rule_are_caught(rule, tree, says, few_images):
     found = check_decoder(composed(tree, rule), TAU_1)
     assert found.verdict == "violates"
     assert says in found.detail
@@ -69,8 +67,9 @@ def test_errors_of_a_rule_are_caught(rule, tree, says):
         assert 0 < found.evidence["node law"]["max_tv"] < 0.02  # small, yet seen
 
 
-def test_an_unnormalised_residual_is_harmless_with_a_single_child():
+def test_an_unnormalised_residual_is_harmless_with_a_single_child(monkeypatch):
     """The loop samples in proportion: a chain with this rule is exact, and the gate agrees."""
+    monkeypatch.setattr(sampled, "DRAWN", 4096)
     assert check_decoder(composed("chain", planted("Unnormalised")), TAU_1).verdict == "exact"
 
 
@@ -102,19 +101,20 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     assert "do not follow the AR law" in found.detail
 
 
-@pytest.mark.parametrize("tree", ["chain", "small", "dynamic"])
-@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
-def test_a_bound_that_is_no_number_is_not_kept(tree, sampling):
+@pytest.mark.parametrize(
+    ("tree", "sampling"), [("chain", TAU_1), ("small", TAU_0), ("dynamic", TAU_1)]
+)
+def test_a_bound_that_is_no_number_is_not_kept(tree, sampling, few_images):
     found = check_decoder(composed(tree, planted("NoBound", k=100, delta=0.2)), sampling)
     assert found.verdict == "violates"
     assert "finite" in found.detail
     assert found.figure == found.figure  # a number
 
 
-@pytest.mark.parametrize("tree", ["chain", "small", "dynamic"])
-@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
-def test_a_drafter_with_a_nan_logit_is_not_exact(tree, sampling, monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
+@pytest.mark.parametrize(
+    ("tree", "sampling"), [("chain", TAU_1), ("small", TAU_1), ("dynamic", TAU_0)]
+)
+def test_a_drafter_with_a_nan_logit_is_not_exact(tree, sampling, few_images):
     drafter = planted("NoLogit", checkpoint="eagle")
     found = check_decoder(DecoderSpec("nan", SPECULATIVE, drafter, TREES[tree], EXACT), sampling)
     assert found.verdict == "violates"

@@ -1,4 +1,7 @@
-"""What the gate says of the decoders of this repository, and that it says so for good reason."""
+"""What the gate says of the decoders of this repository, and that it says so for good reason.
+
+The small codebooks cut the tree of 57 nodes to about that of 25, so that one of them is enough.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ TAU_0 = Sampling(temperature=0.0, cfg=2.0)
 
 @pytest.mark.parametrize(
     "spec",
-    [PLAIN, *map(composed, ["chain", "static_25", "static_57", "dynamic"])],
+    [PLAIN, *map(composed, ["chain", "small", "dynamic"])],
     ids=lambda s: s.name,
 )
 def test_exact_decoders_are_exact(spec):
@@ -30,7 +33,7 @@ def test_exact_decoders_are_exact(spec):
 
 @pytest.mark.parametrize(
     "spec",
-    [PLAIN, *map(composed, ["chain", "static_25", "static_57", "dynamic"])],
+    [PLAIN, *map(composed, ["chain", "static_25", "dynamic"])],
     ids=lambda s: s.name,
 )
 def test_greedy_decoders_give_the_tokens_of_greedy_ar(spec):
@@ -51,20 +54,20 @@ def test_filters_without_guidance_are_exact_too():
     [("small", lantern_pp(lam=1.0)), ("dynamic", lantern(delta=0.0))],
     ids=["lambda 1", "delta 0"],
 )
-def test_a_relaxed_rule_that_moves_nothing_is_exact(tree, rule):
+def test_a_relaxed_rule_that_moves_nothing_is_exact(tree, rule, few_images):
     assert check_decoder(composed(tree, rule), TAU_1).verdict == "exact"
 
 
-def test_lantern_on_the_dynamic_tree_keeps_its_bound():
+def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
     found = check_decoder(composed("dynamic", lantern()), TAU_1)
-    assert found.verdict == "bounded"
+    assert (found.verdict, found.holds) == ("bounded", "both bounds hold")
     law = found.evidence["node law"]
     assert 0.1 < law["max_tv_of_one_child"] <= 0.2 + 1e-5
     assert law["max_tv_of_one_child"] < found.figure <= law["max_bound"]
 
 
 @pytest.mark.parametrize("tree", ["chain", "static_25"])
-def test_drawn_drafts_move_more_than_lantern_pp_declares(tree):
+def test_drawn_drafts_move_more_than_lantern_pp_declares(tree, few_images):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
     found = check_decoder(composed(tree, lantern_pp()), TAU_1)
     assert found.verdict == "violates"
@@ -80,14 +83,13 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(tree):
     ],
     ids=["dynamic", "static"],
 )
-def test_released_residuals_are_called_what_they_are(spec):
+def test_released_residuals_are_called_what_they_are(spec, few_images):
     found = check_decoder(spec, TAU_1)
     assert found.verdict == "violates"
     assert found.figure > 0.2
 
 
-@pytest.mark.parametrize("residual", ["paper", "released"])
-@pytest.mark.parametrize("rule", [lantern, lantern_pp])
+@pytest.mark.parametrize(("rule", "residual"), [(lantern, "released"), (lantern_pp, "paper")])
 def test_greedy_relaxed_decoders_are_bounded(rule, residual):
     """At temperature 0 the residual plays no part."""
     tree = "dynamic" if rule is lantern else "small"
