@@ -324,7 +324,13 @@ class ProposerSession(Protocol):
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What
-        it returns lasts until the next call."""
+        it returns lasts until the next call.
+
+        A place whose draft hangs on no earlier draft at that place may read the same numbers in
+        every step. What decides on an earlier draft (a coupling) needs new ones in every step:
+        ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [B] counts the
+        image's steps.
+        """
         ...
 
 
@@ -363,7 +369,14 @@ class Settled:
 
 
 class Verifier(Protocol):
-    """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``."""
+    """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``.
+
+    Optional: ``looks_ahead = True``, where what is accepted depends on drafts or uniforms of places
+    that stay open (block and traversal verification). They are then never used again: from step to
+    step the loop renews the numbers at the draft's places, for the drafts and for the tests. So
+    ``noise.at(places, ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a
+    key, as `Noise.for_prompts` makes it.
+    """
 
     def begin(self, start: Start) -> Any:
         """State of B images for `decide`, tensors of static shapes; None if it keeps none."""

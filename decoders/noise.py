@@ -5,13 +5,18 @@ device, and AR and speculative runs of one prompt share their noise. The numbers
 counter generator (`decoders.philox`), whose key is a hash of seed and prompt.
 
 A purpose is a range of slots: `ACCEPT_SLOT + j` tests the j-th child. Decoders that decide once at
-a place read round 0, a table. A decoder that comes back to a place (Jacobi decoding) counts its
-rounds, whose numbers are made when asked for: a uniform that decided something is never used again.
-Gumbel rows have the law of -log(-log u), independent of all uniforms.
+a place read round 0, a table. A uniform that decided something is never used again, so a decoder
+that comes back to a place reads a later round. A loop of steps counts them in `Noise.round`:
 
-A place's uniforms are used by exactly one visited decision: drafts past a rejected place are drawn
-again with the same numbers, which is sound because nothing that was decided before depended on
-them.
+* Node by node, a place's uniforms are used by exactly one visited decision. Drafts past a rejected
+  place are drawn again with the same numbers. That is sound: nothing decided before depended on
+  them.
+* A verifier whose decision depends on places that it leaves open says `looks_ahead`. The loop then
+  writes the numbers of the round over the table, so that drafts and tests of a step are all new.
+* A proposer that decides a place again in every step (the couplings of Jacobi decoding) asks for
+  the round: ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``.
+
+Gumbel rows have the law of -log(-log u), independent of all uniforms.
 
 On one core, the table of 1,024 codes costs 0.7 ms per image, 64 uniforms of a later round 0.2 ms,
 and 64 Gumbel rows of 1,024 codes 2 ms.
@@ -21,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,12 +50,15 @@ PART = 2**15, 2**20  # blocks made at once on the CPU and elsewhere: what caches
 class Noise:
     """The noise of B images.
 
-    uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS. key [B, 2]
-    int64: two 32-bit words an image; None for a table given by hand, which has no other numbers.
+    uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
+    for later ones). key [B, 2] int64: two 32-bit words an image; None for a table given by hand,
+    which has no other numbers. round [B] int64: steps that the loop has taken, 0 in its first step;
+    None outside of a loop of steps.
     """
 
     uniform: Tensor
     key: Tensor | None = None
+    round: Tensor | None = None
 
     @staticmethod
     def for_prompts(seed: int, prompts: list[str], length: int) -> Noise:
@@ -67,6 +75,25 @@ class Noise:
 
     def to(self, device: torch.device) -> Noise:
         return Noise(self.uniform.to(device), None if self.key is None else self.key.to(device))
+
+    def stepping(self, steps: Tensor, renewed: bool) -> Noise:
+        """The noise of a loop that counts its steps in `steps`, [1] int64, in place. renewed: with
+        a table of its own, for `renew`."""
+        table = self.uniform.clone() if renewed else self.uniform
+        return replace(self, uniform=table, round=steps.expand(len(table)))
+
+    def renew(self, position: Tensor) -> None:
+        """Writes the numbers of this round over the table at position [B, n], in all slots but
+        TARGET_SLOT: a place's last code is drawn once, with the number that AR draws it with.
+
+        Raises DecoderError for a table given by hand.
+        """
+        assert self.round is not None, "only the noise of a loop's steps has rounds"
+        index = position.clamp_max(self.uniform.shape[1] - 1)  # [B, n]
+        span = ACCEPT_SLOT, SLOTS - ACCEPT_SLOT
+        drawn = _drawn(self._key(), index, self.round[:, None], span, 0, uniforms)
+        index = index[..., None].expand(-1, -1, span[1])  # [B, n, slots]
+        self.uniform[..., ACCEPT_SLOT:].scatter_(1, index, drawn)
 
     def at(self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0) -> Tensor:
         """position [B, ...] -> [B, ..., count] uniforms of slots slot..slot+count-1.

@@ -16,7 +16,6 @@ better; over siblings it bounds the TV of every rule that corrects so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -25,9 +24,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.verify.children import Verdicts, drop_sibling, test_children
+from decoders.verify.children import Judge, drop_sibling, test_children
 
-Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
 REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure

@@ -1,7 +1,7 @@
 """Intervals: bootstrap of means and paired ratios, jackknife, and what a change of seed alone does.
 
 Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
-difference must be told from what a mere change of seed does (the reseed floor). Intervals are
+difference must be told from what a mere change of seed does (the reseed band). Intervals are
 percentile bootstrap intervals (Efron 1979), or jackknife ones where duplicates would bias a
 statistic; all are seeded, so the same rows give the same table.
 """
@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 from metrics.errors import MetricError
 
 _CHUNK = 4_000_000  # index entries drawn together: bounds memory at about 32 MB
-FLOORS = 2  # reseed floors within which a difference is noise, where one other seed was run
+REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
 FEWEST_BLOCKS = 5  # fewer say nothing of how blocks differ
 
 
@@ -215,12 +215,12 @@ def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
     differ in the seed alone, first the one that others are compared with.
 
     n >= 3: Student's interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs
-    say too little of how others scatter (t(1) is 12.7): the first +- `FLOORS` times their
-    difference, the reseed floor.
+    say too little of how others scatter (t(1) is 12.7): the first +- `REACH` times their
+    difference.
     """
     data = _checked(runs, "runs")
     if len(data) == 2:
-        return _around(float(data[0]), FLOORS * abs(float(data[1] - data[0])))
+        return _around(float(data[0]), REACH * abs(float(data[1] - data[0])))
     quantile = float(stdtrit(len(data) - 1, (1 + level) / 2))
     reach = quantile * float(data.std(ddof=1)) * float(np.sqrt(1 + 1 / len(data)))
     return _around(float(data.mean()), reach)

@@ -94,7 +94,7 @@ def _encoder(own: dict[str, str], config: StudyConfig, device: torch.device) -> 
     unused = sorted(set(own) - {"out"})
     if unused:
         raise ConfigError(f"{unused[0]} needs text.checkpoint=; a model's own encoder has its own")
-    from bench.run.runner import load_model
+    from bench.run.session import load_model
 
     return load_model(config, device).text
 

@@ -145,6 +145,19 @@ MANUALS = {
         "compare run_dir=results/runs/main tolerance=0.05",
         study=False,
     ),
+    "diff": Manual(
+        "Compares two runs decoder by decoder, or two decoders of one run, on the images that\n"
+        "both made. Every figure is better, worse or not told apart, with the smallest\n"
+        "difference that would have been found. Exit status 1 where B is slower or worse than A.",
+        (
+            ("decoders=A,B", "two decoders of one run folder"),
+            ("level=X", "share of false discoveries to allow (default: 0.05)"),
+            ("out=FILE", "the same as JSON"),
+        ),
+        "diff results/runs/main results/runs/main_again",
+        words="RUN_A [RUN_B] [setting=value ...]",
+        study=False,
+    ),
     "plan": Manual(
         "Says what a study needs before it starts: downloads, memory, images, hours. Loads no\n"
         "model and fetches nothing.",

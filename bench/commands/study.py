@@ -87,8 +87,8 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.measure.device import prepare
     from bench.run.finish import VERDICT_COLUMNS, verdicts
     from bench.run.outcome import build_cell
-    from bench.run.runner import load_model
     from bench.run.schedule import cells
+    from bench.run.session import load_model
 
     config = compose_study(words)
     model = load_model(config, prepare(config.backend))
@@ -116,7 +116,7 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.measure.step_table import HEADERS, cells, notes, save_steps, step_table
     from bench.measure.steps import step_costs
     from bench.os_errors import ready_folder
-    from bench.run.runner import load_model
+    from bench.run.session import load_model
 
     config = compose_study(words)
     ready_folder(Path(config.run_dir))

@@ -32,7 +32,7 @@ from bench.errors import ConfigError
 from bench.measure.device import prepare, provenance
 from bench.os_errors import ready_file, ready_folder
 from bench.report.plots.training import draw_curves
-from bench.run.runner import load_model
+from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.training.acceptance import Acceptance

@@ -70,8 +70,9 @@ def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyCon
             check_type("decoders", root.pop("decoders", None), list), sorted_words.decoders
         )
         study_sampling = build(SamplingConfig, _mapping(root, "sampling"), "sampling")
+        settings = _settings(root)  # before the entries, which take many times as long
         entries = _entries(chosen, sorted_words, study_sampling)
-    return _study(root, entries)
+    return StudyConfig(decoders=entries, **settings)
 
 
 def require_folders(searchpath: Any) -> None:
@@ -263,10 +264,9 @@ def settled(backend: BackendConfig) -> BackendConfig:
     return dataclasses.replace(backend, layers="native" if own else "torch")
 
 
-def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConfig:
-    """The StudyConfig of a resolved root (consumed) and its entries."""
+def _settings(root: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the StudyConfig of a resolved root (consumed), but for the decoders."""
     built: dict[str, Any] = {
-        "decoders": entries,
         "backend": settled(build(BackendConfig, _mapping(root, "backend"), "backend")),
         "latency": build(LatencyProtocol, _mapping(root, "latency"), "latency"),
         "quality": build(QualityProtocol, _mapping(root, "quality"), "quality"),
@@ -283,7 +283,7 @@ def _study(root: dict[str, Any], entries: tuple[DecoderEntry, ...]) -> StudyConf
         if key not in hints:
             raise ConfigError(unknown("setting", key, hints))
         built[key] = check_type(key, value, hints[key])
-    return StudyConfig(**built)
+    return built
 
 
 def _mapping(values: dict[str, Any], key: str, where: str = "") -> dict[str, Any]:

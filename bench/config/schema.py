@@ -148,15 +148,15 @@ class LatencyProtocol:
 
 @dataclass(frozen=True)
 class QualityProtocol:
-    """Batched, one seed for every decoder. images 0: not run; floor_seed None: seed + 1; floors:
-    how many other seeds, counted from floor_seed, make the reseed floor."""
+    """Batched, one seed for every decoder. images 0: not run. reseeds: how many
+    other seeds the baseline has, counted from reseed_from (None: seed + 1); they make the reseed
+    band. 0: none."""
 
     images: Amount
     batch: Count = 32
     pairs: Amount = 128
-    floor: bool = True
-    floor_seed: Seed | None = None
-    floors: Annotated[int, Within(1, 1000)] = 1
+    reseeds: Annotated[int, Within(0, 1000)] = 1
+    reseed_from: Seed | None = None
 
     def __post_init__(self) -> None:
         require(self, "quality.", ConfigError)
@@ -223,12 +223,12 @@ class StudyConfig:
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
         require(self, "", ConfigError)
-        check_type("the floor's last seed", self.floor_seeds[-1], Seed)
-        if self.quality.floor and self.seed in self.floor_seeds:
+        for seed in self.reseeds[-1:]:
+            check_type("the last reseed", seed, Seed)
+        if self.seed in self.reseeds:
             raise ConfigError(
-                f"quality.floor_seed must differ from seed, the floor's seeds are "
-                f"{[*self.floor_seeds]} and seed is {self.seed}: the floor compares the baseline "
-                "with itself under another seed"
+                f"quality.reseed_from must differ from seed, the reseeds are {[*self.reseeds]} and "
+                f"seed is {self.seed}: a reseed is the baseline under another one"
             )
 
     @property
@@ -237,10 +237,10 @@ class StudyConfig:
         return [entry.name for entry in self.decoders if entry.baseline]
 
     @property
-    def floor_seeds(self) -> range:
-        """The other seeds of the baseline: the reseed floor."""
-        first = self.seed + 1 if self.quality.floor_seed is None else self.quality.floor_seed
-        return range(first, first + self.quality.floors)
+    def reseeds(self) -> range:
+        """The other seeds of the baseline."""
+        first = self.seed + 1 if self.quality.reseed_from is None else self.quality.reseed_from
+        return range(first, first + self.quality.reseeds)
 
     def measured(self) -> dict[str, Any]:
         """The settings that decide what the rows hold: all but where they go and what is made of

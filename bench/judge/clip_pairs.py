@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from bench.judge.reseeds import floor_name
+from bench.judge.reseeds import reseed_name
 from metrics.stats import bootstrap_mean
 
 TABLE = "clip_pairs.csv"
@@ -28,7 +28,7 @@ def clip_differences(
     """The mean difference of every decoder to its baseline (None: it has none), over the prompts
     that both decoded under all `seeds` of the baseline; without two such prompts there is no row.
 
-    scores: those of a decoder, and behind them those of its reseed floors.
+    scores: those of a decoder, and behind them those of its reseeds.
     """
     lines = []
     for name, baseline in baselines.items():
@@ -38,7 +38,7 @@ def clip_differences(
             shared = sorted(set(own).intersection(*others)) if others else []
             if len(shared) < 2:
                 continue
-            label = floor_name(name, number) if number else name
+            label = reseed_name(name, number) if number else name
             less = [own[p] - statistics.fmean(other[p] for other in others) for p in shared]
             found = bootstrap_mean(less)
             line = (label, baseline, len(others), len(shared), found.value, found.lo, found.hi)

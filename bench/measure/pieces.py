@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import BLOCK
 from decoders.distribution import probabilities
+from decoders.executed import execution
 from decoders.execution.cpu.packing import Native
-from decoders.execution.eager import Piece, execution
+from decoders.execution.eager import Piece
 from decoders.loops.autoregressive import AT_ONCE, Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.timing import Stopwatch

@@ -62,7 +62,7 @@ def compare(config: StudyConfig, settings: PeersSettings) -> Comparison:
     from bench.peers.result import rows_of
     from bench.peers.write import Comparison
     from bench.prompts.readable import check_prompts
-    from bench.run.runner import frozen_heap, load_model
+    from bench.run.session import frozen_heap, load_model
 
     baseline = baseline_of(config)
     device = prepare(config.backend)
@@ -107,7 +107,7 @@ def baseline_of(config: StudyConfig) -> DecoderEntry:
 def _in_float32(config: StudyConfig, device: torch.device, prompts: Sequence[Prompt]) -> ImageModel:
     """The study's model in float32, whatever the backend's dtype, step by step: what is compared
     are weights, and compiling a step of another dtype could take minutes."""
-    from bench.run.runner import load_model
+    from bench.run.session import load_model
 
     backend = dataclasses.replace(config.backend, dtype="float32")
     loaded = load_model(dataclasses.replace(config, backend=backend), device, prompts)

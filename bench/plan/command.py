@@ -2,22 +2,22 @@
 
 Models and their parts with what is still to download, GPU memory, images and hours. Nothing is
 loaded: sizes come from shapes (`bench.plan.costs`, `bench.plan.checkpoints`), hours from the rows
-of an earlier run of the same study where there are any, else from a stated assumption about the
-device.
+of an earlier run of the same study (`bench.plan.hours`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.config.plugins import call_prompts
 from bench.console import say
 from bench.plan import checkpoints as known
-from bench.plan.costs import ASSUMED, BYTES, Load, Shape, VQShape, peak_bytes
+from bench.plan.costs import Load, Shape
+from bench.plan.hours import time_lines, work_lines
 from bench.plan.parts import GB, Part, metric_parts, model_parts, no_tokenizer, parts_table
+from bench.plan.plan import Call, Plan
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
@@ -25,47 +25,9 @@ if TYPE_CHECKING:
 EMBEDDED = Path(__file__).resolve().parents[2] / "decoders" / "tiny" / "weights"
 
 
-@dataclass(frozen=True)
-class Call:
-    """How an entry is called in a protocol, latency or quality."""
-
-    decoder: str
-    protocol: str
-    load: Load
-
-
-@dataclass(frozen=True)
-class Plan:
-    """notes: what could not be told, and files that are not where they are expected."""
-
-    config: StudyConfig
-    shape: Shape | None
-    vq: VQShape | None
-    parts: list[Part]
-    calls: list[Call]
-    notes: list[str]
-
-    @property
-    def download(self) -> float:
-        return sum(part.download or 0.0 for part in self.parts)
-
-    @property
-    def weights(self) -> float:
-        """Bytes of all weights in memory."""
-        return sum(part.loaded for part in self.parts)
-
-    def memory(self, load: Load) -> float | None:
-        """Peak bytes of a call, None where the model's shape is not known."""
-        if self.shape is None:
-            return None
-        size = BYTES[self.config.backend.dtype]
-        return peak_bytes(self.shape, self.vq, self.weights, load, size)
-
-
 def cmd_plan(words: Sequence[str]) -> int:
     """Prints the plan of a study. Raises ConfigError as `run` would."""
     from bench.config.compose import compose_study
-    from bench.plan.hours import time_lines, work_lines
 
     plan = make(compose_study(words))
     config = plan.config
@@ -77,7 +39,7 @@ def cmd_plan(words: Sequence[str]) -> int:
     say("\n" + "\n".join(_download_lines(plan)))
     say("\n" + "\n".join(_memory_lines(plan)))
     say("\n" + "\n".join(work_lines(plan)))
-    say("\n" + "\n".join(time_lines(plan, ASSUMED)))
+    say("\n" + "\n".join(time_lines(plan)))
     for note in plan.notes:
         say(f"note: {note}")
     return 0
@@ -96,8 +58,8 @@ def make(config: StudyConfig) -> Plan:
     vq = usual.vq if usual else None
     if shape is None:
         notes.append(
-            f"the shape of {config.model.name} is not known: no memory and no hours without an "
-            "earlier run; public models are in bench/plan/checkpoints.py"
+            f"the shape of {config.model.name} is not known, so its memory is not either; public "
+            "models are in bench/plan/checkpoints.py"
         )
     parts = model_parts(config, source, shape, usual, embedded) + metric_parts(config)
     notes += no_tokenizer(config, source, usual)

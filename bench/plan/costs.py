@@ -1,4 +1,4 @@
-"""What a study costs, by formula: parameters, bytes, GPU memory and seconds, from shapes alone.
+"""What a study costs, by formula: parameters, bytes and GPU memory, from shapes alone.
 
 Why formulas and not a loaded model: a dry run must answer in seconds on a machine without the
 weights. D width, F feed-forward, n layers, V codes, T embedding rows, L places of an image, P
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-
-from decoders.execution.cpu.processor import DOT
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
@@ -233,79 +231,3 @@ def peak_bytes(shape: Shape, vq: VQShape | None, weights: float, load: Load, siz
     decoding = cache_bytes(shape, load, size) + logit_bytes(shape, load, size)
     pictures = picture_bytes(shape, vq, load.batch) if vq else 0.0
     return weights + max(decoding, pictures) + CONTEXT
-
-
-@dataclass(frozen=True)
-class Speed:
-    """What a device is assumed to do: seconds to launch one layer and one step's sampling, bytes a
-    second from memory (`near`: from the processor's cache, where weights and keys fit into `room`
-    bytes), operations a second."""
-
-    name: str
-    layer: float
-    step: float
-    bandwidth: float
-    operations: float
-    near: float = 0.0
-    room: float = 0.0
-
-    def rate(self, bytes_: float) -> float:
-        """Bytes a second of reading so many again and again."""
-        return self.near if bytes_ <= self.room else self.bandwidth
-
-    def __str__(self) -> str:
-        near = f" ({self.near / 1e9:g} up to {self.room / 1e6:g} MB)" if self.room else ""
-        return (
-            f"{self.name}: {self.bandwidth / 1e9:g} GB/s{near}, {self.operations / 1e12:g} "
-            f"Tflop/s, {self.layer * 1e3:g} ms a layer, {self.step * 1e3:g} ms a step for sampling"
-        )
-
-
-ASSUMED_MAL = 1.8  # codes a step; published figures on images lie between 1.2 and 3
-ASSUMED_WAIT = 1.4  # forwards of a batch's slowest image over the mean's: 1.3 to 1.7 at batch 30
-# Those of CPUs give what committed runs took, within a factor of about two, as a test compares:
-# main, scaling, replay, speed_cpu_torch and scaling_cpu_torch of results/tables/avx512_bf16, and
-# without its instructions the same folders of results/tables itself (two threads).
-ASSUMED = {
-    "cuda": Speed("a GPU of the RTX 3090 to A100 class, eager", 0.2e-3, 1.5e-3, 1e12, 5e13),
-    "cpu": Speed(
-        "PyTorch's operators on two cores of an AMD EPYC", 0.7e-3, 0.7e-3, 3.5e10, 1.5e11, 1.1e11,
-        2.4e7,
-    ),
-    "cpu_plain": Speed(
-        f"PyTorch's operators in bfloat16 without {DOT} on two cores of an AMD EPYC",
-        0.8e-3, 0.8e-3, 3.5e10, 1.2e10, 1.1e11, 2.4e7,
-    ),
-    "cpu_kernel": Speed(
-        "the CPU kernel on two cores of an AMD EPYC", 8e-6, 0.05e-3, 3.5e10, 2.9e11, 1.1e11, 2.4e7
-    ),
-    "cpu_kernel_plain": Speed(
-        f"the CPU kernel without {DOT} on two cores of an AMD EPYC",
-        8e-6, 0.05e-3, 3.5e10, 1e11, 8e10, 2.4e7,
-    ),
-}  # fmt: skip
-
-
-def step_seconds(shape: Shape, load: Load, size: int, speed: Speed) -> float:
-    """One target forward over N + 1 codes a row: n x launch + the larger of reading the weights and
-    2 x parameters x R (N + 1) operations + reading half the cache."""
-    weights, cache = shape.loaded * size, cache_bytes(shape, load, size) / 2
-    rate = speed.rate(weights + cache)
-    computing = 2 * shape.loaded * load.rows * (load.nodes + 1) / speed.operations
-    launches = shape.layers * speed.layer + speed.step
-    return launches + max(weights / rate, computing) + cache / rate
-
-
-def image_seconds(
-    shape: Shape, load: Load, size: int, speed: Speed, mal: float = ASSUMED_MAL
-) -> float:
-    """Seconds an image, B images at a time: L steps over B; with a tree L / MAL steps, each with
-    `depth` calls of the drafter (one layer and the head), and more of them in a batch, which waits
-    for its slowest image."""
-    step = step_seconds(shape, load, size, speed)
-    if not load.nodes:
-        return shape.length * step / load.batch
-    head = (shape.drafter + shape.vocab * shape.width) * size
-    draft = load.depth * (speed.layer + speed.step + head / speed.rate(head))
-    steps = shape.length / mal * (ASSUMED_WAIT if load.batch > 1 else 1)
-    return steps * (step + draft) / load.batch

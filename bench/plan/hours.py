@@ -1,51 +1,56 @@
-"""The hours of a study: counts of images, and seconds an image, measured or assumed.
+"""The hours of a study: counts of images, and seconds per image as measured.
 
-Measured: the rows of an earlier, perhaps unfinished run in the study's own folder. Assumed: the
-formulas of `bench.plan.costs` with the speed and the codes a step of `bench.plan.speed`, which are
-stated. Text encoding, the gate, writing images and quality metrics are not included.
+The seconds come from the rows in the study's own folder: of a run that is not finished, or of a
+small one on the same model and backend. Without any, a plan has no hours. Text encoding, the gate,
+writing images and quality metrics are not included.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.plan.checkpoints import read_object
-from bench.plan.costs import ASSUMED_MAL, BYTES, Speed, image_seconds
-from bench.plan.speed import Committed, assumption_lines, committed, speed_of
+from bench.plan.plan import Plan
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
-    from bench.plan.command import Plan
 
 log = logging.getLogger(__name__)
 SAMPLE = 16  # rows read of each cell and protocol
 COLUMNS = ("decoder", "protocol", "status", "batch", "seconds_total", "seconds_batch")
 BYTES_A_PIXEL = 1.6  # of a PNG of a generated image
-PROTOCOLS = ("latency", "quality", "floor")
+PROTOCOLS = ("latency", "quality", "reseed")
+NOTHING = (
+    "time: nothing is measured yet; the first block of a run measures it, or a small run with "
+    "latency.prompts=1 latency.blocks=1 quality.images=1"
+)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows of one decoder and protocol in an earlier run: how many, and seconds an image."""
+    """Rows of one decoder and protocol in an earlier run: how many, seconds per image, and how many
+    of them this study need not do again."""
 
     rows: int
     seconds: float
+    done: int
 
 
 def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
-    """Images of an entry, each once however often it is timed, warm-up not counted. The floor:
+    """Images of an entry, each once however often it is timed, warm-up not counted. Reseeds:
     baselines that sample."""
     if protocol == "latency":
         return config.latency.prompts
     if protocol == "quality":
         return config.quality.images
-    floor = config.quality.floor and entry.baseline and entry.sampling.temperature != 0
-    return len(config.floor_seeds) * config.quality.images if floor else 0
+    reseeded = entry.baseline and entry.sampling.temperature != 0
+    return len(config.reseeds) * config.quality.images if reseeded else 0
 
 
 def decodings(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
@@ -73,7 +78,7 @@ def work_lines(plan: Plan) -> list[str]:
     lines = [
         f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images"
         f"{again} (batch 1, and at most {warm} to warm up), {counts['quality']:,} for quality "
-        f"(batch {config.quality.batch}), {counts['floor']:,} for the reseed floor"
+        f"(batch {config.quality.batch}), {counts['reseed']:,} for reseeds"
     ]
     if plan.shape is not None and config.keep_images:
         total = sum(counts.values()) * (plan.shape.side**2 * BYTES_A_PIXEL)
@@ -81,53 +86,36 @@ def work_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def time_lines(plan: Plan, assumed: Mapping[str, Speed]) -> list[str]:
-    """Hours by protocol, from what was measured or what is assumed."""
+def time_lines(plan: Plan) -> list[str]:
+    """Hours by protocol, from what was measured; what was not is named and not counted."""
     config = plan.config
     seen = earlier(Path(config.run_dir), config)
-    hours, rest, guessed = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0), False
-    speed, drawn = speed_of(config, plan.shape, assumed), committed(config)
+    if not seen:
+        return [NOTHING]
+    hours, rest = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0)
+    missing: dict[str, list[str]] = {}
     for entry in config.decoders:
         for protocol in PROTOCOLS:
+            batched = "latency" if protocol == "latency" else "quality"
+            own = seen.get((entry.name, protocol))
+            found = own or seen.get((entry.name, batched))
             count = decodings(config, entry, protocol)
-            batched = (entry.name, "latency" if protocol == "latency" else "quality")
-            found = seen.get((entry.name, protocol)) or seen.get(batched)
-            done = seen.get((entry.name, protocol), Seen(0, 0.0)).rows
-            if count and found is None:
-                guessed = True
-                if plan.shape is None:
-                    return ["time: not known; the model's shape is not, and nothing was measured"]
-            if found:
-                seconds = found.seconds
-            else:
-                seconds = _assumed(plan, entry.name, protocol, speed, drawn.get(entry.name))
-            hours[protocol] += count * seconds / 3600
-            rest[protocol] += max(count - done, 0) * seconds / 3600
+            if found is None:
+                if count:
+                    missing.setdefault(protocol, []).append(entry.name)
+                continue
+            hours[protocol] += count * found.seconds / 3600
+            rest[protocol] += max(count - (own.done if own else 0), 0) * found.seconds / 3600
     if rest["latency"]:
         warm = warm_ups(config, rest["latency"] / hours["latency"])
         rest["latency"] += warm / config.latency.timings * hours["latency"]
     parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
+    rows = sum(found.rows for found in seen.values())
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
-    if seen:
-        lines.append(f"  measured: seconds of {sum(s.rows for s in seen.values())} rows there")
-    if guessed:
-        trees = sum(entry.spec.tree is not None for entry in config.decoders)
-        waiting = any(call.load.batch > 1 for call in plan.calls)
-        lines += assumption_lines(speed, drawn, trees, waiting)
+    lines.append(f"  measured: seconds of {rows} rows in {config.run_dir}")
+    lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
     lines.append("  without text encoding, the gate, writing images and quality metrics")
     return lines
-
-
-def _assumed(
-    plan: Plan, decoder: str, protocol: str, speed: Speed, drawn: Committed | None
-) -> float:
-    """Seconds an image by formula; 0 where the protocol does not run."""
-    wanted = (decoder, "latency" if protocol == "latency" else "quality")
-    size, mal = BYTES[plan.config.backend.dtype], drawn.mal if drawn else ASSUMED_MAL
-    for call in plan.calls:
-        if plan.shape is not None and (call.decoder, call.protocol) == wanted:
-            return image_seconds(plan.shape, call.load, size, speed, mal)
-    return 0.0
 
 
 def _hours(value: float) -> str:
@@ -137,26 +125,39 @@ def _hours(value: float) -> str:
 
 
 def earlier(folder: Path, config: StudyConfig) -> dict[tuple[str, str], Seen]:
-    """(decoder, protocol) -> what an earlier run of this very configuration recorded there. A
-    folder of another configuration would be refused by `run`, so it tells nothing."""
+    """(decoder, protocol) -> what a run in this folder recorded of the study's decoders, on the
+    same model and backend. Rows of other counts, seeds or prompts tell seconds, but `run` does not
+    resume them, so none of them is done."""
     study = folder / "study.json"
     if not study.is_file():
         return {}
-    if read_object(study).get("config_hash") != config.hash:
-        log.warning("%s holds another configuration; its rows are not used", folder)
+    there, here = read_object(study), json.loads(json.dumps(config.measured()))
+    made = there.get("config", {})
+    if any(made.get(key) != here[key] for key in ("model", "backend")):
+        log.warning("%s holds another model or backend; its rows are not used", folder)
         return {}
+    own = there.get("config_hash") == config.hash
+    recorded = {_identity(entry) for entry in made.get("decoders", [])}
     found = {}
-    for entry in config.decoders:
+    for entry in here["decoders"]:
+        if _identity(entry) not in recorded:
+            continue
         for protocol in PROTOCOLS:
-            paths = sorted(folder.glob(f"rows/{entry.name}-????????/{protocol}-*.parquet"))
+            paths = sorted(folder.glob(f"rows/{entry['name']}-????????/{protocol}-*.parquet"))
             seconds = _seconds(paths[-SAMPLE:])
             if seconds is not None:
-                found[entry.name, protocol] = Seen(len(paths), seconds)
+                done = len(paths) if own else 0
+                found[entry["name"], protocol] = Seen(len(paths), seconds, done)
     return found
 
 
+def _identity(entry: Mapping[str, Any]) -> str:
+    """A decoder's name, parts and sampling."""
+    return json.dumps([entry["name"], entry["spec"], entry["sampling"]], sort_keys=True)
+
+
 def _seconds(paths: list[Path]) -> float | None:
-    """Mean seconds an image of the rows that came out; None without any."""
+    """Mean seconds per image of the rows that came out; None without any."""
     from bench.records import schema as records
 
     found = []

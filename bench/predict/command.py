@@ -33,8 +33,8 @@ def cmd_predict(words: Sequence[str]) -> int:
     from bench.predict.predict import PredictConfig, frame, rows_of
     from bench.predict.recorded import read_run, same_machine
     from bench.report.plots.predict import predicted_plot
-    from bench.run.runner import load_model
     from bench.run.schedule import cells
+    from bench.run.session import load_model
 
     told, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
@@ -156,7 +156,7 @@ def _loaded(told: TuneStudy) -> tuple[Search, list[str]]:
     from bench.measure.device import prepare
     from bench.predict.tune import begin
     from bench.prompts.readable import check_prompts
-    from bench.run.runner import load_model
+    from bench.run.session import load_model
 
     kept = told.study.latency.prompts
     prompts = call(told.study.prompts, count=kept + told.tune.prompts)

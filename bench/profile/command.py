@@ -71,8 +71,8 @@ def record(
     from bench.measure.device import prepare, provenance
     from bench.profile.record import profile_cell
     from bench.prompts.readable import check_prompts
-    from bench.run.runner import frozen_heap, load_model
     from bench.run.schedule import cells
+    from bench.run.session import frozen_heap, load_model
 
     device = prepare(config.backend)
     prompts = call(config.prompts, count=settings.batch)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
-from bench.judge.reseeds import floor_of
+from bench.judge.reseeds import reseed_of
 from bench.records.schema import damaged, other_version
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def load(summary: Path) -> MeasuredRun:
     rows, failed = [], {}
     for line in table.to_dict("records"):
         name = str(line["decoder"])
-        if floor_of(name):
+        if reseed_of(name):
             continue
         if str(line["status"]).startswith("failed"):
             failed[name] = str(line["status"])

@@ -3,7 +3,7 @@
     study.json                                       schema version, configuration and its hash,
                                                      how many rows there will be
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
-    images/<cell>/<protocol>/<the same stem>.png     floor pictures: one folder a seed;
+    images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
@@ -71,7 +71,7 @@ class RunFolder:
         """The picture's path inside the folder, as rows hold it. Pictures of one decoder, protocol
         and seed lie in a folder of their own, so that each folder can be evaluated."""
         protocol, seed = stem.split("-")[:2]
-        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'floor')}/{stem}.png"
+        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'reseed')}/{stem}.png"
 
     def has(self, cell: str, stem: str) -> bool:
         return (cell, stem) in self.tables

@@ -25,7 +25,7 @@ from pathlib import Path
 
 HARNESS = ("bench", "metrics")
 OWN = "decoders"
-SHARED = ("decoders.noise", "decoders.execution.eager", "decoders.loops.start")
+SHARED = ("decoders.noise", "decoders.executed", "decoders.loops.start")
 NATIVE = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh")  # compiled by the module beside them
 INSTALLED = ("site-packages", "dist-packages")
 

@@ -12,7 +12,7 @@ from bench.report.model import Entry, Role, Run, Section
 
 NOISE = "≈"
 ABSENT = "—"
-FLOOR_LABEL = "AR reseed floor"
+RESEED_LABEL = "AR reseed"
 UNFAIR = "unfair baseline"  # followed by the number of its footnote
 
 
@@ -21,7 +21,7 @@ class Row:
     """One line of a table; `message` replaces every cell but the first (a failed decoder)."""
 
     cells: list[str]
-    kind: str  # "baseline", "decoder", "floor" or "failed"
+    kind: str  # "baseline", "decoder", "reseed" or "failed"
     message: str = ""
 
 
@@ -74,10 +74,10 @@ def quiet(section: Section, entry: Entry) -> str:
 
 def label(entry: Entry) -> str:
     """The decoder's name as tables show it."""
-    if entry.role is not Role.FLOOR:
+    if entry.role is not Role.RESEED:
         return entry.name
     seed = "" if entry.records.empty else f", seed {entry.records['seed'].iloc[0]}"
-    return FLOOR_LABEL + seed
+    return RESEED_LABEL + seed
 
 
 def clip_difference(entry: Entry, digits: int) -> str:

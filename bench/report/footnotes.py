@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from bench.judge.paired import every_latency_row, repeats
-from bench.report.cells import ABSENT, FLOOR_LABEL, NOISE, number
+from bench.report.cells import ABSENT, NOISE, RESEED_LABEL, number
 from bench.report.model import Run, Section
 from bench.report.roofline import fairness_legend
 from bench.run.schedule import REPLAYED
@@ -49,7 +49,7 @@ def facts(run: Run) -> list[str]:
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), reseeds(section)]
+        lines += [*drift(section), reseed_lines(section)]
     return [*lines, made_by(run)]
 
 
@@ -59,7 +59,7 @@ def columns(run: Run) -> list[str]:
         "MAL, NFE and moved mass are of the quality images, or of the timed ones if there are no "
         "others. Output TV is of quality images only; times and speed-ups are of the timed ones.",
         f"A speed-up is noise ({NOISE}) if its interval includes 1.",
-        f"A quality figure is noise if AR might have it under another seed ({FLOOR_LABEL}): within "
+        "A quality figure is noise if AR might have it under another seed (reseed band): within "
         "Student's 95 % interval of one more run. With one other seed: within twice its difference "
         "to AR.",
         "Quiet speed-up: from lower quartiles of a step's seconds. Other programs only ever add "
@@ -91,17 +91,17 @@ def columns(run: Run) -> list[str]:
     return [*lines, f"Every figure in full: {MANUAL}."]
 
 
-def reseeds(section: Section) -> str:
+def reseed_lines(section: Section) -> str:
     """Where AR's quality lies under other seeds, or why that is not known."""
     fid, clip = section.reseeded("fid"), section.reseeded("clip")
     unknown = math.isnan(fid.value + clip.value)
-    if section.floors and unknown:
+    if section.reseeds and unknown:
         return f"{section.title}: no quality figures of AR, so none is marked."
     if unknown:
         unmarked = "FID is not" if section.compares_clip else "neither FID nor CLIP is"
-        return f"{section.title}: no {FLOOR_LABEL}, so {unmarked} marked."
+        return f"{section.title}: no {RESEED_LABEL}, so {unmarked} marked."
     return (
-        f"{section.title}: under {len(section.floors) + 1} seeds AR's {section.fid_name} is "
+        f"{section.title}: under {len(section.reseeds) + 1} seeds AR's {section.fid_name} is "
         f"{around(fid)}, its {section.clip_name} {around(clip)}."
     )
 

@@ -71,7 +71,7 @@ def line_height(face: Font) -> int:
 def sheet_prompts(run: Run, count: int) -> list[tuple[int, str]]:
     """(prompt_index, prompt) of up to `count` prompts that most decoders have an image of."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["image"].map(as_text) != "")]
-    rows = rows[rows["protocol"] != "floor"]
+    rows = rows[rows["protocol"] != "reseed"]
     if rows.empty:
         return []
     have = rows.groupby("prompt_index")["decoder"].nunique()

@@ -14,7 +14,7 @@ from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
 from bench.judge.clip_pairs import with_differences
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
-from bench.judge.reseeds import floor_of
+from bench.judge.reseeds import reseed_of
 from bench.measure.rates import MACHINE, read_rates
 from bench.records.schema import SCHEMA_VERSION, damaged, other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
@@ -184,12 +184,12 @@ def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataF
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     name = as_text(row["decoder"])
-    floor = floor_of(name)
-    mask = records["decoder"] == (floor[0] if floor else name)
-    mask &= (records["protocol"] == "floor") == (floor is not None)
-    if floor:
+    reseed = reseed_of(name)
+    mask = records["decoder"] == (reseed[0] if reseed else name)
+    mask &= (records["protocol"] == "reseed") == (reseed is not None)
+    if reseed:
         seeds = sorted(records[mask]["seed"].unique())
-        mask &= records["seed"].isin(seeds[floor[1] - 1 : floor[1]])
+        mask &= records["seed"].isin(seeds[reseed[1] - 1 : reseed[1]])
     for key in SECTION_KEYS:
         if not missing(row[key]):
             mask &= records[key].isna() | (records[key] == row[key])
@@ -200,7 +200,7 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     status = str(row["status"])
     if not error and status.startswith("fail"):
         error = status.partition(":")[2].strip() or "no error was recorded"
-    return Entry(name, Role.FLOOR if floor else Role.DECODER, row, mine, error, len(failed))
+    return Entry(name, Role.RESEED if reseed else Role.DECODER, row, mine, error, len(failed))
 
 
 def _sections(entries: list[Entry]) -> list[Section]:

@@ -34,12 +34,12 @@ class Role(Enum):
 
     BASELINE = "baseline"  # the AR entry that the section's speed-ups refer to
     DECODER = "decoder"
-    FLOOR = "floor"  # AR again with a second seed: how far apart two equal decoders come out
+    RESEED = "reseed"  # AR again with a second seed: how far apart two equal decoders come out
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One decoder of one section: its summary row and its image rows (floor rows left out)."""
+    """One decoder of one section: its summary row and its image rows without reseeds."""
 
     name: str
     role: Role
@@ -115,19 +115,19 @@ class Section:
         return next((entry for entry in self.entries if entry.role is Role.BASELINE), None)
 
     @property
-    def floors(self) -> list[Entry]:
+    def reseeds(self) -> list[Entry]:
         """The baseline under other seeds."""
-        return [entry for entry in self.entries if entry.role is Role.FLOOR]
+        return [entry for entry in self.entries if entry.role is Role.RESEED]
 
     @property
     def decoders(self) -> list[Entry]:
-        """Every entry but the floor, failed ones included."""
-        return [entry for entry in self.entries if entry.role is not Role.FLOOR]
+        """Every entry but reseeds, failed ones included."""
+        return [entry for entry in self.entries if entry.role is not Role.RESEED]
 
     def reseeded(self, column: str) -> Interval:
         """Where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN where no
         other seed was run or measured."""
-        runs = [] if self.baseline is None else [self.baseline, *self.floors]
+        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
         figures = [run.number(column) for run in runs]
         if len(figures) < 2 or any(map(math.isnan, figures)):
             return Interval(math.nan, math.nan, math.nan)
@@ -208,7 +208,7 @@ class Run:
 
     @property
     def all_failed(self) -> bool:
-        return all(entry.failed for entry in self.entries if entry.role is not Role.FLOOR)
+        return all(entry.failed for entry in self.entries if entry.role is not Role.RESEED)
 
 
 def missing(value: Any) -> bool:

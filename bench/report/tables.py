@@ -1,7 +1,7 @@
 """The tables of a report as terminal text, Markdown, LaTeX and CSV, all from one set of cells.
 
-Every interval is shown beside its figure, a failed decoder keeps its row with its error, the AR
-reseed floor has a row of its own, and figures that cannot be told from noise carry a mark.
+Every interval is shown beside its figure, a failed decoder keeps its row with its error, AR
+under another seed has a row of its own, and figures that cannot be told from noise carry a mark.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _markdown_table(table: Table) -> str:
         cells = [_md(cell) for cell in row.cells]
         if row.message:
             cells[1] = f"**failed**: {_md(row.message.removeprefix('failed: '))}"
-        if row.kind == "floor":
+        if row.kind == "reseed":
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -146,7 +146,7 @@ def _latex_table(table: Table, run: Run, caption: str, notes: Sequence[str]) -> 
         r"\midrule",
     ]
     for row in table.rows:
-        if row.kind == "floor":
+        if row.kind == "reseed":
             lines.append(r"\midrule")
         cells = [_tex(cell) for cell in row.cells]
         if row.message:

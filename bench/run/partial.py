@@ -130,7 +130,7 @@ def cells_of(config: StudyConfig, rows: pd.DataFrame) -> list[Cell]:
     """The cells that have rows, in the study's order; temperature and guidance as recorded."""
     found = []
     for entry in config.decoders:
-        own = rows[(rows.decoder == entry.name) & (rows.protocol != "floor")]
+        own = rows[(rows.decoder == entry.name) & (rows.protocol != "reseed")]
         if len(own):
             first = own.iloc[0]
             sampling = Sampling(temperature=float(first.temperature), cfg=float(first.cfg))

@@ -2,7 +2,7 @@
 
 Latency: batch 1, every decoder warmed up, then interleaved prompt by prompt, in blocks spread over
 the run, all of it as often as the study says. Quality: in batches, the same seed for every decoder,
-and the baseline again under a second seed (the reseed floor).
+and the baseline again under other seeds (the reseeds).
 Whatever is recorded already is skipped. A decoder that raises becomes failed rows; others go on.
 A killed run loses the call in flight and nothing else.
 """
@@ -15,25 +15,23 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from PIL import Image
 
-from bench.config.plugins import call, call_prompts, require_returned
-from bench.config.schema import BackendConfig, StudyConfig
+from bench.config.plugins import call_prompts
+from bench.config.schema import StudyConfig
 from bench.console import progress
-from bench.errors import ConfigError, TimeLimitError, printable
+from bench.errors import TimeLimitError, printable
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.memory import meter_of
 from bench.measure.moments import moments_of, watch_of
-from bench.prompts import Prompt, PromptSet
+from bench.prompts import Prompt
 from bench.prompts.readable import check_prompts
 from bench.records.folder import RunFolder, check_space, open_folder
 from bench.records.identity import Weights, code_of
@@ -42,11 +40,10 @@ from bench.records.schema import write_atomically
 from bench.run import schedule as study
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
 from bench.run.schedule import Batch, Cell
+from bench.run.session import frozen_heap, load_model, with_text_hashes
 from bench.run.time_limit import require_main_thread
 from bench.run.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
-from decoders.execution.eager import executed
-from decoders.kernels.selected import Kernels
 
 log = logging.getLogger(__name__)
 LATE = 2  # images that ran into the time limit until a decoder is not tried any more
@@ -96,69 +93,6 @@ def run_study(config: StudyConfig) -> RunResult:
             text = (json.dumps(kernels.record(), indent=1) + "\n").encode()
             write_atomically(path / "attention.json", lambda file: file.write(text))
         return RunResult(path, folder.merge().to_pandas(), model, every)
-
-
-def load_model(
-    config: StudyConfig, device: torch.device, prompts: Sequence[Prompt] = ()
-) -> ImageModel:
-    """The image model of a study on its device. Features that the prompts bring along (a feature
-    cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
-    loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
-    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
-    model = executed(dataclasses.replace(loaded, name=config.model.name), mode)
-    set_attention(model, config.backend)
-    cache = prompts.text if isinstance(prompts, PromptSet) else None
-    if cache is None:
-        return model
-    model = dataclasses.replace(model, text=cache.to(model.device))
-    with torch.inference_mode():  # one prefill: whether the features fit is the target's to say
-        text = model.text.encode([prompts[0].text])
-        if cache.length != model.target.prefix:
-            raise DecoderError(
-                f"{cache.path} holds features of {cache.length} positions, the model's prefix has "
-                f"{model.target.prefix}; make the file for this model (`python -m bench features`)"
-            )
-        model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
-    return model
-
-
-def set_attention(model: ImageModel, backend: BackendConfig) -> None:
-    """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
-    plain = model.device.type == "cpu" or backend.execution == "compile"
-    if backend.attention == "auto" and (plain or not hasattr(model.target, "kernels")):
-        return
-    if not hasattr(model.target, "kernels"):
-        raise ConfigError(
-            f"backend.attention={backend.attention}: the target {type(model.target).__name__} has "
-            "an attention of its own; leave backend.attention=auto"
-        )
-    if backend.execution == "compile":
-        raise ConfigError(
-            "backend.attention is the compiler's choice under execution=compile; leave it at auto"
-        )
-    model.target.kernels = Kernels(
-        backend.attention, "eager" if backend.execution == "eager" else None
-    )
-
-
-def with_text_hashes(model: ImageModel) -> ImageModel:
-    """The model with the SHA-256 of its text encoder's files among its weights', for an encoder
-    that is loaded apart from the model."""
-    hashes: dict[str, str] = getattr(model.text, "sha256", dict)()
-    return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
-
-
-@contextmanager
-def frozen_heap() -> Iterator[None]:
-    """Moves all objects out of the garbage collector's sight: collecting before each timed region
-    then costs no more than what the last image left."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def call_of(batch: Batch) -> tuple[str, int]:

@@ -82,15 +82,14 @@ def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
 
 
 def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
-    """Cell-major, in fixed batches; then the floor: each sampling baseline under other seeds.
+    """Cell-major, in fixed batches; then the reseeds: each sampling baseline under other seeds.
 
-    A greedy baseline has no floor: another seed would give the same images.
+    A greedy baseline has no reseed: another seed would give the same images.
     """
     count, size = config.quality.images, config.quality.batch
     runs = [(cell, "quality", config.seed) for cell in every]
-    if config.quality.floor:
-        floors = [c for c in every if c.entry.baseline and not c.sampling.greedy]
-        runs += [(cell, "floor", seed) for seed in config.floor_seeds for cell in floors]
+    sampled = [c for c in every if c.entry.baseline and not c.sampling.greedy]
+    runs += [(cell, "reseed", seed) for seed in config.reseeds for cell in sampled]
     return [
         Batch(cell, protocol, seed, tuple(range(start, min(start + size, count))))
         for cell, protocol, seed in runs

@@ -3,7 +3,7 @@
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
 of the same temperature and guidance. The baseline under a second seed has a row of its own, named
-`<baseline> (reseed floor)`: a difference smaller than its own is noise.
+`<baseline> (reseed)`: a difference smaller than its own is noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
 from bench.judge.clip_pairs import Scored, clip_differences
 from bench.judge.paired import counted, every_latency_row, latency_rows, paired_speedup
 from bench.judge.quality import PreferenceRow, Scorer, Scores
-from bench.judge.reseeds import floor_name
+from bench.judge.reseeds import reseed_name
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
 from bench.records.schema import write_atomically
@@ -87,12 +87,12 @@ def summarise(
     for cell in cells:
         name = cell.entry.name
         own = rows[rows.decoder == name]
-        floor = own[own.protocol == "floor"]
-        line, judged = _line(judge, own.drop(floor.index), "quality")
+        reseeds = own[own.protocol == "reseed"]
+        line, judged = _line(judge, own.drop(reseeds.index), "quality")
         line |= _speedup(own, rows[rows.decoder == baselines[name]])
         found = [(line, judged)]
-        for number, seed in enumerate(sorted(floor.seed.unique()), 1):
-            found.append(_line(judge, floor[floor.seed == seed], "floor", number))
+        for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
+            found.append(_line(judge, reseeds[reseeds.seed == seed], "reseed", number))
         clip[name] = [judged.clip for _, judged in found]
         verdict = exactness.get(name, "")
         unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
@@ -112,9 +112,9 @@ def summarise(
 
 
 def _line(
-    judge: _Judge, mine: pd.DataFrame, protocol: str, floor: int = 0
+    judge: _Judge, mine: pd.DataFrame, protocol: str, reseed: int = 0
 ) -> tuple[dict[str, Any], _Judged]:
-    """All columns but the speed-up and the verdict, of one decoder. floor: number of the reseed."""
+    """All columns but the speed-up and the verdict, of one decoder. reseed: its number."""
     ok = mine[mine.status == "ok"]
     timed = latency_rows(ok)
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
@@ -123,7 +123,7 @@ def _line(
     line |= _latency(timed) | _acceptance(drawn if len(drawn) else timed)
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
     line["n_quality"] = len(drawn)
-    line["decoder"] = floor_name(str(first["decoder"]), floor) if floor else first["decoder"]
+    line["decoder"] = reseed_name(str(first["decoder"]), reseed) if reseed else first["decoder"]
     judged = judge.images(drawn, str(line["decoder"]))
     line |= vars(judged.scores)
     # Later blocks are timed beside what quality batches have left in memory.

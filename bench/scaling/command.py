@@ -74,7 +74,7 @@ def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
     from bench.config.plugins import call
     from bench.measure.device import prepare, provenance
     from bench.prompts.readable import check_prompts
-    from bench.run.runner import frozen_heap, load_model
+    from bench.run.session import frozen_heap, load_model
     from bench.scaling.cells import Meter, cells_of, rows_of
     from bench.scaling.write import Scaling
 

@@ -23,8 +23,9 @@ import torch
 import torch._inductor.config
 
 from decoders.api import AcceptRule, ImageModel
-from decoders.execution.eager import Judge, Loop, Piece, chain
+from decoders.execution.eager import Loop, Piece, chain
 from decoders.execution.state import device_of
+from decoders.verify.children import Judge
 
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {"epilogue_fusion": True, "triton.cudagraphs": False}

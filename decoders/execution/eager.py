@@ -10,18 +10,14 @@ tensors are what a piece reads and changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, ImageModel, computed
+from decoders.api import AcceptRule, ImageModel, computed
+from decoders.verify.children import Judge
 
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
-
-
-Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Any]  # p, q, codes, valid -> Verdicts
 
 
 class Loop(Protocol):
@@ -100,29 +96,3 @@ def give_judge(execution: Execution, loop: Any) -> None:
         found = execution.judge(verifier.rule, loop.model.device)
         if found is not None:
             verifier.judge = found
-
-
-def executed(model: ImageModel, mode: str) -> ImageModel:
-    """The model as `execution(mode)` runs it, prepared. Raises DecoderError as that does."""
-    how = execution(mode)
-    how.prepare(model)
-    return replace(model, execution=how)
-
-
-def execution(mode: str) -> Execution:
-    """`eager`, `compile`, `graph` or `cpu`. Raises DecoderError on another name."""
-    if mode == "eager":
-        return Eager()
-    if mode == "compile":
-        from decoders.execution.compiled import Compiled
-
-        return Compiled()
-    if mode == "graph":
-        from decoders.execution.graphs import Graphed
-
-        return Graphed()
-    if mode == "cpu":
-        from decoders.execution.cpu.replacing import Cpu
-
-        return Cpu()
-    raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")

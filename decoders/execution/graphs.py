@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.execution.eager import Judge, Loop, give_judge
+from decoders.execution.eager import Loop, give_judge
 from decoders.execution.judge import fused
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
+from decoders.verify.children import Judge
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 

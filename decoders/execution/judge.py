@@ -1,23 +1,14 @@
-"""What judges a tree's children: a kernel for the rules that it computes, the tensor code for all
-others."""
+"""What judges a tree's children on a GPU: a kernel, for the rules that it computes."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.execution.eager import Judge, execution
 from decoders.kernels.relaxed import admitted_by, fused_test_children
 from decoders.kernels.runtime import missing
-from decoders.verify.children import Verdicts, test_children
-
-
-def judge_of(rule: AcceptRule, device: torch.device, mode: str = "eager") -> Judge:
-    """The judge of a rule under `execution(mode)`; all return the same."""
-    return execution(mode).judge(rule, device) or partial(test_children, rule)
+from decoders.verify.children import Judge, Verdicts
 
 
 def fused(rule: AcceptRule, device: torch.device) -> Judge | None:

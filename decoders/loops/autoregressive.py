@@ -24,7 +24,7 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits
-from decoders.execution.eager import Execution, Piece, execution
+from decoders.execution.eager import Eager, Execution, Piece
 from decoders.loops.recording import Recorder
 from decoders.loops.start import begin, choose, require_finite
 from decoders.loops.timing import Stopwatch
@@ -72,7 +72,7 @@ class Autoregressive:
                 "acceptance=none"
             )
         self.model, self.sampling = model, sampling
-        self.execution: Execution = model.execution or execution("eager")
+        self.execution: Execution = model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
 

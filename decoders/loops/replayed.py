@@ -33,6 +33,7 @@ from decoders.api import (
     Verifier,
 )
 from decoders.loops.speculative import Speculative
+from decoders.loops.speculative_run import looks_ahead
 from decoders.noise import ACCEPT_SLOT, Noise
 from decoders.verify.children import Path, at_node, longest
 
@@ -83,6 +84,7 @@ class Recorded:
 
     def __init__(self, verifier: Any) -> None:
         self.verifier, self.rule = verifier, getattr(verifier, "rule", None)
+        self.looks_ahead = looks_ahead(verifier)
 
     def __str__(self) -> str:
         return str(self.verifier)

@@ -32,9 +32,16 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits, probabilities
-from decoders.execution.eager import Execution, Piece, execution
+from decoders.execution.eager import Eager, Execution, Piece
 from decoders.loops.recording import PairSampler, Recorder, kinds
-from decoders.loops.speculative_run import Run, first_seen, show, tree_mask, visited_pairs
+from decoders.loops.speculative_run import (
+    Run,
+    first_seen,
+    looks_ahead,
+    show,
+    tree_mask,
+    visited_pairs,
+)
 from decoders.loops.start import begin, require_finite
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
@@ -66,9 +73,10 @@ class Speculative:
             )
         self.model, self.sampling = model, sampling
         self.proposer, self.verifier = proposer, verifier
-        self.execution: Execution = model.execution or execution("eager")
+        self.execution: Execution = model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
+        self.renews = looks_ahead(verifier)
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, counted once
 
@@ -136,8 +144,9 @@ class Speculative:
         watch = Stopwatch(self.model.device)
         most = self._capacity(target.length, 0)
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
+        record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
+        noise = noise.stepping(record.steps, self.renews)
         start = begin(self.model, self.sampling, text, noise, capacity)
-        record = Recorder(start.batch, target.length, proposer.depth + 1, self.model.device)
         record.check(start.law)
         record.first(start.first)
         watch.lap("prefill")
@@ -201,6 +210,8 @@ class Speculative:
         self._record(run, settled, committed)
         states = self._commit(run, settled, hidden)
         self._move(run, settled, committed, states)
+        if self.renews:
+            run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
             show(run.seen, draft, law.p, settled.nodes)
         return run.seen.start, size, draft, settled.nodes, settled.count, law.p

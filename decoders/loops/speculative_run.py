@@ -46,6 +46,11 @@ class Run:
         return len(self.length)
 
 
+def looks_ahead(verifier: Any) -> bool:
+    """Whether what a verifier accepts depends on places that it leaves open."""
+    return bool(getattr(verifier, "looks_ahead", False))
+
+
 def first_seen(start: Start, proposer: Proposer) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
     predicted it."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import Transformer, TransformerConfig, cast
-from decoders.propose.drafters.eagle import EagleNet
 
 SHARPNESS = 6.0  # scale of the random output head
 

@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Sampling, TextEncoder, TextFeatures
 from decoders.models import chameleon, llamagen
 from decoders.models.checkpoint import Checkpoint, assign
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.labels import LabelEncoder
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.weights import dtype_of
-from decoders.propose.drafters.eagle import EagleNet
-from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
 
 NOWHERE = Path("random weights")
 TEXT_SEED = 1

@@ -24,12 +24,12 @@ from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import built, fitted
+from decoders.models.eagle_net import EagleNet
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
-from decoders.propose.drafters.eagle import EagleNet
 
 WEIGHTS = Path(__file__).parent / "weights"
 SIZES = ("small", "large")

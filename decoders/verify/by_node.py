@@ -3,7 +3,6 @@ every acceptance rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from decoders.api import AcceptRule, Computes, Draft, Law, Settled, Start
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.verify.children import (
+    Judge,
     Path,
     Verdicts,
     at_node,
@@ -22,8 +22,6 @@ from decoders.verify.children import (
     test_children,
     walk,
 )
-
-Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]
 
 
 class ByNode:

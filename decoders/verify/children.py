@@ -9,6 +9,7 @@ against it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,9 @@ class Verdicts:
     moved: Tensor
     bound: Tensor
     residual: Tensor
+
+
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
 
 
 def drop_sibling(q: Tensor, x: Tensor) -> Tensor:

@@ -34,10 +34,10 @@ def gate(monkeypatch):
     return says
 
 
-def test_the_main_study_expects_what_the_gate_said_of_its_decoders():
+def test_the_full_study_expects_what_the_gate_said_of_its_decoders():
     with (Path(__file__).parent / "measured/verdicts.csv").open() as file:
         verdicts = {row["decoder"]: row["verdict"] for row in csv.DictReader(file)}
-    entries = [e for e in compose_study(["study=main"]).decoders if e.name in verdicts]
+    entries = [e for e in compose_study(["study=full"]).decoders if e.name in verdicts]
     assert len(entries) > 5
     for entry in entries:
         found = verdicts[entry.name]

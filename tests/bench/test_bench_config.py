@@ -16,7 +16,7 @@ def entry(config, name):
 
 
 def test_study_main_composes_the_published_decoders():
-    config = compose_study(["study=main"])
+    config = compose_study(["study=full"])
     names = [e.name for e in config.decoders]
     assert names[:6] == ["ar", "sd_chain", "eagle1", "eagle2", "lantern", "lantern_pp"]
     lantern, released = entry(config, "lantern"), entry(config, "lantern_released")
@@ -65,7 +65,8 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
         (["prompts=coco"], "prompts.path"),
         (["latency.prompts=0", "quality.images=0"], "nothing to run"),
-        (["quality.floor_seed=0"], "floor_seed must differ"),
+        (["quality.floors=2"], "unknown setting 'quality.floors'"),
+        (["quality.reseed_from=0"], "reseed_from must differ"),
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
     ],
@@ -84,7 +85,7 @@ def test_without_timed_prompts_blocks_mean_nothing():
 
 
 def test_a_subset_keeps_the_entries_of_the_study():
-    config = compose_study(["study=main", "decoders=[ar_greedy,lantern]"])
+    config = compose_study(["study=full", "decoders=[ar_greedy,lantern]"])
     assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]
     assert config.decoders[0].sampling.temperature == 0
 
@@ -128,3 +129,20 @@ def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
 def test_a_mistyped_setting_of_the_decoders_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'acceptance\.delta'"):
         compose_study(["study=smoke", "acceptance.dleta=0.1"])
+
+
+def test_composing_reads_none_of_hydras_own_groups(monkeypatch):
+    """They would take most of the time that every command spends before it starts."""
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra.core.plugins import Plugins  # noqa: F401, registers the sources of configurations
+
+    read, load = [], ConfigRepository.load_config
+
+    def noted(self, config_path):
+        read.append(config_path)
+        return load(self, config_path)
+
+    monkeypatch.setattr(ConfigRepository, "load_config", noted)
+    compose_study(["study=smoke", "decoders=[ar]"])
+    assert "decoder/ar" in read
+    assert not [p for p in read if p.startswith("hydra/") and p.endswith("/default")]

@@ -22,7 +22,7 @@ def told(*words: str, old: tuple[str, ...] = ()) -> str:
     ("words", "expected"),
     [
         ((), ""),
-        (("latency.prompts=20",), "latency.prompts: 60 in the folder, 20 asked for"),
+        (("latency.prompts=20",), "latency.prompts: 40 in the folder, 20 asked for"),
         (("seed=3", "keep_images=false"), "seed: 0 in the folder, 3 asked for; "
          "keep_images: true in the folder, false asked for"),
         (("model=llamagen_xl_256",), "model: tiny in the folder, llamagen_xl_256 asked for"),

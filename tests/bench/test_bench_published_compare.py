@@ -265,7 +265,7 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
     ("words", "said"),
     [
         (["studi=main"], "did you mean 'study'"),
-        (["study=main", "run_dir=x"], "give one of"),
+        (["study=main", "run_dir=x"], "keep one of them"),
         (["tolerance=2", "summary=x"], "0.1 is 10 %"),
         (["tolerance=wide", "summary=x"], "must be a number"),
         (["main"], "write key=value"),
@@ -286,10 +286,10 @@ def test_a_missing_or_foreign_summary_is_refused(tmp_path):
         cmd_compare([f"run_dir={tmp_path}"])
 
 
-def test_failed_decoders_and_floor_rows_are_left_out(tmp_path):
+def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     rows = [
         AR,
-        AR | {"decoder": "ar (reseed floor)"},
+        AR | {"decoder": "ar (reseed)"},
         LANTERN | {"status": "failed: NumericalError: NaN"},
     ]
     run = measured.load(made_run(tmp_path, *rows))

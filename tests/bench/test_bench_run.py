@@ -43,7 +43,7 @@ def test_every_image_is_a_row_with_its_picture(fake_study):
     rows = rows_of(result)
     counts = rows.groupby(["decoder", "protocol"]).size().to_dict()
     assert counts == {
-        ("fake_ar", "latency"): 4, ("fake_ar", "quality"): 6, ("fake_ar", "floor"): 6,
+        ("fake_ar", "latency"): 4, ("fake_ar", "quality"): 6, ("fake_ar", "reseed"): 6,
         ("fake_spec", "latency"): 4, ("fake_spec", "quality"): 6,
         ("greedy", "latency"): 4, ("greedy", "quality"): 6,
     }  # fmt: skip
@@ -51,20 +51,20 @@ def test_every_image_is_a_row_with_its_picture(fake_study):
     assert all((result.path / image).is_file() for image in rows.image)
     assert rows[rows.protocol != "latency"].seconds_total.isna().all()
     assert (rows[rows.protocol == "latency"].seconds_total > 0).all()
-    floor, quality = (
-        rows[(rows.decoder == "fake_ar") & (rows.protocol == p)] for p in ("floor", "quality")
+    again, quality = (
+        rows[(rows.decoder == "fake_ar") & (rows.protocol == p)] for p in ("reseed", "quality")
     )
-    assert set(floor.seed) == {1} and set(quality.seed) == {0}
-    assert floor.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
+    assert set(again.seed) == {1} and set(quality.seed) == {0}
+    assert again.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
 
 
 def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study):
-    config = fake_study("quality.floors=2")
+    config = fake_study("quality.reseeds=2")
     result = run_study(config)
     folders = {path.parent for path in result.path.glob("images/**/*.png")}
     found = {f"{path.parent.name.rpartition('-')[0]}/{path.name}" for path in folders}
     assert found == {
-        "fake_ar/latency", "fake_ar/quality", "fake_ar/floor-1", "fake_ar/floor-2",
+        "fake_ar/latency", "fake_ar/quality", "fake_ar/reseed-1", "fake_ar/reseed-2",
         "fake_spec/latency", "fake_spec/quality", "greedy/latency", "greedy/quality",
     }  # fmt: skip
     rows = result.rows.set_index(result.rows.image.map(lambda name: result.path / name))
@@ -74,11 +74,11 @@ def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study)
         assert captions_of(files, folder / "captions.json") == wanted
 
 
-def test_the_floor_may_have_several_seeds(fake_study):
-    rows = rows_of(run_study(fake_study("quality.floors=2", "latency.prompts=0")))
-    floor = rows[rows.protocol == "floor"]
-    assert floor.groupby("seed").size().to_dict() == {1: 6, 2: 6}
-    first, second = (floor[floor.seed == s].codes.iloc[0].tolist() for s in (1, 2))
+def test_there_may_be_several_seeds(fake_study):
+    rows = rows_of(run_study(fake_study("quality.reseeds=2", "latency.prompts=0")))
+    again = rows[rows.protocol == "reseed"]
+    assert again.groupby("seed").size().to_dict() == {1: 6, 2: 6}
+    first, second = (again[again.seed == s].codes.iloc[0].tolist() for s in (1, 2))
     assert first != second
 
 
@@ -104,7 +104,7 @@ def test_decoders_take_turns_prompt_by_prompt_and_the_first_rotates(fake_study):
 
 
 def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
-    words = ("latency.blocks=2", "quality.floor=false", "decoders=[fake_ar,fake_spec]")
+    words = ("latency.blocks=2", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]")
     rows = rows_of(run_study(fake_study(*words)))
     prompts, sizes = zip(*[(p, size) for _, p, size in fakes.CALLS], strict=True)
     second = sizes.index(1, sizes.index(4))  # quality batches of 4 (and the rest, 2) between blocks

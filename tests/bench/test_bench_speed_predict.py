@@ -20,8 +20,8 @@ from bench.predict.costs import piece_by_piece
 from bench.predict.model import SpeedError, codes_a_step, reach
 from bench.records import schema as records
 from decoders.api import ImageModel, Sampling
+from decoders.executed import executed
 from decoders.execution.cpu.speculation import NativeStep
-from decoders.execution.eager import executed
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise

@@ -34,7 +34,7 @@ class Mine(FakeLoop):
 MINE = "{decoder: fake_spec, name: mine, overrides: ['loop._target_=my_loop.Mine']}"
 WORDS = (
     f"decoders=[fake_ar,{MINE}]",
-    "quality.images=2", "latency.prompts=2", "quality.floor=false",
+    "quality.images=2", "latency.prompts=2", "quality.reseeds=0",
 )  # fmt: skip
 
 

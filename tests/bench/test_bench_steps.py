@@ -19,9 +19,10 @@ from bench.measure.roofline import Unknown, target_net
 from bench.measure.step_table import HEADERS, cells, notes, step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from decoders.api import Sampling
+from decoders.executed import executed
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear
 from decoders.execution.cpu.stepping import NativeNext
-from decoders.execution.eager import chain, executed
+from decoders.execution.eager import chain
 from decoders.models.small import random_model
 from tests.bench import fakes
 from tests.decoders.native_cases import needs_kernel

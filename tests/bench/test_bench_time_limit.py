@@ -44,7 +44,7 @@ def test_a_timer_that_ran_before_goes_on() -> None:
 
 
 def test_a_hanging_decoder_is_tried_twice_and_the_others_go_on(fake_study) -> None:
-    words = ["quality.floor=false", f"decoders=[fake_ar,{SLOW},fake_spec]", "time_limit=1"]
+    words = ["quality.reseeds=0", f"decoders=[fake_ar,{SLOW},fake_spec]", "time_limit=1"]
     config = fake_study(*words)
     result = run_study(config)
     rows = result.rows

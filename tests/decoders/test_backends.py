@@ -12,8 +12,9 @@ import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
+from decoders.executed import execution
 from decoders.execution.compiled import Compiled
-from decoders.execution.eager import Execution, execution
+from decoders.execution.eager import Execution
 from decoders.execution.graphs import Graphed
 from decoders.execution.state import fill, rebind, snapshot, tensors
 from decoders.kernels.selected import Kernels

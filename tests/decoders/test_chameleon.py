@@ -13,9 +13,9 @@ from decoders.api import DecoderError, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_anole, load_lumina
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleNet
-from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic

@@ -13,11 +13,11 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleNet
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_chameleon import (
-    ChameleonEagleNet,
     load_chameleon_eagle,
     save_chameleon_eagle,
 )
@@ -216,7 +216,7 @@ def test_another_target_is_refused(hf, model, tmp_path):
 
 
 def test_training_starts_with_the_checkpoints_own_token_ids(hf, model, tmp_path):
-    from decoders.training.eagle import fresh, loaded
+    from decoders.propose.drafters.eagle_learner import fresh, loaded
 
     new = fresh(model)
     assert isinstance(new, ChameleonEagleNet)

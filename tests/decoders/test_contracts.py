@@ -27,14 +27,14 @@ from decoders.api import (
 )
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
+from decoders.executed import executed, execution
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import executed, execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.recording import Recorder
 from decoders.loops.start import begin, choose
 from decoders.loops.timing import Stopwatch
 from decoders.models.small import random_model
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
+from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.verify.exact import Exact
 from tests.decoders.test_backends import Replayed
 
@@ -89,6 +89,27 @@ class Jacobi(Window):
         return torch.where(q.sum(-1, keepdim=True) > 0, q, 1 / q.shape[-1])
 
 
+class Coupled(Jacobi):
+    """(1) The same, but a code is kept as often as it can be (2510.24211): redrawn only with the
+    probability that a maximal coupling of the old and the new law asks for."""
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        fresh = super().propose(seen, noise, place)
+        p, old, width = fresh.q[:, :-1], seen.draft, self.nodes  # [B, W, V]
+        above = seen.count[:, None] + torch.arange(width)  # [B, W], nodes of the last draft
+        above = above.clamp_max(width)
+        x = old.codes.gather(1, (above + 1).clamp_max(width))[..., None]  # [B, W, 1]
+        q = old.q.gather(1, above[..., None].expand_as(p))  # the law that x was drawn from
+        there = (above < width) & q.any(-1)
+        places = place[:, None] + torch.arange(width)
+        u = noise.at(places, COUPLE_SLOT, 2, noise.round[:, None])  # [B, W, 2]
+        keep = u[..., :1] * q.gather(-1, x) < p.gather(-1, x)
+        other = sample(normalised((p - q).clamp_min(0), p), u[..., 1])
+        coupled = torch.where(keep[..., 0], x[..., 0], other)
+        codes = torch.where(there, coupled, fresh.codes[:, 1:])
+        return chain(fresh.codes[:, 0], codes, p)
+
+
 class Block(Window):
     """(5) A drafter that fills a block at once: a head per place on the target's last state."""
 
@@ -104,6 +125,8 @@ class Block(Window):
 
 class BlockVerification:
     """(2) Block verification (2403.10444) of a chain."""
+
+    looks_ahead = True
 
     def __init__(self, model: Any) -> None:
         del model
@@ -202,17 +225,6 @@ class Zip:
         return Generation(record.codes[:, :size].cpu(), trace)
 
 
-class Stream(Noise):
-    """Fresh uniforms at every call: block verification reads uniforms of places that it then leaves
-    open, and one that decided something is never used again."""
-
-    def to(self, device: Any) -> Noise:
-        return self
-
-    def at(self, position: Any, slot: int, count: int = 1) -> torch.Tensor:
-        return torch.rand(*position.shape, count)
-
-
 def part(name: str, **options: Any) -> PartSpec:
     return PartSpec(f"{HERE}.{name}", options)
 
@@ -220,17 +232,15 @@ def part(name: str, **options: Any) -> PartSpec:
 JACOBI = DecoderSpec("jacobi", LOOP, acceptance=EXACT, proposer=part("Jacobi", width=3))
 BLOCK = DecoderSpec("block", LOOP, acceptance=EXACT, proposer=part("Block", width=3))
 VERIFIED = DecoderSpec("verified", LOOP, EAGLE, CHAIN, part("BlockVerification"))
+COUPLED = DecoderSpec("coupled", LOOP, acceptance=EXACT, proposer=part("Coupled", width=3))
 
 
-def images(
-    model: ImageModel, spec: DecoderSpec, kind: type[Noise] = Noise, seed: int = 5
-) -> Generation:
+def images(model: ImageModel, spec: DecoderSpec, seed: int = 5) -> Generation:
     """Many images of one prompt."""
-    torch.manual_seed(seed)
     count = IMAGES if model.target.length == 4 else FEW
     rows = same_prompt(model.text.encode(["x"]), count)
-    table = fresh_noise(count, model.target.length, torch.Generator().manual_seed(seed))
-    return build_decoder(model, spec, SAMPLING).generate(rows, kind(table.uniform))
+    noise = fresh_noise(count, model.target.length, torch.Generator().manual_seed(seed))
+    return build_decoder(model, spec, SAMPLING).generate(rows, noise)
 
 
 def follows_the_law(model: ImageModel, codes: torch.Tensor) -> float:
@@ -240,14 +250,10 @@ def follows_the_law(model: ImageModel, codes: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
-@pytest.mark.parametrize(
-    ("spec", "kind"), [(JACOBI, Noise), (BLOCK, Noise), (VERIFIED, Stream)], ids=lambda x: x and (
-        getattr(x, "name", None) or x.__name__
-    ),
-)  # fmt: skip
-def test_images_follow_the_law_of_ar(spec: DecoderSpec, kind: Any, how: str) -> None:
+@pytest.mark.parametrize("spec", [JACOBI, COUPLED, BLOCK, VERIFIED], ids=lambda spec: spec.name)
+def test_images_follow_the_law_of_ar(spec: DecoderSpec, how: str) -> None:
     model = executed(random_model(vocab=4, grid=2, seed=12), how)
-    made = images(model, spec, kind)
+    made = images(model, spec)
     assert follows_the_law(model, made.codes) > 1e-4
     assert int(made.trace.accepted.max()) == 3
     assert float(made.trace.target_calls.float().mean()) < model.target.length - 1
@@ -268,12 +274,16 @@ def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
     assert not made.trace.drafter_calls.any()
 
 
-def test_a_recorded_step_shows_a_proposer_what_an_eager_one_does() -> None:
-    """A graph's replay reads and writes the tensors that it was recorded on."""
+BLOCKED = replace(BLOCK, acceptance=VERIFIED.acceptance)
+
+
+@pytest.mark.parametrize("spec", [JACOBI, COUPLED, BLOCKED, VERIFIED], ids=lambda spec: spec.name)
+def test_a_recorded_step_shows_a_part_what_an_eager_one_does(spec: DecoderSpec) -> None:
+    """A graph's replay reads and writes the tensors that it was recorded on; so do rounds."""
     made = []
     for how in (execution("eager"), Replayed()):
         model = replace(random_model(vocab=16, grid=4), execution=how)
-        decoder = build_decoder(model, JACOBI, SAMPLING)
+        decoder = build_decoder(model, spec, SAMPLING)
         for prompt in ("a", "b"):
             noise = Noise.for_prompts(3, [prompt], model.target.length)
             made.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
@@ -289,8 +299,8 @@ class Blind(Jacobi):
 
 def test_block_verification_needs_fewer_forwards_than_judging_by_node() -> None:
     model = random_model(vocab=12, grid=5, seed=1)
-    by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT), Stream)
-    block = images(model, VERIFIED, Stream)
+    by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT))
+    block = images(model, VERIFIED)
     steps = [x.trace.target_calls.float().mean() for x in (block, by_node)]
     assert steps[0] < steps[1]
 

@@ -11,11 +11,11 @@ import torch
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided
+from decoders.executed import executed
 from decoders.execution.cpu.layers import NativeLayers
 from decoders.execution.cpu.packing import pack, reason
 from decoders.execution.cpu.speculation import NativeStep
 from decoders.execution.cpu.stepping import NativeNext
-from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
+from decoders.executed import executed
 from decoders.execution.cpu.drafts import replace_draft
-from decoders.execution.eager import executed
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleSession

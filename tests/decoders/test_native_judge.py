@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
+from decoders.executed import executed, judge_of
 from decoders.execution.cpu.drafts import replace_draft
 from decoders.execution.cpu.judge import native_test_children
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.rules import rule_of
-from decoders.execution.eager import executed
-from decoders.execution.judge import judge_of
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
 from decoders.verify.children import test_children as judged_by_tensors

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.execution.cpu.layers import NativeLinear
-from decoders.propose.drafters.eagle import EagleNet
+from decoders.models.eagle_net import EagleNet
 from tests.decoders.native_cases import (
     PREFIX,
     error,

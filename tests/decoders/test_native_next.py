@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
+from decoders.executed import executed
 from decoders.execution.cpu.stepping import NativeNext
-from decoders.execution.eager import Eager, executed
+from decoders.execution.eager import Eager
 from decoders.loops import autoregressive
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model

@@ -12,8 +12,9 @@ import torch
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
+from decoders.models.eagle_net import EagleNet
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleNet
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static

@@ -13,7 +13,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, r
 from decoders.distribution import guided, normalised, pick, probabilities, without
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, MAX_CHILDREN, OVERRUN, SLOTS, Noise, sample
-from decoders.training.eagle import loaded
+from decoders.propose.drafters.eagle_learner import loaded
 from decoders.verify.children import children_of, longest, walk
 
 # ---- cache --------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from decoders.api import Draft, Generation, ImageModel, Sampling, TextFeatures
+from decoders.executed import executed
 from decoders.execution.cpu.speculation import NativeStep
-from decoders.execution.eager import executed
 from decoders.loops.speculative import Speculative
 from decoders.models.llamagen import load
 from decoders.models.small import RandomTokenizer

@@ -9,8 +9,8 @@ from torch import Tensor
 from decoders.api import DecoderError, Sampling
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.training.acceptance import acceptance
-from decoders.training.eagle import EagleLearner
 from decoders.training.losses import LossConfig, drafter_loss, logits_at, soft_cross_entropy
 from decoders.training.states import Images, States, target_states, transformer_of
 

@@ -17,14 +17,14 @@ from decoders.api import Generation, ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import chameleon, llamagen
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleNet, net_of
-from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
+from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
+from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.acceptance import Acceptance, acceptance
-from decoders.training.eagle import EagleLearner
 from decoders.training.losses import LossConfig, drafter_loss, logits_at
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import sampled

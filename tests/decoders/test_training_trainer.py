@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.small import random_model
-from decoders.training.eagle import EagleLearner
+from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.training.losses import LossConfig
 from decoders.training.processes import World, joined
 from decoders.training.shards import DataConfig, Ring, StateMaker

@@ -14,7 +14,8 @@ from tests.edge.table import Bad
 TENSOR = "model.layers.1.self_attn.k_proj.weight"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n"
 PAGE = "<!DOCTYPE html>\n<html><title>Sign in</title></html>"
-READ = ("features", "prompts=classes", "prompts.limit=1", "out={tmp}/o.safetensors")
+ONE = ("study=smoke", "decoders=[ar]", "prompts=classes", "prompts.limit=1")
+READ = ("features", *ONE, "out={tmp}/o.safetensors")
 MODEL = (*READ, "model=llamagen_xl_256", "model.checkpoint={tmp}/m")
 Change = Callable[[Path], object]
 

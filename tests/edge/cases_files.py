@@ -10,7 +10,7 @@ from tests.edge.table import Bad
 
 RUN = ["run", "study=smoke", "decoders=[ar]", "gate=false", "metric=none"]
 LLAMAGEN = ["model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"]
-PLAN = ["plan", "study=smoke"]
+PLAN = ["plan", "study=smoke", "decoders=[ar]"]
 CONF = "hydra.searchpath=[file://{tmp}/conf]"
 GIVEN = {
     "hidden_size": 64, "vocab_size": 32, "num_hidden_layers": 2, "intermediate_size": 96,

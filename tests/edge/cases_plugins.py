@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.edge.bad_drafter import FAILS
-from tests.edge.table import Bad
-from tests.edge.test_plugin_fuzz import ROOT, entries
+from tests.edge.table import FOUND, PLACES, Bad
+from tests.edge.test_plugin_fuzz import entries
 
 RUN = ["run", "study=fake", "run_dir={tmp}/run"]
-PLACES = f"file://{ROOT}/bench/conf,file://{ROOT}/edge/conf"
-FOUND, OWN = f"hydra.searchpath=[{PLACES}]", f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
+OWN = f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
 SMALL = [
-    *RUN, "model=random24", "latency.prompts=0", "quality.images=1", "quality.floor=false",
+    *RUN, "model=random24", "latency.prompts=0", "quality.images=1", "quality.reseeds=0",
     "backend.layers=torch",
 ]  # fmt: skip
 REPORT = ["report", "study=fake", FOUND, "run_dir={tmp}/run"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.edge.table import Bad
 
-FEATURES = ("features", "out={tmp}/o.safetensors")
+FEATURES = ("features", "study=smoke", "decoders=[ar]", "out={tmp}/o.safetensors")
 
 
 def _write(name: str, content: str | bytes) -> Callable[[Path], object]:

@@ -1,10 +1,11 @@
 """Draft trees that cannot be."""
 
-from tests.edge.table import Bad
+from tests.edge.table import SMALL, Bad
 
-STATIC = ["run", "study=smoke", "decoders=[eagle1]", "run_dir={tmp}/run"]
-DYNAMIC = ["run", "study=smoke", "decoders=[eagle2]", "run_dir={tmp}/run"]
-CHAIN = ["run", "study=smoke", "decoders=[sd_chain]", "run_dir={tmp}/run"]
+REST = (*SMALL, "run_dir={tmp}/run")
+STATIC = ["run", "study=smoke", "decoders=[eagle1]", *REST]
+DYNAMIC = ["run", "study=smoke", "decoders=[eagle2]", *REST]
+CHAIN = ["run", "study=smoke", "decoders=[sd_chain]", *REST]
 
 CASES = [
     Bad("tree: unknown name", [*STATIC, "tree.choices=naive_extend_75"], "naive_extend_57"),

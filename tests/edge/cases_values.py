@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.edge.table import Bad
+from tests.edge.table import SMALL, Bad
 
-STUDY = ["plan", "study=smoke"]  # composes a study and looks at the disk, no more
+STUDY = ["plan", "study=smoke", "decoders=[ar]"]  # composes a study and looks at the disk, no more
 RUN = ["run", "study=smoke", "decoders=[lantern]", "gate=false", "metric=none", "run_dir={tmp}/run"]
 TRAIN = ["train", "run_dir={tmp}/train"]
 PLUGIN = """
@@ -36,19 +36,19 @@ def training(name: str, word: str, says: str) -> Bad:
 
 
 def part(name: str, words: Sequence[str], says: str) -> Bad:
-    return Bad(name, [*RUN, *words], says)
+    return Bad(name, [*RUN, *SMALL, *words], says)
 
 
 def within(name: str, override: str, word: str, says: str) -> Bad:
     """A setting of a part that an entry's own override brings along."""
     entry = 'decoders=[{decoder: lantern, name: x, overrides: ["' + override + '"]}]'
-    return Bad(name, [*RUN[:2], entry, *RUN[3:], word], says)
+    return Bad(name, [*RUN[:2], entry, *RUN[3:], *SMALL, word], says)
 
 
 def mine(name: str, word: str, says: str) -> Bad:
     words = ["acceptance._target_=mine_rule.Mine", "~acceptance.k", "~acceptance.delta"]
     words += ["~acceptance.residual", "~acceptance.metric", word]
-    return Bad(name, [*RUN, *words], says, plugin)
+    return Bad(name, [*RUN, *SMALL, *words], says, plugin)
 
 
 CASES = [
@@ -57,9 +57,9 @@ CASES = [
     study("seed is negative", "seed=-1", "at least 0"),
     study("seed is a boolean", "seed=true", "integer"),
     study("seed is null", "seed=null", "integer"),
-    study("the floor's seeds leave 64 bits", "seed=9223372036854775807", "64 bits"),
-    study("floor seed is negative", "quality.floor_seed=-5", "at least 0"),
-    study("too many floors", "quality.floors=1000000000000", "at most"),
+    study("the reseeds leave 64 bits", "seed=9223372036854775807", "64 bits"),
+    study("first reseed is negative", "quality.reseed_from=-5", "at least 0"),
+    study("too many reseeds", "quality.reseeds=1000000000000", "at most"),
     study("temperature is infinite", "sampling.temperature=inf", "finite"),
     study("temperature is not a number", "sampling.temperature=nan", "finite"),
     study("temperature is negative", "sampling.temperature=-0.5", "at least 0"),
@@ -111,8 +111,8 @@ CASES = [
     part("drafter is a mapping", ["drafter.checkpoint={a: 1}"], "string"),
     within("heads without end", "drafter=medusa", "drafter.heads=1000000000", "at most"),
     within("layers is a boolean", "drafter=early_exit", "drafter.layers=true", "integer"),
-    part("checkpoint is a number", ["model.checkpoint=5"], "string"),
-    part("checkpoint is a boolean", ["model.checkpoint=true"], "string"),
+    Bad("checkpoint is a number", [*RUN, "model.checkpoint=5"], "string"),
+    Bad("checkpoint is a boolean", [*RUN, "model.checkpoint=true"], "string"),
     part("prompts are a number", ["prompts=file", "prompts.path=3"], "string"),
     part("prompts are null", ["prompts=file", "prompts.path=null"], "string"),
     part("prompts are a list", ["prompts=file", "prompts.path=[a]"], "string"),

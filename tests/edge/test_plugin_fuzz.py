@@ -10,12 +10,11 @@ import pytest
 
 from bench.__main__ import main
 from tests.edge.bad_drafter import FAILS, HARMLESS
+from tests.edge.table import FOUND
 
-ROOT = Path(__file__).parents[1]
 TINY = [
-    f"hydra.searchpath=[file://{ROOT}/bench/conf,file://{ROOT}/edge/conf]",
-    "study=fake", "model=random24", "latency.prompts=0", "quality.images=1",
-    "quality.floor=false", "backend.layers=torch", "time_limit=4",
+    FOUND, "study=fake", "model=random24", "latency.prompts=0", "quality.images=1",
+    "quality.reseeds=0", "backend.layers=torch", "time_limit=4",
 ]  # fmt: skip
 
 

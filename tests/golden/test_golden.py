@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from decoders.executed import executed
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import executed
 from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 
 EXPECTED = json.loads(FILE.read_text())

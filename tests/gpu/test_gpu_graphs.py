@@ -10,7 +10,7 @@ import torch
 
 from decoders.api import Sampling
 from decoders.compose import build_decoder
-from decoders.execution.eager import execution
+from decoders.executed import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.test_backends import PROMPTS, SPECS, assert_same

@@ -16,7 +16,7 @@ from bench.profile.annotate import Window, annotated
 from bench.profile.read import read
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.execution.eager import execution
+from decoders.executed import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.bench.fakes import SEARCHPATH

@@ -148,7 +148,7 @@ def test_a_further_seed_lies_in_the_range_of_the_others():
     assert 0.93 <= np.mean(inside) <= 0.97
 
 
-def test_one_other_seed_is_a_floor_of_which_two_are_noise():
+def test_one_other_seed_gives_a_band_of_twice_its_difference():
     found = reseed_range([18.0, 18.3])
     assert (found.value, found.lo, found.hi) == pytest.approx((18.0, 17.4, 18.6))
 

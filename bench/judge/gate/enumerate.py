@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from decoders.api import AcceptRule
-from decoders.execution.judge import judge_of
+from decoders.executed import judge_of
 from metrics.node_law import MAX_DRAWS, NodeLaw, draw_count, ordered_draws
 from metrics.node_law import node_law as law_of
 

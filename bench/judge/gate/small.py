@@ -16,11 +16,11 @@ from torch import Tensor
 from bench.judge.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
-from decoders.execution.eager import executed
+from decoders.executed import executed
+from decoders.models.eagle_net import EagleNet
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import EagleNet
 
 WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
 HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide

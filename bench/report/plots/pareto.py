@@ -69,7 +69,7 @@ def draw(run: Run, quality: Quality) -> Plot:
     name = quality.name
     caption = (
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
-        f"Grey band: AR's {name} under other seeds (reseed floor); hollow circle: one such run. "
+        f"Grey band: AR's {name} under other seeds (reseed band); hollow circle: one such run. "
         "Dashed line: Pareto front of point estimates, unless one point leads. On it three kinds "
         f"of {name} count as AR's: what the table marks as noise, that of an exact decoder, and "
         "a better one than AR's that an exact decoder reached or passed."
@@ -84,7 +84,7 @@ def draw(run: Run, quality: Quality) -> Plot:
             caption += left_out(section, drawn, f"{name} or speed-up not measured")
             paired = quality is CLIP and section.compares_clip
             if drawn and not paired and math.isnan(section.reseeded(quality.column).value):
-                caption += f" {section.title}: no reseed floor was run, so nothing counts as noise."
+                caption += f" {section.title}: no reseed was run, so nothing counts as noise."
         caption += unfair_caption(run)
         plot = finish(f"speedup_{quality.column}", f"Speed-up against {name}", caption, figure)
         figure.draw_without_rendering()
@@ -139,7 +139,7 @@ def _panel(
         ax.set_xticks([])
         ax.set_yticks([])
         return [], []
-    _floor(ax, section, quality.column)
+    _reseeds(ax, section, quality.column)
     ax.axhline(1, color=MUTED, lw=0.8)
     front = _front(section, drawn, quality)
     if len(front) > 1:
@@ -160,13 +160,13 @@ def _panel(
     return labels, boxes
 
 
-def _floor(ax: Axes, section: Section, column: str) -> None:
+def _reseeds(ax: Axes, section: Section, column: str) -> None:
     reseeded = section.reseeded(column)
     if math.isnan(reseeded.value):
         return
     ax.axvspan(reseeded.lo, reseeded.hi, color=FAINT, alpha=0.6, lw=0, zorder=0)
-    for floor in section.floors:
-        ax.plot(floor.number(column), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
+    for reseed in section.reseeds:
+        ax.plot(reseed.number(column), 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
 
 
 def _along(front: list[tuple[float, float]], steps: int = 24) -> list[Bbox]:

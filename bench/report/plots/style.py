@@ -81,7 +81,7 @@ def looks(run: Run) -> dict[tuple[str, str], Look]:
     found: dict[tuple[str, str], Look] = {}
     hues, markers = cycle(HUES), cycle(MARKERS)
     for entry in run.entries:
-        if entry.part_key in found or entry.role is Role.FLOOR:
+        if entry.part_key in found or entry.role is Role.RESEED:
             continue
         if entry.role is Role.BASELINE:
             found[entry.part_key] = Look(BASELINE, "o", "-")

@@ -23,8 +23,9 @@ from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeStep, Parts, State
 from decoders.execution.cpu.stepping import Head, Moving, NativeNext
-from decoders.execution.eager import Judge, Loop, Piece, chain, give_judge
+from decoders.execution.eager import Loop, Piece, chain, give_judge
 from decoders.noise import TARGET_SLOT
+from decoders.verify.children import Judge
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -190,6 +191,7 @@ def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple
     size, proposer = loop.model.target.length, loop.proposer
     rule = rule_of(loop.verifier.rule) if computed(loop.verifier, "by node") else None
     settles = rule is not None and computed(loop, "settle") and not proposer.reads_laws
+    settles = settles and not loop.renews
     depth, calls = proposer.depth, loop.draft_calls or 0
     parts = Parts(native.layers, head, size, loop.sampling, rule or EXACT, depth, calls)
     done = run.target_calls, run.drafter_calls

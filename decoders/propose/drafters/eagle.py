@@ -14,100 +14,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.api import Computes, DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits
-from decoders.models.shape import TransformerConfig, tables
-from decoders.models.transformer import Layer, additive, prefix_mask, turns
-
-
-class EagleNet(nn.Module):
-    """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
-
-    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
-    """
-
-    rope: Tensor
-    code_tokens: Tensor | None
-    computes = (
-        Computes("mix", ("mix",)),
-        Computes("step", ("step", "run", "mix")),
-        Computes("eagle net", ("step", "run", "mix", "token_ids")),
-    )
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
-        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
-        self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
-        for name, table in self.tables().items():
-            self.register_buffer(name, table, persistent=False)
-
-    def tables(self) -> dict[str, Tensor | None]:
-        """The target's tables, the rotary one shifted by a place."""
-        made = tables(self.cfg)
-        rope = made["rope"]
-        return {"rope": None if rope is None else rope[1:], "code_tokens": made["code_tokens"]}
-
-    def token_ids(self, codes: Tensor) -> Tensor:
-        """Codes -> rows of the embedding, same shape."""
-        return codes if self.code_tokens is None else self.code_tokens[codes]
-
-    def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
-        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
-        if self.cfg.conditioning == "tokens":
-            return text.token_ids(drop)[:, 1:]
-        return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
-
-    def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
-        have no padding mask (METHODS 6)."""
-        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
-        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
-
-    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
-        """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
-        embedded = self.embed_tokens(ids).to(features.dtype)
-        both = torch.cat([embedded, features], -1)
-        return self.fc(both)
-
-    def step(
-        self,
-        ids: Tensor,
-        features: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-    ) -> Tensor:
-        """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
-        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
-        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = additive(mask, features.dtype)  # [R, 1, T, S]
-        return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
-
-    def run(
-        self,
-        ids: Tensor,
-        features: Tensor,
-        rope: Tensor,
-        bias: Tensor,
-        cache: KVCache,
-        index: Tensor,
-    ) -> Tensor:
-        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
-        return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
-
-    def forward(self, ids: Tensor, features: Tensor, mask: Tensor) -> Tensor:
-        """Teacher-forced training: ids [B, T], features [B, T, D], mask [B, T, T] bool, where T =
-        P - 1 prefix places and then the image's codes."""
-        rope = self.rope[: ids.shape[1]]  # [T, d / 2]
-        x = self.mix(ids, features)
-        return self.layers[0](x, rope, additive(mask, x.dtype))
+from decoders.models.eagle_net import EagleNet
+from decoders.models.transformer import prefix_mask
+from decoders.propose.drafters.eagle_checkpoint import load_eagle
 
 
 class EagleSession:
@@ -238,8 +152,6 @@ def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
     found = model.drafters.get(checkpoint, checkpoint)
     if isinstance(found, EagleNet):
         return found
-    from decoders.propose.drafters.eagle_checkpoint import load_eagle
-
     known = checkpoint in model.drafters
     if not known and "/" not in found and not Path(found).exists():
         raise DecoderError(

@@ -21,27 +21,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.chameleon_layout import layer_sources, released_layer
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer, Transformer, cast, empty
-from decoders.propose.drafters.eagle import EagleNet
-from decoders.propose.drafters.eagle_checkpoint import require_one_layer, write_drafter
+from decoders.propose.drafters.eagle_files import require_one_layer, write_drafter
 
 LAYER = "layers.0."
 EMBEDDING, BIAS = "embed_tokens.weight", "fc.bias"
-
-
-class ChameleonEagleNet(EagleNet):
-    """An EAGLE drafter whose layer normalises its input, as the released Chameleon drafters do."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg)
-        self.layers = nn.ModuleList([Layer(cfg)])
 
 
 def load_chameleon_eagle(opened: Checkpoint, model: ImageModel) -> EagleNet:

@@ -7,7 +7,6 @@ drafters were trained without a padding mask (METHODS 6); ours say in config.jso
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint
+from decoders.models.eagle_net import EagleNet
 from decoders.models.layouts import harmless, layer_sources
 from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
-from decoders.models.weights import write_tensors
-from decoders.propose.drafters.eagle import EagleNet
+from decoders.propose.drafters.eagle_chameleon import load_chameleon_eagle, save_chameleon_eagle
+from decoders.propose.drafters.eagle_files import require_one_layer, rows_of, write_drafter
 
 OWN = "lantern_bench"  # our section of config.json
 CHOICES = ("pads", "prefix_rope")
@@ -39,8 +39,6 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
     if target.cfg.conditioning == "tokens":
-        from decoders.propose.drafters.eagle_chameleon import load_chameleon_eagle
-
         return load_chameleon_eagle(opened, model), opened.sha256()
     cfg = drafter_config(opened, target.cfg)
     net: EagleNet = empty(EagleNet, cfg)
@@ -63,7 +61,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     require_one_layer(opened)
     wrong = [
         f"{key}: drafter {config[key]}, target {expected}"
-        for key, expected in (("hidden_size", target.width), ("vocab_size", _rows(target)))
+        for key, expected in (("hidden_size", target.width), ("vocab_size", rows_of(target)))
         if key in config and int(config[key]) != expected
     ]
     kind = str(config.get("input_type"))
@@ -87,10 +85,6 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     )
 
 
-def _rows(cfg: TransformerConfig) -> int:
-    return cfg.tokens or cfg.vocab
-
-
 def _filler(name: str, target: Transformer, cfg: TransformerConfig) -> Tensor:
     weight = target.tok_embeddings.weight
     return weight if name == "embed_tokens.weight" else weight.new_zeros(cfg.width)
@@ -100,8 +94,6 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
     """Writes a drafter in the published layout, which `load_eagle` reads; returns the file's
     SHA-256."""
     if net.cfg.conditioning == "tokens":
-        from decoders.propose.drafters.eagle_chameleon import save_chameleon_eagle
-
         return save_chameleon_eagle(net, folder, dtype)
     layer: Any = net.layers[0]
     attention, feed = layer.attention, layer.feed_forward
@@ -123,34 +115,3 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
     own = {OWN: {key: getattr(net.cfg, key) for key in CHOICES}}
     kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     return write_drafter(net, named, folder, dtype, kind | own)
-
-
-def write_drafter(
-    net: EagleNet, named: dict[str, Tensor], folder: Path, dtype: torch.dtype, own: dict[str, Any]
-) -> str:
-    """Writes tensors under their published names beside a config.json, to which `own` adds what one
-    family of drafters says; returns the weights' SHA-256."""
-    cfg = net.cfg
-    config = {
-        "hidden_act": "silu",
-        "hidden_size": cfg.width,
-        "intermediate_size": cfg.ffn,
-        "num_attention_heads": cfg.heads,
-        "num_key_value_heads": cfg.heads,
-        "num_hidden_layers": 1,
-        "rms_norm_eps": cfg.norm_eps,
-        "vocab_size": _rows(cfg),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | own, indent=2) + "\n")
-    return write_tensors(named, folder / "model.safetensors", dtype)
-
-
-def require_one_layer(opened: Checkpoint) -> None:
-    """DecoderError where config.json speaks of more layers than an EAGLE drafter has."""
-    layers = int(opened.config.get("num_hidden_layers", 1))
-    if layers != 1:
-        raise DecoderError(
-            f"{opened.path}: an EAGLE drafter has one layer, config.json says {layers}; is this "
-            "the target's folder?"
-        )

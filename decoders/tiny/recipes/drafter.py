@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import ImageModel, Sampling
-from decoders.propose.drafters.eagle import EagleNet
-from decoders.training.eagle import EagleLearner
+from decoders.models.eagle_net import EagleNet
+from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.training.losses import LossConfig
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import Scenes

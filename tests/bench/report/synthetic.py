@@ -76,7 +76,7 @@ DECODERS = (
         1.0, 34.2, 0.303, 0.0, bound=0.2, output_tv=0.0, verdict="bounded",
     ),
 )  # fmt: skip
-FLOOR_FID, FLOOR_CLIP = 21.66, 0.3111
+RESEED_FID, RESEED_CLIP = 21.66, 0.3111
 
 
 def prompt(index: int) -> str:
@@ -185,13 +185,13 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def floor_row(ar: dict[str, Any]) -> dict[str, Any]:
+def reseed_row(ar: dict[str, Any]) -> dict[str, Any]:
     """AR with a second seed: quality figures only."""
     speed = [name for name in ar if name.startswith(("latency", "speedup", "mal", "nfe"))]
     return ar | dict.fromkeys([*speed, "n_latency"], math.nan) | {
-        "decoder": "ar (reseed floor)", "fid": FLOOR_FID, "fid_lo": FLOOR_FID - 0.45,
-        "fid_hi": FLOOR_FID + 0.5, "clip": FLOOR_CLIP, "clip_lo": FLOOR_CLIP - 0.0012,
-        "clip_hi": FLOOR_CLIP + 0.0013,
+        "decoder": "ar (reseed)", "fid": RESEED_FID, "fid_lo": RESEED_FID - 0.45,
+        "fid_hi": RESEED_FID + 0.5, "clip": RESEED_CLIP, "clip_lo": RESEED_CLIP - 0.0012,
+        "clip_hi": RESEED_CLIP + 0.0013,
     }  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def write_run(
     decoders: tuple[Made, ...] = DECODERS,
     *,
     prompts: int = 20,
-    floor: bool = True,
+    reseed: bool = True,
     images: bool = True,
     **summary_columns: object,
 ) -> Path:
@@ -228,9 +228,9 @@ def write_run(
                     picture(folder, image, index, np.random.default_rng([index, len(summary)]))
         rows += mine
         summary.append(summary_row(made, mine))
-        if floor and made.name == "ar":
-            summary.append(floor_row(summary[-1]))
-            rows += [row(made, "floor", index, 1, "") for index in range(prompts)]
+        if reseed and made.name == "ar":
+            summary.append(reseed_row(summary[-1]))
+            rows += [row(made, "reseed", index, 1, "") for index in range(prompts)]
     folder.mkdir(parents=True, exist_ok=True)
     records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
     table = pd.DataFrame(summary)

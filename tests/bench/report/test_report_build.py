@@ -70,7 +70,7 @@ def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
     few = (DECODERS[0], DECODERS[4])
     nan = float("nan")
     absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
-    folder = write_run(tmp_path, few, prompts=3, floor=False, images=False, **absent)
+    folder = write_run(tmp_path, few, prompts=3, reseed=False, images=False, **absent)
     (folder / "report").mkdir()
     stale = folder / "report" / "contact_sheet.png"
     stale.write_bytes(b"old")
@@ -84,7 +84,7 @@ def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
-    paths = build_report(write_run(tmp_path, broken, prompts=2, floor=False))
+    paths = build_report(write_run(tmp_path, broken, prompts=2, reseed=False))
     page = paths.page.read_text(encoding="utf-8")
     assert "Every decoder of this run failed" in page and paths.plots == {}
     for made in broken:
@@ -95,7 +95,7 @@ def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
 def test_a_run_that_may_only_be_read_is_reported_elsewhere(tmp_path: Path) -> None:
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
     (tmp_path / "run").mkdir()
-    folder = write_run(tmp_path / "run", broken, prompts=2, floor=False)
+    folder = write_run(tmp_path / "run", broken, prompts=2, reseed=False)
     before = sorted(folder.rglob("*"))
     paths = write_report(load_run(folder), tmp_path / "mine")
     assert paths.page == tmp_path / "mine" / "index.html" and paths.page.is_file()

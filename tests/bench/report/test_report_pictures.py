@@ -48,7 +48,7 @@ def test_sheet_of_maps_shows_the_recorded_kinds(run: Run) -> None:
     sheet = code_maps(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
-    entry = run.entries[2]  # lantern, after ar and the floor
+    entry = run.entries[2]  # lantern, after ar and its reseed
     assert entry.name == "lantern"
     row = images.image_row(entry, images.sheet_prompts(run, 1)[0][0])
     assert row is not None
@@ -114,7 +114,7 @@ def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
 
 
 def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, DECODERS[:1], prompts=1, floor=False)
+    folder = write_run(tmp_path, DECODERS[:1], prompts=1, reseed=False)
     rows = pd.read_parquet(folder / "records.parquet")
     timed = rows[rows.protocol == "latency"]
     rounds = [timed.assign(repeat=0, image=""), timed.assign(repeat=1)]
@@ -180,25 +180,25 @@ def test_speed_is_drawn_against_quality_with_both_intervals(
 
 
 @pytest.mark.parametrize("quality", [FID, CLIP])
-@pytest.mark.parametrize("floor", [True, False])
+@pytest.mark.parametrize("reseed", [True, False])
 def test_the_front_takes_no_noise_for_quality(
-    tmp_path: Path, quality: Quality, floor: bool
+    tmp_path: Path, quality: Quality, reseed: bool
 ) -> None:
     """One is slower than AR and better by noise; the other two are faster and worse."""
     eagle1 = replace(DECODERS[2], seconds=2.6, verdict="bounded (TV 0.0100)")
     few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
-    run = load_run(write_run(tmp_path, few, prompts=2, images=False, floor=floor))
+    run = load_run(write_run(tmp_path, few, prompts=2, images=False, reseed=reseed))
     (line,) = [x for x in draw(run, quality).figure.axes[0].lines if x.get_linestyle() == "--"]
     ar, better, *worse = (e.number(quality.column) for e in run.sections[0].decoders)
     assert (better - ar) * quality.sign > 0
-    assert list(line.get_xdata()) == ([ar, *worse] if floor else [better, ar, *worse])
+    assert list(line.get_xdata()) == ([ar, *worse] if reseed else [better, ar, *worse])
 
 
 @pytest.mark.parametrize("quality", [FID, CLIP])
 @pytest.mark.parametrize(("fid", "clip"), [(17.0, 0.35), (30.0, 0.25)])
-@pytest.mark.parametrize("floor", [True, False])
+@pytest.mark.parametrize("reseed", [True, False])
 def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
-    tmp_path: Path, quality: Quality, fid: float, clip: float, floor: bool
+    tmp_path: Path, quality: Quality, fid: float, clip: float, reseed: bool
 ) -> None:
     """One is slower than AR, one faster: by far the best images, or the worst, change nothing. A
     relaxed one between the best and AR is no better than AR, so being slower it has no place."""
@@ -207,7 +207,7 @@ def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
     fast = replace(DECODERS[3], seconds=1.5, fid=fid, clip=clip)
     better = [lucky] if fid < 18 else []
     few = (DECODERS[0], slow, fast, DECODERS[4], *better)
-    run = load_run(write_run(tmp_path, few, prompts=2, images=False, floor=floor))
+    run = load_run(write_run(tmp_path, few, prompts=2, images=False, reseed=reseed))
     plot = draw(run, quality)
     (line,) = [x for x in plot.figure.axes[0].lines if x.get_linestyle() == "--"]
     speedups = [e.number("speedup") for e in run.sections[0].decoders]

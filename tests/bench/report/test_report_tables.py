@@ -1,4 +1,4 @@
-"""Tables: the numbers as given, intervals, noise marks, floor, failures, order and sections."""
+"""Tables: the numbers as given, intervals, noise marks, reseeds, failures, order and sections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import DECODERS, FLOOR_FID, write_run
+from synthetic import DECODERS, RESEED_FID, write_run
 
 from bench.judge.clip_pairs import COLUMNS, TABLE
 from bench.report import tables
@@ -105,18 +105,18 @@ def test_figures_are_those_of_the_summary(run: Run) -> None:
 def test_noise_is_marked_and_only_noise(run: Run) -> None:
     assert cells(run, 0, "eagle1")["speed-up"].endswith("≈")  # [0.98, 1.05]
     assert not cells(run, 0, "sd_chain")["speed-up"].endswith("≈")
-    # The floor is |21.66 - 21.40| = 0.26: eagle2 differs by 0.12, lantern by 0.53.
+    # A reseed differs by |21.66 - 21.40| = 0.26: eagle2 differs by 0.12, lantern by 0.53.
     assert cells(run, 0, "eagle2")["FID (scenes-clip)"].endswith("≈")
     assert not cells(run, 0, "lantern")["FID (scenes-clip)"].endswith("≈")
     assert not cells(run, 0, "ar")["FID (scenes-clip)"].endswith("≈")
-    # Without a floor nothing may be called noise, not even no difference at all.
+    # Without a reseed nothing may be called noise, not even no difference at all.
     assert not cells(run, 1, "eagle2_greedy")["FID (scenes-clip)"].endswith("≈")
-    assert "no AR reseed floor" in tables.terminal(run)
+    assert "no AR reseed" in tables.terminal(run)
 
 
 def test_several_seeds_say_how_ar_scatters(run: Run) -> None:
     section = run.sections[0]
-    first = section.floors[0]
+    first = section.reseeds[0]
     further = replace(first, row=first.row | {"fid": 21.40 - 0.50})
     both = replace(section, entries=[*section.entries, further])
     found = both.reseeded("fid")
@@ -155,7 +155,7 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     at = sampled.columns.index("CLIP (scenes) - AR")
     assert {row.cells[0]: row.cells[at] for row in sampled.rows} == {
         "ar": "—",
-        "AR reseed floor, seed 1": "—",
+        "AR reseed, seed 1": "—",
         "eagle2": "0.0002 [-0.0010, 0.0020] ≈",
         "lantern": "-0.0021 [-0.0030, -0.0012]",
     }
@@ -163,9 +163,9 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     assert cells(run, 0, "eagle2")["CLIP (scenes)"].endswith("≈")
     assert not cells(run, 0, "lantern")["CLIP (scenes)"].endswith("≈")
     section = run.sections[0]
-    baseline, floor = section.entries[0], section.floors[0]
+    baseline, again = section.entries[0], section.reseeds[0]
     lucky = replace(
-        floor, row=floor.row | {"fid": baseline.row["fid"], "clip": baseline.row["clip"]}
+        again, row=again.row | {"fid": baseline.row["fid"], "clip": baseline.row["clip"]}
     )
     same = replace(section, entries=[*section.decoders, lucky])
     eagle2 = next(e for e in section.entries if e.name == "eagle2")
@@ -180,13 +180,13 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
-def test_floor_has_its_own_row(run: Run) -> None:
-    floor = cells(run, 0, "AR reseed floor, seed 1")
-    assert floor["FID (scenes-clip)"].startswith(f"{FLOOR_FID:.2f}")
-    assert floor["speed-up"] == "—"
+def test_a_reseed_has_its_own_row(run: Run) -> None:
+    again = cells(run, 0, "AR reseed, seed 1")
+    assert again["FID (scenes-clip)"].startswith(f"{RESEED_FID:.2f}")
+    assert again["speed-up"] == "—"
     text = " ".join(tables.terminal(run).split())
     assert "under 2 seeds AR's FID (scenes-clip) is 21.400 ± 0.520, its CLIP" in text
-    assert "| *AR reseed floor, seed 1* |" in tables.markdown(run)
+    assert "| *AR reseed, seed 1* |" in tables.markdown(run)
 
 
 def test_failed_decoder_is_shown_with_its_error(run: Run) -> None:
@@ -234,7 +234,7 @@ def test_csv_keeps_full_precision_and_adds_the_reading(run: Run) -> None:
     assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
     marked = table["speedup_is_noise"].astype(str)
     assert list(table.index[marked == "True"]) == ["eagle1"]
-    assert table.loc["ar (reseed floor)", "role"] == "floor"
+    assert table.loc["ar (reseed)", "role"] == "reseed"
     assert table.loc["lantern_chain", "error"].startswith("NumericalError")
 
 

@@ -18,8 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, additive, prefix_mask
-from decoders.propose.drafters.eagle import EagleNet
+from decoders.propose.drafters.eagle import check_match, net_of
+from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.training.learner import Drafted
 from decoders.training.states import States, transformer_of
 
@@ -103,8 +105,6 @@ class EagleLearner:
         return self.eagle.run(ids, features, rope, bias, entries, ids)
 
     def save(self, folder: Path) -> str:
-        from decoders.propose.drafters.eagle_checkpoint import save_eagle
-
         return save_eagle(self.eagle, folder)
 
 
@@ -113,8 +113,6 @@ def fresh(model: ImageModel) -> EagleNet:
     target = transformer_of(model)
     kind: type[EagleNet] = EagleNet
     if target.cfg.conditioning == "tokens":
-        from decoders.propose.drafters.eagle_chameleon import ChameleonEagleNet
-
         kind = ChameleonEagleNet
     net = _like(target, kind(target.cfg)).to(model.device)
     with torch.no_grad():
@@ -125,8 +123,6 @@ def fresh(model: ImageModel) -> EagleNet:
 def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
     """A drafter's weights as a trainable float32 net of its own. Raises DecoderError where it could
     not draft for the model's target."""
-    from decoders.propose.drafters.eagle import check_match, net_of
-
     given = net_of(model, checkpoint)
     check_match(given, model.target)
     net = _like(given, type(given)(given.cfg)).to(model.device)

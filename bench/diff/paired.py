@@ -1,0 +1,145 @@
+"""Is a difference between two decoders more than chance? Paired by image, with three answers.
+
+Speed is the ratio of two speed-ups, each over the AR of its own run, so that what the hour or the
+machine does to both drops out. Seconds are compared where both sides were timed in turns (one run),
+or for AR itself on one machine. The log of a ratio is taken as normal, with the width of the
+intervals of `bench.judge.paired`. Scores per image are compared by a paired bootstrap and a
+permutation test of the signs; FID against the band of AR's own reseeds. Over many decoders p-values
+are adjusted for false discoveries (Benjamini and Hochberg 1995).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+from scipy.stats import false_discovery_control, permutation_test
+
+from bench.diff.side import Side
+from bench.judge.paired import paired_speedup, pairs
+from metrics.stats import Interval, bootstrap_mean
+
+NORMAL = NormalDist()
+POWER = NORMAL.inv_cdf(0.975) + NORMAL.inv_cdf(0.8)  # standard errors found in four of five runs
+DRAWS = 9999
+APART = "not told apart"
+FIGURES = ("seconds", "speed-up over AR", "codes per forward", "CLIP", "FID")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure of two decoders. value, lo, hi: B over A for ratios (above 1: B is faster), else B
+    less A; p: two-sided, adjusted; None for FID. least: the smallest difference that would have
+    been found in four of five runs."""
+
+    a: str
+    b: str
+    figure: str
+    pairs: int
+    value: float
+    lo: float
+    hi: float
+    least: float
+    p: float | None
+    verdict: str
+
+
+def findings(sides: Sequence[tuple[Side, Side]], level: float) -> list[Finding]:
+    """All figures of all pairs of sides, with verdicts at this level of false discoveries."""
+    found = [f for a, b in sides for f in (_speed(a, b), *_scores(a, b), _fid(a, b)) if f]
+    out = []
+    for figure in FIGURES:
+        mine = [f for f in found if f.figure == figure]
+        tested = [f.p for f in mine if f.p is not None]
+        adjusted = iter(false_discovery_control(tested) if tested else [])
+        for f in mine:
+            if f.p is not None:
+                p = float(next(adjusted))
+                f = replace(f, p=p, verdict=_word(f, p < level))
+            out.append(f)
+    return out
+
+
+def worse(found: Sequence[Finding]) -> bool:
+    return any(f.verdict in ("slower", "worse") for f in found)
+
+
+def _word(found: Finding, told: bool) -> str:
+    if not told:
+        return APART
+    if found.figure.startswith(("speed", "seconds")):
+        return "faster" if found.value > 1 else "slower"
+    more_is_better = found.figure != "FID"
+    return "better" if (found.value > 0) == more_is_better else "worse"
+
+
+def _speed(a: Side, b: Side) -> Finding | None:
+    ratio = paired_speedup(a.rows, b.rows)
+    if ratio is None:
+        return None
+    figure = "seconds"
+    if a.run != b.run and not a.is_baseline:
+        if a.baseline is None or b.baseline is None:
+            return None
+        hour = paired_speedup(a.baseline, b.baseline)
+        if hour is None:
+            return None
+        ratio, figure = _over(ratio, hour), "speed-up over AR"
+    elif a.machine != b.machine:  # seconds of two machines are not compared
+        return None
+    error = _log_error(ratio)
+    shift = abs(math.log(ratio.value))
+    p = 2 * (1 - NORMAL.cdf(shift / error)) if error else float(shift == 0)
+    least = math.expm1(POWER * error)
+    return _made(a, b, figure, len(pairs(a.rows, b.rows)[0]), ratio, least, p)
+
+
+def _over(top: Interval, bottom: Interval) -> Interval:
+    """The quotient of two independent ratios."""
+    value = top.value / bottom.value
+    reach = 1.96 * math.hypot(_log_error(top), _log_error(bottom))
+    return Interval(value, value * math.exp(-reach), value * math.exp(reach))
+
+
+def _log_error(ratio: Interval) -> float:
+    return (math.log(ratio.hi) - math.log(ratio.lo)) / (2 * 1.96)
+
+
+def _scores(a: Side, b: Side) -> list[Finding]:
+    both = a.scores().add_suffix(" a").join(b.scores().add_suffix(" b"), how="inner")
+    out = []
+    for figure in FIGURES[2:4]:
+        less = (both[f"{figure} b"] - both[f"{figure} a"]).dropna().to_numpy(float)
+        if len(less) < 2:
+            continue
+        found = bootstrap_mean(less)
+        error = float(less.std(ddof=1)) / math.sqrt(len(less))
+        out.append(_made(a, b, figure, len(less), found, POWER * error, _sign_test(less)))
+    return out
+
+
+def _sign_test(less: np.ndarray) -> float:
+    if not less.any():
+        return 1.0
+    tested = permutation_test(
+        (less,), np.mean, permutation_type="samples", n_resamples=DRAWS, rng=0, vectorized=True
+    )
+    return float(tested.pvalue)
+
+
+def _fid(a: Side, b: Side) -> Finding | None:
+    if math.isnan(a.fid) or math.isnan(b.fid) or a.band is None:
+        return None
+    less, reach = b.fid - a.fid, a.band.half_width
+    found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), reach, None)
+    return replace(found, verdict=_word(found, abs(less) > reach))
+
+
+def _made(
+    a: Side, b: Side, figure: str, pairs: int, found: Interval, least: float, p: float | None
+) -> Finding:
+    names = a.decoder, b.decoder
+    return Finding(*names, figure, pairs, found.value, found.lo, found.hi, least, p, APART)

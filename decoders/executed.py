@@ -1,0 +1,46 @@
+"""A model as an execution runs it: eagerly, compiled, as a CUDA graph, or with the CPU kernel.
+
+Apart from the executions (`decoders.execution`), which do not know each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from decoders.api import AcceptRule, DecoderError, ImageModel
+from decoders.execution.eager import Eager, Execution
+from decoders.verify.children import Judge, test_children
+
+
+def executed(model: ImageModel, mode: str) -> ImageModel:
+    """The model as `execution(mode)` runs it, prepared. Raises DecoderError as that does."""
+    how = execution(mode)
+    how.prepare(model)
+    return replace(model, execution=how)
+
+
+def execution(mode: str) -> Execution:
+    """`eager`, `compile`, `graph` or `cpu`. Raises DecoderError on another name."""
+    if mode == "eager":
+        return Eager()
+    if mode == "compile":
+        from decoders.execution.compiled import Compiled
+
+        return Compiled()
+    if mode == "graph":
+        from decoders.execution.graphs import Graphed
+
+        return Graphed()
+    if mode == "cpu":
+        from decoders.execution.cpu.replacing import Cpu
+
+        return Cpu()
+    raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")
+
+
+def judge_of(rule: AcceptRule, device: torch.device, mode: str = "eager") -> Judge:
+    """The judge of a rule under `execution(mode)`; all return the same."""
+    return execution(mode).judge(rule, device) or partial(test_children, rule)

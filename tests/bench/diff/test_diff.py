@@ -1,0 +1,133 @@
+"""`python -m bench diff`: noise is not told apart, planted losses are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench.__main__ import main
+from bench.records import schema as records
+from bench.records.kept import images_digest
+from tests.bench.report.synthetic import DECODERS, write_run
+
+LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "eagle2", "lantern"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("a") / "run", LINEUP, prompts=40)
+
+
+def again(
+    run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, machine=None, clip=True
+) -> Path:
+    """The same codes timed at another hour, with what is planted by decoder: slow (factor of its
+    seconds), loss (of its CLIP score)."""
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+    rows = records.read(run / "records.parquet").to_pandas()
+    rng = np.random.default_rng(seed)
+    rows["seconds_total"] *= hour * rng.normal(1, 0.03, len(rows))
+    for name, factor in (slow or {}).items():
+        rows.loc[rows.decoder == name, "seconds_total"] *= factor
+    if machine:
+        rows["cpu"] = machine
+    table = pa.Table.from_pandas(rows, schema=records.SCHEMA, preserve_index=False)
+    records.write(folder / "records.parquet", table)
+    judged = {}
+    for name, group in rows[rows.protocol == "quality"].groupby("decoder"):
+        drawn = group.sort_values("prompt_index")
+        base = 65 + 10 * np.sin(drawn.prompt_index.to_numpy())  # what the prompt does
+        each = base + rng.normal(0, 2, len(drawn)) - (loss or {}).get(name, 0)
+        judged[f"figures of {name}"] = {
+            "of": images_digest(drawn),
+            "value": {"scores": {"clip_each": list(each)}},
+        }
+    if clip:
+        (folder / "judged.json").write_text(json.dumps(judged))
+    return folder
+
+
+def said(tmp: Path, *words: str) -> tuple[int, dict[tuple[str, str], dict]]:
+    status = main(["diff", *words, f"out={tmp / 'diff.json'}"])
+    found = json.loads((tmp / "diff.json").read_text())["findings"]
+    return status, {(f["b"], f["figure"]): f for f in found}
+
+
+def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    status, found = said(tmp_path, str(a), str(b))
+    assert status == 0
+    assert {name for name, _ in found} == {made.name for made in LINEUP}
+    assert {f["verdict"] for f in found.values()} == {"not told apart"}
+    assert 0 < found["eagle2", "speed-up over AR"]["least"] < 0.1
+
+
+def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
+    a = again(first, tmp_path / "a", 1)
+    b = again(first, tmp_path / "b", 2, hour=1.3, slow={"eagle2": 1.1}, loss={"lantern": 2})
+    status, found = said(tmp_path, str(a), str(b))
+    verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] != "not told apart"}
+    # A slower hour shows in AR's seconds alone: speed-ups are each over the AR of their own run.
+    assert verdicts == {
+        ("ar", "seconds"): "slower",
+        ("eagle2", "speed-up over AR"): "slower",
+        ("lantern", "CLIP"): "worse",
+    }
+    assert status == 1
+    assert found["eagle2", "speed-up over AR"]["value"] == pytest.approx(1 / 1.1, abs=0.02)
+    assert found["lantern", "CLIP"]["value"] == pytest.approx(-2, abs=1)
+
+
+def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
+    a = again(first, tmp_path / "a", 1)
+    b = again(first, tmp_path / "b", 2, hour=0.2, machine="another CPU")
+    status, found = said(tmp_path, str(a), str(b))
+    assert ("ar", "seconds") not in found
+    assert found["eagle2", "speed-up over AR"]["verdict"] == "not told apart"
+    assert status == 0
+
+
+def test_two_decoders_of_one_run(first, tmp_path, capsys):
+    a = again(first, tmp_path / "a", 1)
+    status, found = said(tmp_path, str(a), "decoders=eagle2,lantern")
+    assert found["lantern", "seconds"]["verdict"] == "faster"
+    assert found["lantern", "codes per forward"]["verdict"] == "better"
+    assert status == 0
+    assert said(tmp_path, str(a), "decoders=lantern,eagle2")[0] == 1
+    assert "eagle2 -> lantern" in capsys.readouterr().out
+
+
+def test_scores_of_other_pictures_do_not_count(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    judged = json.loads((b / "judged.json").read_text())
+    judged["figures of lantern"]["of"] = "other pictures"
+    (b / "judged.json").write_text(json.dumps(judged))
+    found = said(tmp_path, str(a), str(b))[1]
+    assert ("lantern", "CLIP") not in found and ("eagle2", "CLIP") in found
+
+
+def test_what_only_one_run_has_is_listed(first, tmp_path, capsys):
+    b = write_run(tmp_path / "b", LINEUP[:2], prompts=40)
+    main(["diff", str(first), str(b)])
+    assert f"only in {first}: eagle2, lantern" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected 2 run folders, found 0"),
+        (["nothing", "nowhere"], "no run folder nothing"),
+        (["{a}", "decoders=ar"], "takes two names"),
+        (["{a}", "decoders=ar,eagle3"], "eagle2"),
+        (["{a}", "{a}", "level=2"], "between 0 and 1"),
+        (["{a}", "{a}", "lvel=2"], "level"),
+    ],
+)
+def test_bad_words_are_explained(first, capsys, words, expected):
+    assert main(["diff", *[word.replace("{a}", str(first)) for word in words]]) == 2
+    assert expected in capsys.readouterr().err
