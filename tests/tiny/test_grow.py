@@ -48,7 +48,7 @@ def test_the_grown_target_has_the_old_logits(pair: tuple[Transformer, Transforme
     with torch.no_grad():
         before, after = old(*(inputs := given())), new(*inputs)
         torch.testing.assert_close(after[..., :32], before, rtol=1e-4, atol=1e-4)
-        assert float(after[..., 32:].abs().max()) == 0
+        assert float(after[..., 32:].abs().max()) < 1e-3
         torch.testing.assert_close(new.logits(after), old.logits(before), rtol=1e-4, atol=1e-4)
 
 

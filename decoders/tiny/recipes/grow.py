@@ -1,6 +1,6 @@
 """Grows a trained transformer into a wider and deeper one that computes the same function.
 
-The new states are the old ones with zeros behind them, and every new layer adds nothing at first:
+The new states are the old ones with zeros behind them, and a new layer adds nothing at first:
 
 * What writes to the states (`wo`, `w2`, the caption projection's last matrix, the embedding) writes
   zeros to the new places, and reads zeros from new heads and hidden units.
@@ -8,7 +8,8 @@ The new states are the old ones with zeros behind them, and every new layer adds
   first step of the training then has a gradient for both sides.
 * The root mean square over more entries is smaller by sqrt(old width / new width), which the
   norms' weights take back.
-* A new layer is a copy of the one below it whose `wo` and `w2` are zero.
+* A new layer is a copy of the one below it whose `wo` and `w2` are all but zero. (A matrix of
+  nothing but zeros is refused on loading, as it mostly is a file that was not written to its end.)
 
 A trained model is a better start than random numbers: it has seen its images already.
 """
@@ -26,6 +27,7 @@ from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
 from decoders.propose.drafters.eagle import EagleNet
 
+NOTHING = 1e-6  # of what a new layer writes: lost in the rounding of the states, 4e-3 in bfloat16
 STD = 0.02  # of new entries that read zeros at first; that of a new transformer's
 
 
@@ -54,8 +56,8 @@ def grow(old: Transformer, new: Transformer) -> None:
         below = source.get(index, below)
         _grow_layer(layer, old.layers[below])
         if index not in source:
-            layer.attention.wo.weight.zero_()
-            layer.feed_forward.w2.weight.zero_()
+            layer.attention.wo.weight.normal_(std=NOTHING)
+            layer.feed_forward.w2.weight.normal_(std=NOTHING)
 
 
 @torch.no_grad()
