@@ -71,7 +71,8 @@ HELP = ("-h", "--help", "help")
 INTERRUPTED = 130
 # How long a thread of OpenMP waits awake for the next product: some milliseconds, since waking one
 # costs as much as a small product. It must be set before torch is imported.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000000")
+if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence over it
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000000")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

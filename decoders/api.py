@@ -20,7 +20,6 @@ Conventions for plug-ins: every part is built as ``cls(model, **yaml_keywords)``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
@@ -30,6 +29,9 @@ from decoders.captions import TextFeatures
 from decoders.errors import DecoderError
 from decoders.errors import NumericalError as NumericalError
 from decoders.kinds import Amount, NotNegative, Within, require
+from decoders.trace import CodeKind as CodeKind
+from decoders.trace import Trace as Trace
+from decoders.trace import VerifiedPairs as VerifiedPairs
 
 
 @dataclass(frozen=True)
@@ -57,65 +59,6 @@ class Sampling:
     def guidance_rows(self) -> int:
         """G: 1 without guidance, 2 with it."""
         return 1 if self.cfg == 1 else 2
-
-
-class CodeKind(IntEnum):
-    """How a committed code came to be."""
-
-    TARGET = 0  # sampled from the target alone (AR, or the first code of a speculative run)
-    DRAFT = 1  # a draft the exact rule would have accepted too
-    RELAXED = 2  # a draft that only the relaxed rule accepted
-    CORRECTED = 3  # sampled from the residual after every child of a node was rejected
-    BONUS = 4  # sampled from the target after the last level of the tree was accepted
-
-
-@dataclass
-class VerifiedPairs:
-    """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
-
-    M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
-    the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
-    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
-    the root's children; None where nobody noted it.
-    """
-
-    p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
-    q: Tensor | None  # [M, V] float32, processed drafter distribution
-    children: Tensor  # [M, K] int64
-    valid: Tensor  # [M, K] bool
-    depth: Tensor | None = None  # [M] int64
-    place: Tensor | None = None  # [M] int64
-    levels: int = 0
-
-
-@dataclass
-class Trace:
-    """What happened while B images were decoded. All tensors are on the CPU.
-
-    ``step`` counts target forwards after the prefill; the code sampled from the prefill has step 0.
-    ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction
-    or bonus), -1 past the image's last step. Codes past the end of the image are not counted.
-    """
-
-    kind: Tensor  # [B, L] uint8, CodeKind
-    step: Tensor  # [B, L] int32, the step that committed the code
-    depth: Tensor  # [B, L] uint8, depth in the draft tree (1 = child of the root); AR: 0
-    moved: Tensor  # [B, L] float32, TV(p, p_A) of the accepted/tested draft; 0 where nothing moved
-    bound: Tensor  # [B, L] float32, the TV bound that the rule declared at that position
-    accepted: Tensor  # [B, S] int16
-    target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
-    drafter_calls: Tensor  # [B] int32
-    seconds: dict[str, float] = field(
-        default_factory=dict
-    )  # prefill/draft/verify/accept, whole batch
-    tree_depth: int = 0  # levels below the root; 0 for AR
-    tree_nodes: int = 0  # N
-    path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
-    # [B] float32: codes per forward that the drafter expected, 1 + the sum of its probabilities of
-    # all drafted paths, mean over steps (METHODS2 (h)). Beside the mean accepted length it measures
-    # the drafter's calibration. Of trees with deterministic children; None where nothing said it.
-    expected: Tensor | None = None
-    pairs: VerifiedPairs | None = None
 
 
 @dataclass

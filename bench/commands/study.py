@@ -119,7 +119,8 @@ def cmd_tiny(words: Sequence[str]) -> int:
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes import GROWN, make, plan_of, require_stages
+    from decoders.tiny.recipes import make
+    from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
     from metrics import train_clip
 
     settings = {word.key: word.value for word in given if word.value is not None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -95,7 +97,7 @@ class PairSampler:
         self.count, self.levels = count, levels
         self.rate = min(1.0, 2.0 * count / max(1, places))
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows: list[tuple[Tensor | None, ...]] = []
+        self.rows: list[tuple[Any, ...]] = []
 
     def offer(
         self,
@@ -117,11 +119,12 @@ class PairSampler:
         if not self.rows:
             return None
         order = torch.randperm(len(self.rows), generator=self.generator)[: self.count].tolist()
-        p, q, *others = (
+        columns: list[Any] = [
             None if column[0] is None else torch.stack(column)
             for column in zip(*(self.rows[i] for i in order), strict=True)
-        )
-        return VerifiedPairs(p, q, *others, levels=self.levels)
+        ]
+        p, q, children, valid, depth, place = columns
+        return VerifiedPairs(p, q, children, valid, depth, place, levels=self.levels)
 
 
 def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:

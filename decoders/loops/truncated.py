@@ -27,18 +27,18 @@ class Truncated(Autoregressive):
         self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
     ) -> None:
         rule = getattr(verifier, "rule", None)
-        if not hasattr(rule, "truncated"):
+        if rule is None or not hasattr(rule, "truncated"):
             raise DecoderError(
                 "this loop samples from the target as an acceptance rule truncates it; expected a "
                 f"rule with truncated(p), such as acceptance=typical, found {rule}"
             )
         super().__init__(model, sampling, proposer)
-        self.rule = rule
+        self.cut = rule.truncated
 
     def first(self, start: Start, record: Recorder) -> Tensor:
         codes = start.first
         if not self.sampling.greedy:
-            cut = self.rule.truncated(start.law)
+            cut = self.cut(start.law)
             codes = sample(cut, start.noise.uniform[:, 0, TARGET_SLOT])
             note(record, torch.zeros_like(codes[:1]), start.law, cut)
         record.first(codes)
@@ -48,7 +48,7 @@ class Truncated(Autoregressive):
         if self.sampling.greedy:  # the largest entry is never cut
             return super().draw(run, logits)
         p = probabilities(logits, self.sampling)
-        cut = self.rule.truncated(p)
+        cut = self.cut(p)
         note(run.record, run.place, p, cut)
         u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, run.place)[:, 0]  # [B]
         return sample(cut, u), cut

@@ -60,8 +60,9 @@ def test_children(
             q = torch.where(real, drop_sibling(q, x), q)
     one = count == 1
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
-    found = torch.where(valid, torch.stack(stacked), 0.0).unbind(0)  # [B, n, K] each
-    return Verdicts(*found, residual=p)
+    judged = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
+    accept, strict, moved, bound = judged.unbind(0)
+    return Verdicts(accept, strict, moved, bound, residual=p)
 
 
 def ancestry(parents: Tensor, depth: int) -> Tensor:

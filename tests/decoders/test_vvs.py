@@ -26,7 +26,11 @@ LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 11, "delta": 0.9})
 
 
 def spec(tree, interval=None):
-    loop = LOOP if interval is None else PartSpec("decoders.loops.vvs.Vvs", {"interval": interval})
+    loop = (
+        LOOP
+        if interval is None
+        else PartSpec("decoders.loops.skipping.vvs.Vvs", {"interval": interval})
+    )
     return DecoderSpec("vvs", loop, EAGLE, tree, LANTERN)
 
 

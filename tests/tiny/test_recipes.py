@@ -17,8 +17,9 @@ from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
-from decoders.tiny.recipes import MINUTES, drafter, make, plan_of, reading, target, vq
+from decoders.tiny.recipes import drafter, make, reading, target, vq
 from decoders.tiny.recipes.loop import Run, cosine, fit, made_ahead, restore
+from decoders.tiny.recipes.plan import MINUTES, plan_of
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
 from metrics import train_clip

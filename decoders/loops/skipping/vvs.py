@@ -1,8 +1,8 @@
 """VVS, verification skipping (2511.13587, METHODS2 (s)): every `interval`-th step has no forward.
 
-What a skipped step commits is drafted by `decoders.propose.skipping` and fed in the next forward.
-No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows p, and is
-recorded as moved mass and as bound. All other codes are judged by the rule.
+What a skipped step commits is drafted by `decoders.loops.skipping.proposer` and fed in the next
+forward. No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows
+p, and is recorded as moved mass and as bound. All other codes are judged by the rule.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, ImageModel, Law, Sampling, Settled, Start, Verifier
 from decoders.kinds import Within
+from decoders.loops.skipping.proposer import SkippedDraft, Skipping
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
-from decoders.propose.skipping import SkippedDraft, Skipping
 from decoders.verify.children import at_node
 
 
@@ -37,7 +37,8 @@ class Untested:
 
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`."""
-        assert isinstance(draft, SkippedDraft) and draft.tree is not None
+        assert isinstance(draft, SkippedDraft)
+        assert draft.tree is not None and draft.taken is not None
         taken, tree = draft.taken[:, None], draft.tree  # [B, 1]
         size = draft.codes.shape[1] - tree.codes.shape[1]  # S
         every = torch.arange(1, tree.codes.shape[1], device=place.device) + size

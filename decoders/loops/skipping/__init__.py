@@ -1,0 +1,1 @@
+"""Loops that skip a verification now and then (VVS)."""
