@@ -60,8 +60,8 @@ def test_children(
             q = torch.where(real, drop_sibling(q, x), q)
     one = count == 1
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
-    found = torch.where(valid, torch.stack(stacked), 0.0).unbind(0)  # [B, n, K] each
-    return Verdicts(*found, residual=p)
+    verdicts = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
+    return Verdicts(*verdicts.unbind(0), residual=p)
 
 
 def ancestry(parents: Tensor, depth: int) -> Tensor:
