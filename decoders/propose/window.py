@@ -99,7 +99,7 @@ class WindowSession:
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
-        assert seen.image is not None  # `reads_laws`
+        assert seen.image is not None  # `Proposer.reads_laws`
         left = self.left(seen)
         places = place[:, None] + self.span  # [B, W]
         law = torch.where(left.told[..., None], left.p, blank(part.init, left.last, self.first))
