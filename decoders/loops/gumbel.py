@@ -1,4 +1,4 @@
-"""Plain next-code decoding, with codes drawn by the place's Gumbel numbers: argmax(log p + g).
+"""Plain next-code decoding, drawn with the Gumbel numbers of each place: argmax(log p + g).
 
 The same law as `decoders.loops.autoregressive`, other noise. It is what every decoder with the
 verifier `decoders.verify.gumbel` equals, code by code.

@@ -13,7 +13,7 @@ from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import DecoderError, Draft, Sampling, Seen
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.execution.eager import execution
+from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.gumbel import GumbelAutoregressive
 from decoders.loops.speculative import Speculative
