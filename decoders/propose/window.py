@@ -108,6 +108,7 @@ class WindowSession:
             law = torch.where(likeliest[..., None], certain(law.argmax(-1), law), law)
         root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
         fresh = ~left.told
+        assert seen.image is not None  # shown to every proposer that reads laws
         codes = part.draw(law, left, noise, places)
         codes, known = copied(part.init, self.kind, codes, fresh, root, seen.image, places)
         point = known | (fresh & (part.init in POINTS))  # drafts that were not drawn from `law`
