@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from decoders.api import CodeKind, Trace, VerifiedPairs
+
+NOTED = ("p", "q", "children", "valid", "depth", "place")  # of a visited node, in this order
 
 
 class Recorder:
@@ -111,11 +115,12 @@ class PairSampler:
         if not self.rows:
             return None
         order = torch.randperm(len(self.rows), generator=self.generator)[: self.count].tolist()
-        p, q, *others = (
-            None if column[0] is None else torch.stack(column)
-            for column in zip(*(self.rows[i] for i in order), strict=True)
-        )
-        return VerifiedPairs(p, q, *others, levels=self.levels)
+        columns = zip(*(self.rows[i] for i in order), strict=True)
+        found: dict[str, Any] = {
+            name: None if column[0] is None else torch.stack(column)
+            for name, column in zip(NOTED, columns, strict=True)
+        }
+        return VerifiedPairs(**found, levels=self.levels)
 
 
 def kinds(count: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Truncated(Autoregressive):
                 f"rule with truncated(p), such as acceptance=typical, found {rule}"
             )
         super().__init__(model, sampling, proposer)
-        self.rule = rule
+        self.rule: Any = rule
 
     def first(self, start: Start, record: Recorder) -> Tensor:
         codes = start.first

@@ -37,7 +37,8 @@ class Untested:
 
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`."""
-        assert isinstance(draft, SkippedDraft) and draft.tree is not None
+        assert isinstance(draft, SkippedDraft)  # from `Skipping`, which this loop puts in
+        assert draft.tree is not None and draft.taken is not None
         taken, tree = draft.taken[:, None], draft.tree  # [B, 1]
         size = draft.codes.shape[1] - tree.codes.shape[1]  # S
         every = torch.arange(1, tree.codes.shape[1], device=place.device) + size

@@ -71,24 +71,26 @@ class SkippingSession:
             none = torch.zeros_like(place)
             return below(tree.codes[:, :1], tree, none[:, None][:, :0], none, self.last)
         root = tree.codes[:, :1].clone()
-        codes, taken, laws = self.skip(tree, noise, place)
+        codes, taken, laws = self.skip(tree, noise, place, self.last)
         tree = self.inner.propose(self.told(seen, codes, taken, place), noise, place + taken)
         return below(root, tree, codes, taken, laws)
 
-    def skip(self, tree: Draft, noise: Any, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def skip(
+        self, tree: Draft, noise: Any, place: Tensor, last: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """A path at random and the root behind it: codes [B, S], how many are taken [B], the laws
-        that they came from [B, S, V]."""
+        that they came from [B, S, V]. last [B, V]: the law that the root comes from."""
         u = noise.at(place, OWN_SLOT, 2)  # [B, 2]
-        path, laws = random_path(tree, u[:, 0], self.last)  # [B, D + 1], [B, D, V]
+        path, laws = random_path(tree, u[:, 0], last)  # [B, D + 1], [B, D, V]
         mean = (place - 1) // (self.turn - 1)  # [B], whole codes per forward so far
         length = tree.depth.gather(1, path[:, -1:])[:, 0]
         kept = torch.minimum(length, mean - 1)
         kept = torch.where(place > self.first, kept, 0).clamp_min(0)  # [B]
-        root = self.last.argmax(-1) if self.greedy else sample(self.last, u[:, 1])
+        root = last.argmax(-1) if self.greedy else sample(last, u[:, 1])
         codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1))  # [B, S]
         codes = codes.scatter(1, kept[:, None], root[:, None])
         at = kept[:, None, None].expand(-1, 1, laws.shape[-1])
-        laws = F.pad(laws, (0, 0, 0, 1)).scatter(1, at, self.last[:, None])  # [B, S, V]
+        laws = F.pad(laws, (0, 0, 0, 1)).scatter(1, at, last[:, None])  # [B, S, V]
         return codes, torch.where(kept > 0, kept + 1, 0), laws
 
     def told(self, seen: Seen, codes: Tensor, taken: Tensor, place: Tensor) -> Seen:

@@ -50,9 +50,11 @@ def watched(decoder: Any, text: TextFeatures, noise: Noise) -> list[Judged]:
         for b, n in zip(rows.tolist(), nodes.tolist(), strict=True):
             real = valid[b, n]
             q = None if draft.q is None else draft.q[b, n].clone()
-            said = (t[b, n][real].clone() for t in (codes, found.accept, found.bound))
-            where = int(draft.depth[b, n]), int(place[b])
-            kept.append(Judged(law.p[b, n].clone(), q, *said, *where))
+            child, accept, bound = (
+                t[b, n][real].clone() for t in (codes, found.accept, found.bound)
+            )
+            depth, first = int(draft.depth[b, n]), int(place[b])
+            kept.append(Judged(law.p[b, n].clone(), q, child, accept, bound, depth, first))
         return found
 
     verifier.verdicts = noting
