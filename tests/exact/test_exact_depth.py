@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder, sampled
-from bench.judge.gate.laws import law_check
+from bench.judge.gate.laws import definition_check, law_check
 from bench.judge.gate.lemma import CLOSE
 from bench.judge.gate.sampled import record_nodes
 from bench.judge.gate.small import Real
@@ -81,6 +81,14 @@ class Outside(Lantern):
     beyond_support = False
 
 
+class Claims(Lantern):
+    """Says that it stays within the support, and does not."""
+
+    def __init__(self, model, **options):
+        super().__init__(model, **options)
+        self.beyond_support = False
+
+
 class DeeperVerifier(ByNode):
     """Tells the rule that the draft lies one level deeper."""
 
@@ -146,6 +154,14 @@ def test_a_rule_that_leaves_the_support_must_say_so():
         found, _ = law_check(spec, Real(), record_nodes(spec, filtered, Real()))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside the support"] > 0.01
+
+
+def test_lantern_within_the_support_has_a_definition_of_its_own():
+    """The same as LANTERN's, but for codes that the target rules out."""
+    part = PartSpec("decoders.verify.lantern_within.LanternWithin", {"k": 400, "delta": 0.3})
+    assert definition_check(composed("dynamic", part), Real()).fault == ""
+    wrong = composed("dynamic", here("Claims", k=400, delta=0.3))
+    assert "from its definition" in definition_check(wrong, Real()).fault
 
 
 def test_a_node_of_such_a_rule_needs_to_know_where_it_stands():

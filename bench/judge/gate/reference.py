@@ -93,14 +93,17 @@ class ReferenceRule:
     """LANTERN's and LANTERN++'s relaxation by the definition: neighbours by full sort of exact
     distances, x left out, mass added one by one (METHODS 2 and 4)."""
 
-    def __init__(self, codebook: Tensor, k: int, delta: float | None, lam: float | None) -> None:
+    def __init__(
+        self, codebook: Tensor, k: int, delta: float | None, lam: float | None, within: bool = False
+    ) -> None:
+        """within: a code with p(x) = 0 borrows nothing."""
         book = codebook.double().numpy()
         self.near = []
         for x in range(len(book)):
             distance = ((book - book[x]) ** 2).sum(-1)
             order = [int(y) for y in np.argsort(distance, kind="stable") if y != x]
             self.near.append(order[:k])
-        self.delta, self.lam = delta, lam
+        self.delta, self.lam, self.within = delta, lam, within
 
     @staticmethod
     def of(rule: Any, model: ImageModel) -> ReferenceRule | None:
@@ -114,11 +117,13 @@ class ReferenceRule:
             book = getattr(model.tokenizer, "raw_codebook", book)
         elif metric == "cosine":
             book = torch.nn.functional.normalize(book, dim=-1)
-        return ReferenceRule(book, k, delta, lam)
+        return ReferenceRule(book, k, delta, lam, not getattr(rule, "beyond_support", True))
 
     def at(self, p: np.ndarray, x: int) -> Relaxed:
         """p [V] float64."""
         bound = self.delta if self.delta is not None else ((self.lam or 1.0) - 1.0) * float(p[x])
+        if self.within and p[x] == 0:
+            bound = 0.0
         mass, near_edge = 0.0, False
         for y in self.near[x]:
             near_edge |= abs(mass + p[y] - bound) < EDGE
