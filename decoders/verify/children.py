@@ -61,7 +61,8 @@ def test_children(
     one = count == 1
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
     verdicts = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
-    return Verdicts(*verdicts.unbind(0), residual=p)
+    accept, strict, moved, bound = verdicts.unbind(0)
+    return Verdicts(accept, strict, moved, bound, residual=p)
 
 
 def ancestry(parents: Tensor, depth: int) -> Tensor:
