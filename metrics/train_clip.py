@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.tiny.recipes import Plan, enter, keep_shipped, trained_on
 from decoders.tiny.recipes.card import write_card
 from decoders.tiny.recipes.loop import Run, fit
+from decoders.tiny.recipes.plan import Plan, enter, keep_shipped, trained_on
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,

@@ -144,7 +144,8 @@ def cmd_tiny(words: Sequence[str]) -> int:
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes import GROWN, make, plan_of, require_stages
+    from decoders.tiny.recipes import make
+    from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
     from metrics import train_clip
 
     settings = dict(w.split("=", 1) for w in words if "=" in w)

@@ -104,7 +104,7 @@ def test_help_names_every_setting_of_a_command():
     from bench.profile.command import ProfileSettings
     from bench.published.command import KEYS
     from bench.scaling.command import ScalingSettings
-    from decoders.tiny.recipes import Plan
+    from decoders.tiny.recipes.plan import Plan
     from metrics.official.checkpoint import FILES
     from metrics.official.papers import METRICS
 

@@ -17,8 +17,9 @@ from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
-from decoders.tiny.recipes import MINUTES, drafter, make, plan_of, reading, target, vq
+from decoders.tiny.recipes import drafter, make, reading, target, vq
 from decoders.tiny.recipes.loop import Run, cosine, fit, made_ahead, restore
+from decoders.tiny.recipes.plan import MINUTES, plan_of
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.shards import DataConfig
 from metrics import train_clip
@@ -120,6 +121,8 @@ def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
     assert not (large / "vq.safetensors").exists()
     before = json.loads((little / bundle.CARD).read_text())
     assert card["target"]["figures"]["images"] == before["target"]["figures"]["images"] == 4
+    naming = [c["target"]["figures"]["valid_naming"] for c in (before, card)]
+    assert naming[0] == naming[1]  # no step, no probe
     assert card["target"]["config"]["width"] == card["eagle"]["config"]["width"] == 64
     assert card["target"]["settings"]["size"] == "large"
     make(["target"], steps="2", warm="true", **grown)
