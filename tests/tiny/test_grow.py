@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
-from decoders.propose.drafters.eagle import EagleNet
 from decoders.tiny.recipes.grow import grow, grow_drafter, places
 
 SMALL = TransformerConfig(

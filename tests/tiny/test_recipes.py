@@ -121,6 +121,8 @@ def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
     assert not (large / "vq.safetensors").exists()
     before = json.loads((little / bundle.CARD).read_text())
     assert card["target"]["figures"]["images"] == before["target"]["figures"]["images"] == 4
+    naming = [c["target"]["figures"]["valid_naming"] for c in (before, card)]
+    assert naming[0] == naming[1]  # no step, no probe
     assert card["target"]["config"]["width"] == card["eagle"]["config"]["width"] == 64
     assert card["target"]["settings"]["size"] == "large"
     make(["target"], steps="2", warm="true", **grown)

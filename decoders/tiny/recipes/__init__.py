@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from decoders.api import DecoderError
 from decoders.tiny.recipes.plan import (
@@ -21,7 +23,6 @@ from decoders.tiny.recipes.plan import (
     Plan,
     enter,
     keep_shipped,
-    load_vq,
     plan_of,
     require_stages,
     trained_on,
@@ -72,6 +73,17 @@ def _vq(plan: Plan) -> None:
         "figures": figures,
     }
     enter(plan, {"vq": entry})
+
+
+def load_vq(weights: Path) -> Any:
+    """The written tokenizer alone (the target's weights may not exist yet)."""
+    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+    from decoders.tiny.bundle import CARD, config_of, load_part
+
+    card = written_card(weights)
+    vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], weights / CARD))
+    load_part(weights, card, "vq", vq)
+    return vq
 
 
 def _target(plan: Plan) -> None:

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
+from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
-from decoders.propose.drafters.eagle import EagleNet
 
 NOTHING = 1e-6  # of what a new layer writes: lost in the rounding of the states, 4e-3 in bfloat16
 STD = 0.02  # of new entries that read zeros at first; that of a new transformer's

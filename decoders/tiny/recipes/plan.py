@@ -1,4 +1,4 @@
-"""What a training of the embedded models is told, and the card that its weights are entered in."""
+"""What a training of the embedded models is told, and the card that it enters its parts in."""
 
 from __future__ import annotations
 
@@ -173,23 +173,14 @@ def written_card(weights: Path) -> dict[str, Any]:
 
 
 def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures of a training that went on from another: what was spent counts together."""
+    """Figures of a training that went on from another: what was spent counts together, and what was
+    not measured again stays."""
     spent = ("images", "steps", "seconds")
-    return figures | {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
+    sums = {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
+    return before | figures | sums
 
 
 def trained_on() -> str:
     import torch
 
     return f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
-def load_vq(weights: Path) -> Any:
-    """The written tokenizer alone (the target's weights may not exist yet)."""
-    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-    from decoders.tiny.bundle import CARD, config_of, load_part
-
-    card = written_card(weights)
-    vq = LlamaGenVQ(config_of(VQConfig, card["vq"]["config"], weights / CARD))
-    load_part(weights, card, "vq", vq)
-    return vq

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import TransformerConfig
-from decoders.propose.drafters.eagle import EagleNet
 from decoders.tiny.bundle import CARD, config_of, load_drafter, load_part, part_of
 from decoders.tiny.recipes.grow import grow, grow_drafter
 from decoders.tiny.recipes.plan import Plan, enter_all, written_card

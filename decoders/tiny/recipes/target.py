@@ -228,6 +228,8 @@ def train(
         ahead=True,
     )
     figures = held_out(model.eval(), named, vq, 480)
+    if not run.done:
+        del figures["valid_naming"]  # of a probe that has learned nothing
     named.hook.remove()
     return model, {
         "images": run.done * BATCH,
