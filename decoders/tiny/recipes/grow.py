@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +45,17 @@ def grow(old: Transformer, new: Transformer) -> None:
     check(old.cfg, new.cfg)
     width = new.cfg.width
     new.tok_embeddings.weight.copy_(padded(old.tok_embeddings.weight, (-1, width)))
-    before, after = old.cls_embedding, new.cls_embedding
+    before: Any = old.cls_embedding
+    after: Any = new.cls_embedding
     after.uncond_embedding.copy_(before.uncond_embedding)
     _fill(after.cap_proj.fc1, before.cap_proj.fc1.weight, std=STD)
     _fill(after.cap_proj.fc2, before.cap_proj.fc2.weight)
     _grow_norm(new.norm, old.norm)
     _fill(new.output, old.output.weight, std=STD)
     source = places(old.cfg.layers, new.cfg.layers)
+    layers: Any = new.layers
     below = 0
-    for index, layer in enumerate(new.layers):
+    for index, layer in enumerate(layers):
         below = source.get(index, below)
         _grow_layer(layer, old.layers[below])
         if index not in source:
@@ -104,7 +107,7 @@ def _fill(linear: nn.Linear, old: Tensor, parts: int = 1, std: float = 0.0) -> N
     linear.weight.copy_(fresh)
 
 
-def _grow_norm(norm: nn.Module, old: nn.Module) -> None:
+def _grow_norm(norm: Any, old: Any) -> None:
     if isinstance(old, nn.Identity):
         return
     narrow, width = len(old.weight), len(norm.weight)
@@ -113,7 +116,7 @@ def _grow_norm(norm: nn.Module, old: nn.Module) -> None:
     norm.weight.mul_(math.sqrt(narrow / width))
 
 
-def _grow_layer(layer: nn.Module, old: nn.Module) -> None:
+def _grow_layer(layer: Any, old: Any) -> None:
     _fill(layer.attention.wqkv, old.attention.wqkv.weight, 3, STD)
     _fill(layer.attention.wo, old.attention.wo.weight)
     _fill(layer.feed_forward.w13, old.feed_forward.w13.weight, 2, STD)
