@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """A step along the gradients; parameters without one stay. No closure."""
         for group in self.param_groups:
             for parameter in (p for p in group["params"] if p.grad is not None):

@@ -1,7 +1,7 @@
 """What a training multiplies matrices in: bfloat16 where the machine has units for it.
 
-Without them bfloat16 is software. A step of the embedded target of 29 M took 270 s on two AVX2
-cores, and 14 s in float32.
+Without them bfloat16 is software. On two AVX2 cores that were not quite idle, Muon's step for the
+embedded target of 29 M took 149 s in bfloat16, and encoding 24 images 16 s, in float32 1.6 s.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ def write_card(weights: Path, work: Path) -> Path:
         "rule accepts; `naming` is the share of attributes, what is not said counted in, that a",
         "probe reads from the target's states. `warm`: trained on from earlier weights, whose",
         "images and seconds are counted in; `curves.png` shows the last training of each.",
+        "`size: large`: grown from the small model, whose images, steps and seconds are counted",
+        "in; with `steps: 0` it was not trained since, and `naming` is the small model's.",
         "",
     ]
     for name in (n for n in TITLES if n in entries):

@@ -53,9 +53,9 @@ def grow(old: Transformer, new: Transformer) -> None:
     _grow_norm(new.norm, old.norm)
     _fill(new.output, old.output.weight, std=STD)
     source = places(old.cfg.layers, new.cfg.layers)
+    layers: Any = new.layers
     below = 0
-    layer: Any
-    for index, layer in enumerate(new.layers):
+    for index, layer in enumerate(layers):
         below = source.get(index, below)
         _grow_layer(layer, old.layers[below])
         if index not in source:
