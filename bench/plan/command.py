@@ -69,8 +69,7 @@ def source_of(model: LoaderConfig) -> tuple[str, known.Model | None, bool]:
     """(where a model's checkpoint lies, what is known of it, whether it is the embedded one)."""
     usual, source = known.MODELS.get(model.name), model.kwargs.get("checkpoint")
     if source is None and model.target.startswith("decoders.tiny."):
-        size = str(model.kwargs.get("size", "small"))
-        return str(EMBEDDED if size == "small" else EMBEDDED / size), usual, True
+        return str(EMBEDDED), usual, True
     return str(source or (usual.checkpoint if usual else "")), usual, False
 
 

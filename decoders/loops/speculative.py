@@ -138,7 +138,7 @@ class Speculative:
             run.pairs.pairs(),
         )
         trace.path = run.path
-        if run.expected is not None:
+        if run.expects:
             trace.expected = (run.expected / run.target_calls.clamp_min(1)).cpu()
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
@@ -175,6 +175,7 @@ class Speculative:
             torch.full_like(ones, session.calls),
             first_seen(start, proposer, record.codes, self.drawn),
             torch.arange(most, device=self.model.device),
+            torch.zeros(text.batch, device=self.model.device),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:

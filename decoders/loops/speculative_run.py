@@ -39,15 +39,15 @@ class Run:
     drafter_calls: Tensor  # [B]
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
+    expected: Tensor  # [B] float32, sum over steps of `Draft.expected`
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    expected: Tensor | None = None  # [B], sum over steps of `Draft.expected`
+    expects: bool = False  # whether drafts say what the drafter expects
 
     def expect(self, start: Tensor, size: int, draft: Draft) -> None:
         """Adds what the drafter expected of a step that began at places start [B]."""
-        if draft.expected is None:
-            return
-        said = torch.where(start < size, draft.expected, 0.0)
-        self.expected = said if self.expected is None else self.expected + said
+        if draft.expected is not None:
+            self.expects = True
+            self.expected += torch.where(start < size, draft.expected, 0.0)
 
     @property
     def shape(self) -> int:

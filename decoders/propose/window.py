@@ -108,7 +108,6 @@ class WindowSession:
             law = torch.where(likeliest[..., None], certain(law.argmax(-1), law), law)
         root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
         fresh = ~left.told
-        assert seen.image is not None  # shown to every proposer that reads laws
         codes = part.draw(law, left, noise, places)
         codes, known = copied(part.init, self.kind, codes, fresh, root, seen.image, places)
         point = known | (fresh & (part.init in POINTS))  # drafts that were not drawn from `law`
@@ -121,7 +120,7 @@ class WindowSession:
         """What the last step says of the places after its root. Level i of the new window stood on
         level count + 1 + i; its law is read on the committed row, or on the main row below it."""
         old, p = seen.draft, seen.p
-        assert old is not None and old.q is not None and p is not None and seen.nodes is not None
+        assert old is not None and p is not None and seen.nodes is not None
         depth = self.part.depth
         level = seen.count[:, None] + self.span  # [B, W], of the node that a law is read at
         row = self.lines[seen.nodes[:, -1]]  # [B, D + 1]
@@ -131,7 +130,8 @@ class WindowSession:
         drafted = told & (level < depth)
         laws = torch.where(told[..., None], laws, 0.0)
         last = pick_rows(p, row[:, -1:])[:, 0]
-        codes, q = old.codes.gather(1, below), pick_rows(old.q, main)
+        codes = old.codes.gather(1, below)
+        q = torch.zeros_like(laws) if old.q is None else pick_rows(old.q, main)
         return Left(laws, told, codes, q, drafted, last, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:

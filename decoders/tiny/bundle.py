@@ -5,10 +5,10 @@ that it was trained with (`TRAINED_WITH`), and its model-card figures; it is wri
 and read here. A target that was trained on another tokenizer's codes draws noise without any error,
 so parts that do not belong together are refused.
 
-There are two models. The small one is what tests and smoke runs decode: it lives in a processor's
-cache, where a forward costs arithmetic. The large one is bound by memory, like every model that
-speculative decoding is meant for; its folder has the same layout and borrows the small one's
-tokenizer.
+The small model is what tests and smoke runs decode: it lives in a processor's cache, where a
+forward costs arithmetic. `decoders.tiny.grown` makes it as large as memory-bound decoding asks for.
+A large one that was trained on from there has a folder of the same layout and borrows the small
+one's tokenizer.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,8 +17,29 @@ from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from metrics.acceptance import from_trace
 from tests.decoders.compositions import EXACT, LOOP
-from tests.decoders.test_trees import V, grow
 from tests.exact.specs import EAGLE
+
+V = 20
+
+
+class Session:
+    """A drafter whose distribution depends on the code alone."""
+
+    calls = 0
+
+    def __init__(self, batch: int) -> None:
+        self.table = torch.randn(V, V, generator=torch.Generator().manual_seed(0)) * 2
+        self.root_code = torch.arange(batch)
+
+    def expand(self, codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
+        return self.table[codes]
+
+
+def grow(tree: Any, batch: int = 3) -> tuple[Any, Session]:
+    session = Session(batch)
+    noise = Noise.for_prompts(0, [f"p{i}" for i in range(batch)], 40)
+    root = session.table[session.root_code]
+    return tree.grow(session, root, Sampling(), noise, torch.ones(batch, dtype=torch.long)), session
 
 
 def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, float, int]:

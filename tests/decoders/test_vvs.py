@@ -12,7 +12,7 @@ from bench.judge.gate.reference import teacher_logits
 from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
-from decoders.loops import vvs
+from decoders.loops.skipping import vvs
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.verify.typical import Typical

@@ -59,7 +59,7 @@ def test_pickles_are_never_opened(tmp_path):
 def test_missing_weights_say_how_to_get_them(tmp_path):
     with pytest.raises(DecoderError, match="make tiny"):
         read_tensors(tmp_path / "none.safetensors")
-    with pytest.raises(DecoderError, match="beside the weights"):
+    with pytest.raises(DecoderError, match="give the folder's full path"):
         read_json(tmp_path / "none.json")
 
 

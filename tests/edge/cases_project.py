@@ -38,7 +38,11 @@ CASES = [
     Bad("a machine of one's own that is a list", OWN, "group of settings", own("- 1\n")),
     Bad("projection to a model with a typo", [*TO, "model=llamagen_xl_265"], "llamagen_xl_256"),
     Bad("projection with words of a run", [*TO, "seed=5"], "unknown setting of `predict hardware"),
-    Bad("projection without a value", ["predict", "hardware=h200", "run_dir="], "write run_dir="),
+    Bad(
+        "projection without a value",
+        ["predict", "hardware=h200", "run_dir="],
+        "run_dir=VALUE",
+    ),
     Bad("projection of no run", TO, "holds no run"),
     Bad("projection of a damaged study.json", TO, "damaged", half),
     Bad("projection of older rows", TO, "schema version 1", older),

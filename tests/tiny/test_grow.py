@@ -101,3 +101,26 @@ def test_old_layers_are_spread_evenly() -> None:
 def test_what_cannot_be_grown_is_refused(changed: dict[str, int], says: str) -> None:
     with pytest.raises(DecoderError, match=says):
         grow(Transformer(SMALL), Transformer(replace(LARGE, **changed)))
+
+
+def test_the_embedded_model_draws_the_same_codes_at_another_size() -> None:
+    from decoders.executed import executed
+    from decoders.loops.autoregressive import Autoregressive
+    from decoders.noise import Noise
+    from decoders.tiny import bundle, grown
+
+    caption = "a large smooth red circle on a plain white background"
+    codes = []
+    for model in (bundle.load(dtype="float32"), grown.load(dtype="float32", width=320, layers=11)):
+        ready = executed(model, "eager")
+        sampling = replace(model.sampling, temperature=0.0)
+        text, noise = ready.text.encode([caption]), Noise.for_prompts(0, [caption], 256)
+        codes.append(Autoregressive(ready, sampling).generate(text, noise).codes)
+    assert torch.equal(*codes)
+
+
+def test_a_size_that_is_no_whole_number_of_heads_is_refused() -> None:
+    from decoders.tiny import grown
+
+    with pytest.raises(DecoderError, match="a multiple of 64"):
+        grown.load(width=400)
