@@ -8,6 +8,7 @@ of an earlier run of the same study (`bench.plan.hours`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def make(config: StudyConfig) -> Plan:
     """The plan of a study; looks at the disk, not at the network."""
     notes: list[str] = []
     source, usual, embedded = source_of(config.model)
-    shape = shape_of_source(source, usual.shape if usual else None)
+    shape = shape_of_source(config.model, source, usual.shape if usual else None)
     vq = usual.vq if usual else None
     if shape is None:
         notes.append(
@@ -73,12 +74,14 @@ def source_of(model: LoaderConfig) -> tuple[str, known.Model | None, bool]:
     return str(source or (usual.checkpoint if usual else "")), usual, False
 
 
-def shape_of_source(source: str, usual: Shape | None) -> Shape | None:
-    """The shape that a checkpoint on this disk describes, else the usual one."""
-    place = Path(source).expanduser()
-    if not source or not place.exists():
-        return usual
-    return known.shape_of(place if place.is_dir() else place.parent, usual)
+def shape_of_source(model: LoaderConfig, source: str, usual: Shape | None) -> Shape | None:
+    """The shape that a checkpoint on this disk describes, else the usual one; with the sizes that
+    the model's settings ask for."""
+    place, found = Path(source).expanduser(), usual
+    if source and place.exists():
+        found = known.shape_of(place if place.is_dir() else place.parent, usual)
+    sizes = {k: int(model.kwargs[k]) for k in ("width", "layers", "ffn") if k in model.kwargs}
+    return None if found is None else replace(found, **sizes)
 
 
 def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call]:

@@ -310,3 +310,8 @@ def test_paper_studies_compose_with_the_protocol(name):
         rule = entry.spec.acceptance
         if rule is not None and "delta" in rule.kwargs:
             assert rule.kwargs["k"] == 1000 and 0.05 <= rule.kwargs["delta"] <= 0.4
+
+
+def test_a_grown_model_is_planned_at_its_size():
+    shape = make(compose_study(["study=smoke", "model=tiny_grown", "model.layers=12"])).shape
+    assert (shape.width, shape.layers, shape.ffn) == (384, 12, 1024)

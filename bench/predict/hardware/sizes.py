@@ -54,7 +54,7 @@ def shape_of_model(model: LoaderConfig) -> Shape:
         cfg: Any = config_of(preset, model.kwargs.get("grid"))
         return Shape.of(cfg)
     source, usual, _ = source_of(model)
-    found = shape_of_source(source, usual.shape if usual else None)
+    found = shape_of_source(model, source, usual.shape if usual else None)
     if found is None:
         known = unknown("shape of the model", model.name, MODELS)
         raise ConfigError(f"{known}; or a model with a `preset`, such as llamagen_xl_256_random")
