@@ -80,7 +80,9 @@ def shape_of_source(model: LoaderConfig, source: str, usual: Shape | None) -> Sh
     place, found = Path(source).expanduser(), usual
     if source and place.exists():
         found = known.shape_of(place if place.is_dir() else place.parent, usual)
-    sizes = {k: int(model.kwargs[k]) for k in ("width", "layers", "ffn") if k in model.kwargs}
+    sizes: dict[str, Any] = {
+        key: int(model.kwargs[key]) for key in ("width", "layers", "ffn") if key in model.kwargs
+    }
     return None if found is None else replace(found, **sizes)
 
 
