@@ -35,8 +35,8 @@ MANUALS = {
         "the report. The same command resumes what was interrupted.",
         (
             *SOME,
-            ("latency.prompts=N", "images timed a decoder; 0 leaves the timing out"),
-            ("quality.images=N", "images a decoder for the quality figures; 0 leaves them out"),
+            ("latency.prompts=N", "timed images per decoder; 0 leaves the timing out"),
+            ("quality.images=N", "images per decoder for the quality figures; 0 leaves them out"),
             ("retry_failed=true", "decode failed rows again"),
         ),
         "run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64",
@@ -66,8 +66,9 @@ MANUALS = {
         "check study=smoke",
     ),
     "steps": Manual(
-        "Times an AR step, verifications of trees and a drafter call of the study's model, beside\n"
-        "their matrix products and their floors here. Writes steps.csv to run_dir.",
+        "Times an AR step, verifications of trees and a drafter call of the study's model.\n"
+        "Compares them with their matrix products and their floors here. Writes steps.csv to\n"
+        "run_dir.",
         (("model=NAME", "the model (`list model`)"), ("backend=NAME", "where it runs"), SOME[2]),
         "steps backend=cpu_torch",
     ),
@@ -88,39 +89,40 @@ MANUALS = {
         "traces to run_dir/profile.",
         (
             *SOME,
-            ("profile.steps=N", "recorded steps of an image"),
-            ("profile.top=N", "operators shown a decoder"),
+            ("profile.steps=N", "recorded steps per image"),
+            ("profile.top=N", "operators shown per decoder"),
             ("profile.batch=N", "images decoded at once"),
         ),
         "profile decoders=[ar,lantern_pp] profile.steps=16",
     ),
     "peers": Manual(
-        "Times our decoders beside transformers' generate and assisted generation on equal\n"
+        "Compares our decoders with transformers' generate and assisted generation on equal\n"
         "weights (default study=peers). Equality is shown first. Writes peers.csv and peers.md to\n"
         "run_dir.",
         (
             *SOME,
-            ("peers.prompts=N", "images timed a contender, at least 2"),
+            ("peers.prompts=N", "timed images per contender, at least 2"),
             ("peers.check=N", "images on which equality is shown"),
             ("peers.tolerance=X", "largest difference of logits that counts as equal"),
             ("peers.modes=[...]", "sampling, greedy, guided_sampling, guided_greedy"),
             ("peers.variants=[...]", "dynamic, eager, static, compiled, assisted"),
             ("peers.attention=NAME", "transformers' attention: sdpa or eager"),
             ("peers.layers=N", "layers of the assistant, where no decoder names them"),
-            ("peers.drafts=N", "its codes a round"),
+            ("peers.drafts=N", "its codes per round"),
         ),
         "peers peers.prompts=4 peers.variants=[dynamic,static]",
     ),
     "predict": Manual(
-        "Predicts the speed-ups of a finished run from step costs and acceptance, beside the\n"
-        "measured ones. Takes the words of that run. Writes predicted.csv to run_dir/predict.\n"
+        "Predicts the speed-ups of a finished run from step costs and acceptance, and compares\n"
+        "them with the measured ones. Takes the words of that run. Writes predicted.csv to\n"
+        "run_dir/predict.\n"
         "With hardware=NAME nothing is timed: what the run's acceptance would give on a machine\n"
         "that is not here (projected), and papers' AR steps in floors. Of the run it takes study=\n"
         "or run_dir= alone. Writes projected.csv and projected.md there.",
         (
             *SOME,
             ("predict.costs=NAME", "auto, steps (single steps) or images (whole images)"),
-            ("predict.images=N", "images timed a decoder for predict.costs=images"),
+            ("predict.images=N", "timed images per decoder for predict.costs=images"),
             ("predict.shorter=false", "leave out what shorter chains would do"),
             ("hardware=NAME", "a machine (`list hardware`), or your own through hydra.searchpath"),
             ("model=NAME", "with hardware=: at whose size (default: the run's own model)"),
@@ -150,7 +152,7 @@ MANUALS = {
         "tune tune.exactness=exact 'tune.trees=[{tree: chain, depth: [1, 2, 3, 4]}]'",
     ),
     "compare": Manual(
-        "Holds a finished run against the papers' numbers: reproduced, not reproduced, or not\n"
+        "Compares a finished run with the papers' numbers: reproduced, not reproduced, or not\n"
         "comparable and why. Writes compare.md, .csv, .svg and .png.",
         (
             ("study=NAME", "the run in results/runs/NAME (default: main)"),
@@ -187,7 +189,7 @@ MANUALS = {
         "of pictures of a run holds its captions as captions.json.",
         (
             ("images=DIR", "the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order"),
-            ("captions=FILE", ".txt (one a line), .csv .tsv .json .jsonl (image, caption)"),
+            ("captions=FILE", ".txt (one per line), .csv .tsv .json .jsonl (image, caption)"),
             ("reference=DIR", "real images, for FID, KID, precision and recall"),
             ("metrics=[...]", "fid, fid_tf, kid, precision_recall, precision_recall_whole, clip,"),
             ("", "clip_g, hps, scenes (the embedded CLIP)"),
@@ -215,7 +217,7 @@ MANUALS = {
             ("model=NAME", "the model whose text encoder is used"),
             ("text.checkpoint=DIR", "or a T5 encoder of its own: folder or hub id"),
             ("text.dtype=NAME", "its dtype (default: backend.dtype)"),
-            ("text.length=N", "its tokens a prompt (default: 120)"),
+            ("text.length=N", "its tokens per prompt (default: 120)"),
         ),
         "features prompts=file prompts.path=mine.txt model=tiny out=mine.safetensors",
     ),
