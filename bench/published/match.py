@@ -56,7 +56,9 @@ def pairs(published: Published, rows: Sequence[Measured], names: Names) -> list[
     left = [row for row in rows if is_method(row, published.method, names)]
     if not left:
         known = published.method in names.methods
-        reason = "was not measured in this run" if known else "has no rows that names.yaml can recognise"
+        reason = (
+            "was not measured in this run" if known else "has no rows that names.yaml can recognise"
+        )
         return [Pair(published, None, (f"{published.method} {reason}",), (), False)]
     checked = {id(row): settings(published, row, names) for row in left}
     for at in range(len(checked[id(left[0])])):

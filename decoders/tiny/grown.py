@@ -17,7 +17,7 @@ from decoders.api import DecoderError, ImageModel
 from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import Transformer, cast
 from decoders.tiny import bundle
-from decoders.tiny.recipes.grow import grow, grow_drafter
+from decoders.tiny.growth import grow, grow_drafter
 
 SEED = 0  # of the entries that nothing reads yet
 

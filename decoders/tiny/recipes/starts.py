@@ -11,7 +11,7 @@ import torch
 from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import TransformerConfig
 from decoders.tiny.bundle import CARD, config_of, load_drafter, load_part, part_of
-from decoders.tiny.recipes.grow import grow, grow_drafter
+from decoders.tiny.growth import grow, grow_drafter
 from decoders.tiny.recipes.plan import Plan, enter_all, written_card
 from decoders.tiny.recipes.target import LARGE, Start, TextToCodes
 
