@@ -47,7 +47,7 @@ def cmd_run(words: Sequence[str]) -> int:
 
 def cmd_sweep(words: Sequence[str]) -> int:
     """Runs a study with one decoder for each value of what is swept, in a folder of its own."""
-    named = {word.partition("=")[0] for word in words}
+    named = {split(word).key for word in words}
     own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
     return cmd_run([*words, *own])
 
