@@ -249,6 +249,7 @@ MANUALS = {
             ("warm=true", "go on from the weights in the folder"),
             ("resume=false", "begin a stage anew that was interrupted"),
             ("rate=X", "factor of the target's learning rates"),
+            ("compile=true", "compile the target's layers: half a minute, then half the time"),
             ("seed=N", "default: 0"),
             ("device=NAME", "default: cpu"),
             ("size=NAME", "small (default) or large"),

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     """Runs the stages in order. Settings: work=, weights=, device=, resume=, seed=, steps=,
-    minutes=, warm=, rate=, overwrite=, size=, small=."""
+    minutes=, warm=, rate=, compile=, overwrite=, size=, small=."""
     plan = plan_of(settings)
     keep_shipped(plan)
     require_stages(stages, plan)
@@ -96,6 +96,7 @@ def _target(plan: Plan) -> None:
         device=plan.device,
         start=starts.of_target(plan),
         rate=plan.rate,
+        compiled=plan.compile,
         **plan.settings("target"),
     )
     shared = {

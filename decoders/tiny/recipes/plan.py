@@ -39,6 +39,7 @@ class Plan:
     minutes: float | None = None  # a stage and its schedule end then; None: `MINUTES`, or `steps`
     warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
+    compile: bool = False  # the target's layers are compiled: half the time per step
     overwrite: bool = False  # the weights that the program ships may be written over
     size: str = "small"
     small: Path | None = None  # whose models a large one is grown from; None: the shipped ones
@@ -79,6 +80,10 @@ class Plan:
         return self.root / stage / f"from_{begun}"
 
 
+def _truth(word: str) -> bool:
+    return {"true": True, "false": False}[word.lower()]
+
+
 def plan_of(settings: dict[str, str]) -> Plan:
     """Command-line settings -> Plan; DecoderError on an unknown name or a value of the wrong
     kind."""
@@ -92,9 +97,10 @@ def plan_of(settings: dict[str, str]) -> Plan:
         "steps": int,
         "minutes": float,
         "rate": float,
-        "resume": lambda v: {"true": True, "false": False}[v.lower()],
-        "warm": lambda v: {"true": True, "false": False}[v.lower()],
-        "overwrite": lambda v: {"true": True, "false": False}[v.lower()],
+        "compile": _truth,
+        "resume": _truth,
+        "warm": _truth,
+        "overwrite": _truth,
         "size": str,
         "small": Path,
     }
