@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "vectors.h"
+#include "matrix_tiles.h"
 
 namespace {
 
@@ -138,7 +138,11 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
 template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
              long end, Use use, const T* next = nullptr) {
-  if (begin >= end) return;
+  if (begin >= end || first >= last) return;
+#if defined(MATRIX_TILES)
+  if constexpr (std::is_same_v<T, uint16_t>)
+    if (tiles_granted()) return tile_product(a, stride, w, inputs, first, last, begin, end, use, next);
+#endif
   V out[ROWS * PANELS];
   const Factor<T>* by = factors(a, inputs, first, last, &stride);
   const long all = last - first, tiles = (all + ROWS - 1) / ROWS;
