@@ -25,8 +25,10 @@ inline bool tiles_granted() {
   return granted;
 }
 
-// Which tile holds what: 0 to 3 sums of a panel each; factors and weights of 32 inputs; and of those left.
-enum Tile { FACTORS = 4, FACTORS_LEFT = 5, WEIGHTS = 6, WEIGHTS_LEFT = 7 };
+constexpr int BLOCKS = 4;      // of 16 rows, that share the reading of a tile of weights
+
+// Which tile holds what: 0 to 3 the sums of a block; factors and weights of 32 inputs; and of those left.
+enum Tile { FACTORS = BLOCKS, FACTORS_LEFT, WEIGHTS, WEIGHTS_LEFT };
 
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -37,7 +39,7 @@ struct alignas(64) TileShapes {
       rows[tile] = static_cast<uint8_t>(tile_rows);
       row_bytes[tile] = static_cast<uint16_t>(bytes);
     };
-    for (int n = 0; n < 4; ++n) shape(n, count, 64);
+    for (int n = 0; n < BLOCKS; ++n) shape(n, count, 64);
     shape(FACTORS, count, 64);
     shape(WEIGHTS, DEEP / 2, 64);
     if (left == 0) return;
@@ -62,53 +64,62 @@ SMALL void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(factors), "i"(weights));
 }
 
-// out [rows, N_] panels = a [rows, inputs] times N_ panels; what lies at `ask` is asked for on the way.
-template <int N_>
-inline void tile_block(const uint16_t* a, long stride, const uint16_t* w, const uint16_t* ask, long inputs,
-                       V* out) {
-  const long panel = inputs * LANES;
-  each<N_>([&](auto n) SMALL_LAMBDA { zero_tile<n>(); });
+// Rows of B_ blocks times one panel w [inputs / 2][16][2]: sums of block b to out[b], rows `apart` bytes apart.
+// What lies behind in memory is read next, so nothing is asked for: the processor sees it coming.
+template <int B_>
+inline void tile_panel(const uint16_t* const (&a)[BLOCKS], long stride, const uint16_t* w, long inputs,
+                       V* const (&out)[BLOCKS], long apart) {
+  each<B_>([&](auto b) SMALL_LAMBDA { zero_tile<b>(); });
   long k = 0;
   for (; k + DEEP <= inputs; k += DEEP) {
-    load_tile<FACTORS>(a + k, stride * 2);
-    each<N_>([&](auto n) SMALL_LAMBDA {
-      const long at = n * panel + k * LANES;
-      for (int i = 0; i < DEEP * LANES; i += DEEP) __builtin_prefetch(ask + at + i, 0, 2);
-      load_tile<WEIGHTS>(w + at, 64);
-      multiply_tiles<n, FACTORS, WEIGHTS>();
+    load_tile<WEIGHTS>(w + k * LANES, 64);
+    each<B_>([&](auto b) SMALL_LAMBDA {
+      load_tile<FACTORS>(a[b] + k, stride * 2);
+      multiply_tiles<b, FACTORS, WEIGHTS>();
     });
   }
   if (k < inputs) {
-    load_tile<FACTORS_LEFT>(a + k, stride * 2);
-    each<N_>([&](auto n) SMALL_LAMBDA {
-      load_tile<WEIGHTS_LEFT>(w + n * panel + k * LANES, 64);
-      multiply_tiles<n, FACTORS_LEFT, WEIGHTS_LEFT>();
+    load_tile<WEIGHTS_LEFT>(w + k * LANES, 64);
+    each<B_>([&](auto b) SMALL_LAMBDA {
+      load_tile<FACTORS_LEFT>(a[b] + k, stride * 2);
+      multiply_tiles<b, FACTORS_LEFT, WEIGHTS_LEFT>();
     });
   }
-  each<N_>([&](auto n) SMALL_LAMBDA { store_tile<n>(out + n, N_ * 64); });
+  each<B_>([&](auto b) SMALL_LAMBDA { store_tile<b>(out[b], apart); });
 }
 
-// As `product` (products.h). Rows go in blocks of 16; a last one of fewer begins earlier, over rows that are
-// done already, so that all blocks have one shape.
+// As `product` (products.h), two panels at a time, one behind the other as they lie in memory. A block of fewer
+// than 16 rows behind others begins earlier, over rows that are done already, so that all have one shape.
 template <class Use>
 void tile_product(const uint16_t* a, long stride, const uint16_t* w, long inputs, long first, long last,
-                  long begin, long end, Use use, const uint16_t* next) {
-  const int rows = static_cast<int>(last - first < TILE_ROWS ? last - first : TILE_ROWS);
-  const TileShapes shapes(rows, static_cast<int>(inputs % DEEP));
+                  long begin, long end, Use use) {
+  const long rows = last - first < TILE_ROWS ? last - first : TILE_ROWS;
+  const TileShapes shapes(static_cast<int>(rows), static_cast<int>(inputs % DEEP));
   asm volatile("ldtilecfg %0" ::"m"(shapes));
-  alignas(64) V out[TILE_ROWS * 4];
+  alignas(64) V sums[BLOCKS * TILE_ROWS * 2];
   for (long p = begin; p < end;) {
-    const int count = end - p >= 4 ? 4 : (end - p >= 2 ? 2 : 1);
-    const uint16_t* panels = w + p * LANES * inputs;
-    const uint16_t* behind = p + count < end || next == nullptr ? panels + count * LANES * inputs : next;
-    for (long done = first; done < last;) {
-      const long from = done + rows <= last ? done : last - rows;
-      const uint16_t* factors = a + from * stride;
-      if (count == 4) tile_block<4>(factors, stride, panels, behind, inputs, out);
-      else if (count == 2) tile_block<2>(factors, stride, panels, behind, inputs, out);
-      else tile_block<1>(factors, stride, panels, behind, inputs, out);
-      for (long m = done; m < from + rows; ++m) use(m, p, count, out + (m - from) * count);
-      done = from + rows;
+    const int count = end - p >= 2 ? 2 : 1;
+    for (long m = first; m < last; m += BLOCKS * TILE_ROWS) {
+      const long there = last - m < BLOCKS * TILE_ROWS ? last - m : BLOCKS * TILE_ROWS;
+      const long blocks = (there + TILE_ROWS - 1) / TILE_ROWS;
+      const auto row = [&](long b) {
+        const long at = m + b * TILE_ROWS;
+        return at + rows <= last ? at : last - rows;
+      };
+      const uint16_t* factors[BLOCKS];
+      V* out[BLOCKS];
+      for (int n = 0; n < count; ++n) {
+        for (long b = 0; b < blocks; ++b) {
+          factors[b] = a + row(b) * stride;
+          out[b] = sums + b * TILE_ROWS * count + n;
+        }
+        known<BLOCKS>(blocks, [&](auto all) SMALL_LAMBDA {
+          tile_panel<all>(factors, stride, w + (p + n) * LANES * inputs, inputs, out, count * 64);
+        });
+      }
+      for (long b = 0; b < blocks; ++b)
+        for (long i = m + b * TILE_ROWS - row(b); i < rows; ++i)
+          use(row(b) + i, p, count, sums + (b * TILE_ROWS + i) * count);
     }
     p += count;
   }

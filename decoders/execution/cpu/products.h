@@ -141,7 +141,7 @@ void product(const T* a, long stride, const T* w, long inputs, long first, long 
   if (begin >= end || first >= last) return;
 #if defined(MATRIX_TILES)
   if constexpr (std::is_same_v<T, uint16_t>)
-    if (tiles_granted()) return tile_product(a, stride, w, inputs, first, last, begin, end, use, next);
+    if (tiles_granted()) return tile_product(a, stride, w, inputs, first, last, begin, end, use);
 #endif
   V out[ROWS * PANELS];
   const Factor<T>* by = factors(a, inputs, first, last, &stride);
