@@ -1,11 +1,16 @@
 // Attention of one head over the slots of a cache that its queries may see.
 #pragma once
 
+#include "attention_tiles.h"
 #include "products.h"
 
 namespace {
 
-constexpr int GROUP = 12;  // queries that attend together: their scores stay near
+#if defined(MATRIX_TILES)
+constexpr int GROUP = TILE_ROWS;  // queries that attend together
+#else
+constexpr int GROUP = 12;  // their scores stay near
+#endif
 // Queries and vectors of a value that are summed in registers.
 constexpr int TOGETHER = NATIVE == LANES ? 6 : 1, WIDE = 4;
 
@@ -116,7 +121,7 @@ inline float short_exponentials(float* scores, long size) {
     const V low = expo(load(scores + s) - most), high = two ? expo(load(scores + s + LANES) - most) : V{};
     const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
     mass = _mm512_dpbf16_ps(mass, both, ones);
-    std::memcpy(out + s, &both, two ? 64 : 32);
+    std::memcpy(out + s, &both, sizeof both);  // behind the last are zeros, in the room of later scores
   }
   return total((V)mass);
 }
@@ -181,6 +186,22 @@ void attend(const T* query, long count, const T* keys, const T* values, const T*
   constexpr long d = VECTORS * LANES;
   constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
   const float scale = 1.f / std::sqrt(static_cast<float>(d));
+  float sums[GROUP];
+  const long slots = used < limit ? used : limit;
+#if defined(MATRIX_TILES)
+  if constexpr (short_shares<T, N>)
+    if (tiles_granted()) {
+      begin_attention(count);
+      tile_scores<VECTORS>(query, count, keys, used, limit, [&](long t, long s, const V& products) {
+        store(scores + t * apart + s, products * scale + load(closed + t * apart + s));
+      });
+      for (long t = 0; t < count; ++t) sums[t] = short_exponentials(scores + t * apart, used);
+      const uint16_t* shares = reinterpret_cast<const uint16_t*>(scores);
+      for (long v = 0; v < d; v += N * LANES)
+        tile_mix<N>(shares, count, 2 * apart, sums, values + v, d, slots, out + v, stride);
+      return release_tiles();
+    }
+#endif
   for (long s = 0; s < used; s += LANES) {
     if (short_shares<T, N>) ahead(keys + (s + LANES) * d, LANES * d);
     ahead(values + s * d, LANES * d);
@@ -188,8 +209,7 @@ void attend(const T* query, long count, const T* keys, const T* values, const T*
       store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
                                         load(closed + t * apart + s));
   }
-  float sums[GROUP];
-  const long parts = (count + TOGETHER - 1) / TOGETHER, slots = used < limit ? used : limit;
+  const long parts = (count + TOGETHER - 1) / TOGETHER;
   const auto mixed = [&](const auto* shares, long row) {
     for (long i = 0; i < parts; ++i) {
       const long t = count * i / parts, more = count * (i + 1) / parts - t;

@@ -30,23 +30,18 @@ constexpr int BLOCKS = 4;      // of 16 rows, that share the reading of a tile o
 // Which tile holds what: 0 to 3 the sums of a block; factors and weights of 32 inputs; and of those left.
 enum Tile { FACTORS = BLOCKS, FACTORS_LEFT, WEIGHTS, WEIGHTS_LEFT };
 
+// What the tiles are shaped like, at most 16 rows of 64 bytes each; those that are not set are not there.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
-  TileShapes(int count, int left) {
-    const auto shape = [this](int tile, int tile_rows, int bytes) {
-      rows[tile] = static_cast<uint8_t>(tile_rows);
-      row_bytes[tile] = static_cast<uint16_t>(bytes);
-    };
-    for (int n = 0; n < BLOCKS; ++n) shape(n, count, 64);
-    shape(FACTORS, count, 64);
-    shape(WEIGHTS, DEEP / 2, 64);
-    if (left == 0) return;
-    shape(FACTORS_LEFT, count, left * 2);
-    shape(WEIGHTS_LEFT, left / 2, 64);
+  void set(int tile, long count, long bytes) {
+    rows[tile] = static_cast<uint8_t>(count);
+    row_bytes[tile] = static_cast<uint16_t>(bytes);
   }
+  void use() const { asm volatile("ldtilecfg %0" ::"m"(*this)); }
 };
+SMALL void release_tiles() { asm volatile("tilerelease"); }
 
 // The instructions take the numbers of tiles as part of themselves.
 template <int n>
@@ -94,8 +89,16 @@ template <class Use>
 void tile_product(const uint16_t* a, long stride, const uint16_t* w, long inputs, long first, long last,
                   long begin, long end, Use use) {
   const long rows = last - first < TILE_ROWS ? last - first : TILE_ROWS;
-  const TileShapes shapes(static_cast<int>(rows), static_cast<int>(inputs % DEEP));
-  asm volatile("ldtilecfg %0" ::"m"(shapes));
+  const long left = inputs % DEEP;
+  TileShapes shapes;
+  for (int n = 0; n < BLOCKS; ++n) shapes.set(n, rows, 64);
+  shapes.set(FACTORS, rows, 64);
+  shapes.set(WEIGHTS, DEEP / 2, 64);
+  if (left > 0) {
+    shapes.set(FACTORS_LEFT, rows, left * 2);
+    shapes.set(WEIGHTS_LEFT, left / 2, 64);
+  }
+  shapes.use();
   alignas(64) V sums[BLOCKS * TILE_ROWS * 2];
   for (long p = begin; p < end;) {
     const int count = end - p >= 2 ? 2 : 1;
@@ -123,7 +126,7 @@ void tile_product(const uint16_t* a, long stride, const uint16_t* w, long inputs
     }
     p += count;
   }
-  asm volatile("tilerelease");
+  release_tiles();
 }
 
 }  // namespace
