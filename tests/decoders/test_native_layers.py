@@ -190,7 +190,7 @@ def test_eagles_layer_has_no_norm_before_and_none_behind(nodes: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("outputs", [16, 24, 1, 130])
-@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("rows", [1, 7, 37])
 def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
     random = torch.Generator().manual_seed(outputs)
     x, weight, bias = (

@@ -24,7 +24,12 @@ from tests.decoders.test_native_next import (  # noqa: F401
 
 # Instructions to compile for -> what this processor must have besides, so that they are others than
 # its own.
-NEEDED = {"x86-64": "AVX2", "x86-64-v3": "AVX-512", "x86-64-v4": "AVX512-BF16"}
+NEEDED = {
+    "x86-64": "AVX2",
+    "x86-64-v3": "AVX-512",
+    "x86-64-v4": "AVX512-BF16",
+    "cooperlake": "AMX-BF16",
+}
 OTHERS = [name for name, besides in NEEDED.items() if besides in vectors()]
 pytestmark = needs_kernel
 

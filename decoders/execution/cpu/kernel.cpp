@@ -2,8 +2,8 @@
 //
 // Why: at 2 to 50 rows a library spends more time around a product than in it, and an interpreter more
 // around an operator than either. Here the weights are packed once, and a whole forward is one call.
-// With AVX512-BF16 products and attention use its dot instruction; all else is plain vector code, in the
-// lengths that the processor has (vectors.h).
+// With AMX products and attention use its tiles (matrix_tiles.h), with AVX512-BF16 its dot instruction; all
+// else is plain vector code, in the lengths that the processor has (vectors.h).
 #include <omp.h>
 
 #include "acceptance.h"
