@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Draft, Seen, Start
+from decoders.loops.expected import expected_of
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
 from decoders.verify.children import ancestry
@@ -138,6 +139,13 @@ def random_path(tree: Draft, u: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return chosen, law / law.sum(-1, keepdim=True).clamp_min(1.0)
 
 
+def expected_below(tree: Draft, taken: Tensor) -> Tensor | None:
+    """What the drafter expects of a step: the codes that stand, [B], and what the tree says."""
+    if tree.expected is not None or tree.q is None:
+        return None if tree.expected is None else taken + tree.expected
+    return taken + expected_of(tree)
+
+
 def below(
     root: Tensor, tree: Draft, codes: Tensor, taken: Tensor, laws: Tensor | None
 ) -> SkippedDraft:
@@ -163,6 +171,7 @@ def below(
         q,
         levels=size + tree.levels,
         by_leaf=tree.by_leaf,
+        expected=expected_below(tree, taken),
         tree=tree,
         taken=taken,
         laws=laws if size else None,
