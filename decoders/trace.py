@@ -56,12 +56,12 @@ class Trace:
     drafter_calls: Tensor  # [B] int32
     seconds: dict[str, float] = field(
         default_factory=dict
-    )  # prefill/draft/verify/accept, whole batch
+    )  # prefill/draft/forward/accept, whole batch
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
     path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
-    # [B] float32: codes per forward that the drafter expected, 1 + the sum of its probabilities of
-    # all drafted paths, mean over steps (METHODS2 (h)). Beside the mean accepted length it measures
-    # the drafter's calibration. Of trees with deterministic children; None where nothing said it.
+    # [B] float32: codes per forward that the drafter expected, mean over steps: 1 + the sum of its
+    # probabilities of all drafted paths (METHODS2 (h)). Compared with the mean accepted length it
+    # measures the drafter's calibration. None where drafts are certain codes of no probability.
     expected: Tensor | None = None
     pairs: VerifiedPairs | None = None

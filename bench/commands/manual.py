@@ -165,6 +165,14 @@ MANUALS = {
         "compare run_dir=results/runs/main tolerance=0.05",
         study=False,
     ),
+    "methods": Manual(
+        "Prints a Markdown table of every method: what it is exact to, what its released code\n"
+        "does, its published speed-ups, and what it reaches in the runs that are named.",
+        (("out=FILE", "also writes the table there"),),
+        "methods results/runs/exact results/runs/relaxed",
+        words="[RUN ...] [setting=value ...]",
+        study=False,
+    ),
     "diff": Manual(
         "Compares two runs decoder by decoder, or two decoders of one run, on the images that\n"
         "both made. Every figure is better, worse or not told apart, with the smallest\n"

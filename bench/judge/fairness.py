@@ -26,7 +26,7 @@ COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
 FAIR, UNFAIR, UNKNOWN = "fair", "unfair", "unknown"
 KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
-PHASES = {"draft": "drafting", "verify": "target forward", "accept": "acceptance"}
+PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 
 
 @dataclass(frozen=True)

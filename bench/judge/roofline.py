@@ -1,8 +1,8 @@
 """roofline.csv and machine.json of a run: what each decoder's forwards take, beside their floors.
 
 One row a decoder, from its timed images (latency protocol, batch 1): milliseconds of a whole step
-(all but the prefill, over nfe), of an AR step or a verification (seconds_verify / nfe), of a
-drafter call (seconds_draft / drafter_calls; growing the tree is part of it), their floors on this
+(all but the prefill, over nfe), of an AR step or a forward over a draft (seconds_forward / nfe), of
+a drafter call (seconds_draft / drafter_calls; growing the tree is part of it), their floors on this
 machine (`bench.measure.roofline`), and the share of a speculative step that acceptance, commit and
 bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
 parts not apart: then there is the whole step alone, which for AR is the AR step. Times are medians
@@ -34,7 +34,7 @@ from decoders.compose import PartSpec, build_part
 from decoders.noise import Noise
 
 NAN = math.nan
-PARTS = ("step", "ar", "verify", "draft")
+PARTS = ("step", "ar", "forward", "draft")
 COLUMNS = [
     "decoder", "backend", "device", "dtype", "threads", "batch", "guidance_rows", "codes", "images",
     *(f"{part}_{figure}" for part in PARTS for figure in ("ms", "floor_ms", "over_floor")),
@@ -49,14 +49,14 @@ class Needs:
     """Work of a decoder's forwards, or why it is not known; None: it makes no such forward."""
 
     ar: Work | Unknown
-    verify: Work | Unknown | None
+    forward: Work | Unknown | None
     draft: Work | Unknown | None
 
     def floor_ms(self, part: str, rates: MachineRates, calls: float) -> float:
         """Milliseconds; NaN where it is not known. A step of a tree is a verification and `calls`
         calls of the drafter; without a tree it is an AR step."""
         if part == "step":
-            parts = [("ar", 1.0)] if self.verify is None else [("verify", 1.0)]
+            parts = [("ar", 1.0)] if self.forward is None else [("forward", 1.0)]
             parts += [("draft", calls)] if self.draft is not None else []
             return sum(times * self.floor_ms(one, rates, 1.0) for one, times in parts)
         work = getattr(self, part)
@@ -96,10 +96,10 @@ def needs_of(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net | Un
     ar = target.work(copies)
     if steps_alone(mine):
         return Needs(ar, None, None)
-    verify = target.work(copies, 1 + float(mine.tree_nodes.iloc[0]))
+    forward = target.work(copies, 1 + float(mine.tree_nodes.iloc[0]))
     if cell.entry.spec.drafter is None or not mine.drafter_calls.sum():
-        return Needs(ar, verify, None)
-    return Needs(ar, verify, _draft(cell, mine, model, target))
+        return Needs(ar, forward, None)
+    return Needs(ar, forward, _draft(cell, mine, model, target))
 
 
 def steps_alone(mine: pd.DataFrame) -> bool:
@@ -178,7 +178,7 @@ def _line(
             line |= {f"{part}_floor_ms": floor, f"{part}_over_floor": ms / floor}
         if isinstance(work, Work):
             line |= {f"{part}_bytes": work.bytes, f"{part}_operations": work.operations}
-    line["accept_share"] = NAN if needs.verify is None else _accept_share(mine)
+    line["accept_share"] = NAN if needs.forward is None else _accept_share(mine)
     line["note"] = "; ".join(notes)
     if rates is not None:
         line["bytes_per_s"], line["large_bytes_per_s"] = rates.bytes_per_s, rates.large_bytes_per_s
@@ -190,18 +190,18 @@ def _measured(mine: pd.DataFrame, needs: Needs) -> dict[str, float]:
     """Milliseconds of each part that was told apart."""
     forwards = mine.nfe.where(mine.nfe > 0)
     step = (mine.seconds_total - mine.seconds_prefill) / forwards
-    forward = mine.seconds_verify.where(mine.seconds_verify > 0) / forwards
+    forward = mine.seconds_forward.where(mine.seconds_forward > 0) / forwards
     calls = mine.drafter_calls.where(mine.drafter_calls > 0)
     found = {"step": step}
-    if needs.verify is None:
+    if needs.forward is None:
         found["ar"] = forward if forward.notna().any() else step
     elif forward.notna().any():
-        found |= {"verify": forward, "draft": mine.seconds_draft / calls}
+        found |= {"forward": forward, "draft": mine.seconds_draft / calls}
     return {part: 1e3 * float(seconds.median()) for part, seconds in found.items()}
 
 
 def _accept_share(mine: pd.DataFrame) -> float:
-    """Median of seconds_accept over draft + verify + accept; NaN where they are not told apart."""
-    whole = mine.seconds_draft + mine.seconds_verify + mine.seconds_accept
+    """Median of seconds_accept over draft + forward + accept; NaN where they are not told apart."""
+    whole = mine.seconds_draft + mine.seconds_forward + mine.seconds_accept
     share = mine.seconds_accept / whole.where(whole > 0)
     return float(share.median()) if (mine.seconds_accept > 0).any() else NAN

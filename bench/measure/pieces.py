@@ -126,7 +126,7 @@ class Products:
         return [m for m in self.module.modules() if isinstance(m, nn.Linear)]
 
     def pieces(self) -> list[Piece]:
-        return [("verify", self.step)]
+        return [("forward", self.step)]
 
     def step(self, run: State) -> tuple[Tensor, ...]:
         given = run.tensors
@@ -179,7 +179,7 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
         return steps
 
     one = taking(1)
-    if run.path.get("verify") != "kernel":  # tensor code takes one code a step
+    if run.path.get("forward") != "kernel":  # tensor code takes one code a step
         return Steps(1, one)
     seconds = []
     for _ in range(TRIES):
@@ -192,20 +192,20 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
 
 def speculative_step(loop: Speculative, text: TextFeatures, told: int) -> list[Callable[[], Any]]:
     """Two calls, half-way through an image: one drafts as the loop does after a step that committed
-    `told` codes, the other verifies what was drafted."""
+    `told` codes, the other is the target's forward over what was drafted."""
     half = loop.model.target.length // 2
     run = loop.standing(text, _noise(loop.model), half, min(told, half))
     run = loop.execution.begin(loop, run)
     chosen = getattr(run, "pieces", {}).get(id(loop), loop.pieces())
-    (_, draft), (_, verify), *_ = chosen
-    pieces = Again("draft", draft), Again("verify", verify, draft(run))
+    (_, draft), (_, forward), *_ = chosen
+    pieces = Again("draft", draft), Again("forward", forward, draft(run))
     return [repeated(loop.model, piece, run) for piece in pieces]
 
 
 def verification(
     model: ImageModel, sampling: Sampling, text: TextFeatures, nodes: int
 ) -> Callable[[], Any]:
-    """A call that verifies a chain of `nodes` nodes, as `speculative_step` does."""
+    """The target's forward over a chain of `nodes` nodes, as `speculative_step` does."""
     code = torch.zeros(1, dtype=torch.long, device=model.device)
     silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
     loop = Speculative(model, sampling, Grown(silent, Chain(depth=nodes)), ByNode(Exact()))

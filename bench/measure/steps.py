@@ -1,6 +1,6 @@
 """What a decoding step costs, what its matrix products alone would cost, and what its floor is.
 
-Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + verify + rest), so a missed
+Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + forward + rest), so a missed
 ratio is explained by these few numbers; and a baseline that is far above its own matrix products
 would make every method look good. Everything is timed in turns, so that drift hits all alike, and
 right after itself, so that what it reads is as near as it is within an image.
@@ -116,7 +116,7 @@ def step_costs(
     layers = getattr(target, "layers", None)
     runs = []
     for count in nodes:
-        name = "AR step" if count == 1 else f"verify {count - 1} nodes + root"
+        name = "AR step" if count == 1 else f"forward over {count - 1} nodes + root"
         seen = target.prefix + half + count
         work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
         step = _steps(model, sampling, text, count)

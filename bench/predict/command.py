@@ -91,7 +91,7 @@ def _speedups(found: Sequence[Row]) -> str:
 
 def _parts(found: Sequence[Row]) -> str:
     """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
-    names = ("step", "draft", "verify", "accept")
+    names = ("step", "draft", "forward", "accept")
     rows = [
         [name, _ms(now), _ms(then), *[ABSENT] * (2 * len(names) - 2)]
         for name, now, then in dict.fromkeys(row.ar for row in found)

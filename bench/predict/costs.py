@@ -28,7 +28,7 @@ from decoders.noise import Noise
 
 REPEATS, SETTLE, BUDGET = 40, 4, 5.0  # of a piece: repeats at most, first ones left out, seconds
 LEAST = 5  # repeats however slow a piece is
-FOLLOWS = {"ar": "ar", "draft": "verify", "verify": "draft"}  # what comes before a piece
+FOLLOWS = {"ar": "ar", "draft": "forward", "forward": "draft"}  # what comes before a piece
 
 
 def in_place(
@@ -54,7 +54,7 @@ def _step(outcome: Outcome) -> StepSeconds:
     return StepSeconds(prefill, (outcome.seconds_total - prefill) / steps, **parts)
 
 
-PARTS = ("draft", "verify", "accept")
+PARTS = ("draft", "forward", "accept")
 
 
 def baseline_of(step: StepSeconds) -> Baseline:
@@ -77,13 +77,13 @@ def piece_by_piece(
                     "`standing`); set predict.costs=images"
                 )
             made = speculative_step(loop, text, told)
-            pieces["draft", name], pieces["verify", name] = made
+            pieces["draft", name], pieces["forward", name] = made
         ar = ar_steps(model, loop.sampling, text)
         pieces |= {("ar", ""): ar} | _prefills(model, loop, text)
         taken = _in_turns(pieces, Clock(model.device))
-    draft, verify = ({n: taken[part, n] for n in loops} for part in ("draft", "verify"))
+    draft, forward = ({n: taken[part, n] for n in loops} for part in ("draft", "forward"))
     step = taken["ar", ""] / ar.count
-    return StepCosts(step, taken["prefill", ""], taken["begin", ""], draft, verify)
+    return StepCosts(step, taken["prefill", ""], taken["begin", ""], draft, forward)
 
 
 Pieces = dict[tuple[str, str], Callable[[], Any]]  # by kind and loop, "" where all share it

@@ -5,7 +5,7 @@ predicted need not be measured for every tree. Nothing here touches a device: nu
 out.
 
     codes a step  = 1 + sum_d P(accepted >= d)                     (the bonus or corrected code: 1)
-    seconds a step = draft(tree) + verify(N + 1) + accept
+    seconds a step = draft(tree) + forward(N + 1) + accept
     image          = prefill + steps(L - 1 codes) x seconds a step
     speed-up       = image of AR / image of the decoder            ~ MAL x t_AR / t_step
 
@@ -35,13 +35,13 @@ class SpeedError(BenchError):
 @dataclass(frozen=True)
 class StepCosts:
     """Seconds at batch 1. ar: a whole AR step; prefill: of the target; begin: of the drafter (its
-    prefix); draft, verify: of a step, by the decoder's name."""
+    prefix); draft, forward: of a step, by the decoder's name."""
 
     ar: float
     prefill: float
     begin: float
     draft: Mapping[str, float]
-    verify: Mapping[str, float]
+    forward: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class StepSeconds:
     prefill: float
     step: float
     draft: float = math.nan
-    verify: float = math.nan
+    forward: float = math.nan
     accept: float = math.nan
 
 
@@ -184,8 +184,10 @@ def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> flo
 
 def step_seconds(costs: StepCosts, name: str, accept: float) -> StepSeconds:
     """A step of the decoder `name`; `accept` seconds for verdicts, walk, commit and bookkeeping."""
-    draft, verify = costs.draft[name], costs.verify[name]
-    return StepSeconds(costs.prefill + costs.begin, draft + verify + accept, draft, verify, accept)
+    draft, forward = costs.draft[name], costs.forward[name]
+    return StepSeconds(
+        costs.prefill + costs.begin, draft + forward + accept, draft, forward, accept
+    )
 
 
 def predict(

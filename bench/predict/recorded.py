@@ -75,6 +75,6 @@ def recorded_step(rows: pd.DataFrame) -> StepSeconds:
         prefill=float(rows.seconds_prefill.mean()),
         step=whole,
         draft=part("draft"),
-        verify=part("verify"),
+        forward=part("forward"),
         accept=part("accept"),
     )

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.config.describe import Described
 from bench.published.measured import Measured
 from bench.published.names import Names
 from bench.published.table import Published, settings_text
 
 OURS = {"k": "k", "delta": "delta", "lambda": "lambda"}  # settings of a rule that papers state
+WINDOW = {"L": "window", "K": "candidates"}  # and of a Jacobi window
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,22 @@ class Pair:
 
 
 def is_method(row: Measured, name: str, names: Names) -> bool:
-    """Whether a measured row is of a published method, by its acceptance rule and tree."""
+    """Whether a measured row is of a published method, by its loop, drafter or proposer, rule and
+    tree. A table of an older version says no loop and no drafter, and knew only AR and drafters on
+    trees."""
     method = names.methods.get(name)
     if method is None:
         return False
-    trees = ("", row.tree.name)
-    return method.acceptance == row.rule.name and method.tree in trees
+    alone = "autoregressive" if row.rule.name == "none" else "speculative"
+    loop = alone if row.loop is None else row.loop.name
+    drafter = method.drafter if row.drafter is None and method.tree else ""
+    drafters = ("", drafter if row.drafter is None else row.drafter.name)
+    return (
+        method.loop == loop
+        and method.drafter in drafters
+        and method.acceptance == row.rule.name
+        and method.tree in ("", row.tree.name)
+    )
 
 
 def pairs(published: Published, rows: Sequence[Measured], names: Names) -> list[Pair]:
@@ -82,7 +92,7 @@ def settings(published: Published, row: Measured, names: Names) -> list[Setting]
         _tree(published, row, names),
         _number("cfg", published.cfg, row.cfg),
         _number("top-k", published.top_k, row.top_k),
-        _params(published, row.rule),
+        _params(published, row),
         _dataset(published, row, names),
     ]
 
@@ -124,11 +134,19 @@ def _tree(published: Published, row: Measured, names: Names) -> Setting:
     return Setting("tree", True, "")
 
 
-def _params(published: Published, rule: Described) -> Setting:
+def _ours(key: str, row: Measured) -> float | None:
+    """Our value of a setting that a paper states; None where the row has no such setting."""
+    if key in WINDOW:
+        return None if row.drafter is None else row.drafter.number(WINDOW[key])
+    return row.rule.number(OURS.get(key, key))
+
+
+def _params(published: Published, row: Measured) -> Setting:
+    rule = row.rule
     differing = {
         key: value
         for key, value in published.params.items()
-        if (ours := rule.number(OURS.get(key, key))) is not None and not math.isclose(ours, value)
+        if (ours := _ours(key, row)) is not None and not math.isclose(ours, value)
     }
     unstated = {
         key: value
@@ -136,7 +154,7 @@ def _params(published: Published, rule: Described) -> Setting:
         if (value := rule.number(key)) is not None and key not in published.params
     }
     if differing:
-        here = settings_text({key: rule.number(key) or 0.0 for key in differing})
+        here = settings_text({key: _ours(key, row) or 0.0 for key in differing})
         text = f"other settings (published {settings_text(differing)}, here {here})"
         return Setting("params", False, text)
     if unstated:

@@ -60,8 +60,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Measured:
-    """A decoder's row. gpu, prompts "" and top_k None: not known; features: name by figure;
-    records: the rows of its images that came out, None where there is no such file."""
+    """A decoder's row. gpu, prompts "" and top_k, loop, drafter None: not known (tables of older
+    versions say no loop and no drafter); features: name by figure; records: the rows of its images
+    that came out, None where there is no such file."""
 
     decoder: str
     model: str
@@ -77,6 +78,8 @@ class Measured:
     features: Mapping[str, str]
     figures: Mapping[str, Figure]
     records: pd.DataFrame | None = field(default=None, compare=False)
+    loop: Described | None = None
+    drafter: Described | None = None  # or the proposer in its place
     replayed: bool = False  # accepted lengths read off a recording
 
 
@@ -177,6 +180,8 @@ def _row(line: dict[str, Any], records: pd.DataFrame | None, study: dict[str, An
         features=_features(line),
         figures=figures,
         records=records,
+        loop=read(str(line["loop"])) if line.get("loop") else None,
+        drafter=read(str(line["drafter"])) if line.get("drafter") else None,
         replayed=line.get("exactness") == "replayed",
     )
 

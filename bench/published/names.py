@@ -20,10 +20,13 @@ SECTIONS = ("models", "families", "methods", "prompts", "features", "images")
 
 @dataclass(frozen=True)
 class Method:
-    """How rows of a method are recognised: first words of `acceptance` and `tree` ("": any);
-    protocol: settings of its tree in the papers."""
+    """How rows of a method are recognised: first words of `loop`, `drafter` (or the proposer that
+    stands there), `acceptance` and `tree` ("": any); protocol: settings of its tree in the
+    papers."""
 
     acceptance: str
+    loop: str = "speculative"
+    drafter: str = ""
     tree: str = ""
     protocol: Mapping[str, float] = field(default_factory=dict)
 

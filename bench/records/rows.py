@@ -98,7 +98,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     nan = math.nan
     # A recorded step is one launch: its phases are not known, only `step`.
     unknown = nan if "step" in trace.seconds else 0.0
-    stages = {key: trace.seconds.get(key, unknown) for key in ("draft", "verify", "accept")}
+    stages = {key: trace.seconds.get(key, unknown) for key in ("draft", "forward", "accept")}
     stages = {"prefill": trace.seconds.get("prefill", 0.0), **stages}
     times = {f"seconds_{key}": value if latency else nan for key, value in stages.items()}
     times["seconds_text"] = outcome.seconds_text if latency else nan
@@ -113,6 +113,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
             "seconds_batch": outcome.seconds_total,
             "mal": accepted.mal,
             "mal_no_bonus": accepted.mal_no_bonus,
+            "mal_expected": nan if trace.expected is None else float(trace.expected[b]),
             "nfe": accepted.nfe,
             "drafter_calls": int(trace.drafter_calls[b]),
             "tree_depth": trace.tree_depth,

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from bench.errors import DiskFullError, FolderError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # In the file's metadata, followed by 64 hex digits: the SHA-256 of the file with zeros in their
 # place.
 SEAL, DIGITS = b"lantern_bench.sha256=", 64
@@ -43,8 +43,9 @@ LISTS = {
 }
 # Seconds, codes a target forward; NaN where not measured.
 MEASURED = (
-    "seconds_text", "seconds_prefill", "seconds_draft", "seconds_verify", "seconds_accept",
+    "seconds_text", "seconds_prefill", "seconds_draft", "seconds_forward", "seconds_accept",
     "seconds_vq", "seconds_total", "seconds_batch", "mal", "mal_no_bonus",
+    "mal_expected",  # of the drafter (`decoders.api.Trace.expected`)
 )  # fmt: skip
 SCHEMA = pa.schema(
     [

@@ -111,6 +111,7 @@ def _detail_columns(section: Section) -> list[Column]:
         _figure("latency_p95_s", "p95 s", 3),
         Column("", "quiet speed-up", lambda entry: quiet(section, entry)),
         _figure("mal_no_bonus", "MAL, no bonus", 2),
+        _figure("mal_expected", "MAL expected", 2),
         _figure("tv_moved_mean", "moved mass, mean", 4),
         _figure("tv_moved_max", "max", 3),
         _figure("tv_bound", "bound, max", 3),

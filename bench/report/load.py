@@ -28,12 +28,13 @@ SUMMARY_TEXT = (
 )  # fmt: skip
 SUMMARY_NUMBERS = (
     "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
-    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "nfe", "n_quality",
+    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
+    "n_quality",
     "fid", "fid_lo", "fid_hi", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
     "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
     "tv_declared_bound", "peak_memory_mb",
 )  # fmt: skip
-PHASES = ("text", "prefill", "draft", "verify", "accept", "vq")
+PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
     "prompt_hash", "started_at",
@@ -50,9 +51,9 @@ RECORD_COLUMNS = (
 
 ROOFLINE_COLUMNS = (
     "decoder", "codes", "images", "accept_share", "note",
-    *(f"{part}_{figure}" for part in ("step", "ar", "verify", "draft")
+    *(f"{part}_{figure}" for part in ("step", "ar", "forward", "draft")
       for figure in ("ms", "floor_ms", "over_floor")),
-    "ar_bytes", "ar_operations", "verify_bytes", "verify_operations",
+    "ar_bytes", "ar_operations", "forward_bytes", "forward_operations",
     "bytes_per_s", "large_bytes_per_s", "operations_per_s",
 )  # fmt: skip
 FAIRNESS_COLUMNS = ("decoder", "verdict", "reason", "factor", "mixed")
@@ -69,8 +70,8 @@ def load_run(run_dir: Path) -> Run:
         raise ReportError(
             f"no run folder {run_dir}: run a study first (python -m bench run study=...)"
         )
+    records = _read_records(run_dir / "records.parquet")  # first: it tells another version
     summary = _read_summary(run_dir / "summary.csv")
-    records = _read_records(run_dir / "records.parquet")
     summary = _with_unsummarised(summary, records)
     differences = _optional(run_dir / CLIP_PAIRS, tuple(CLIP_COLUMNS))
     summary = with_differences(summary, pd.DataFrame(differences, columns=CLIP_COLUMNS))

@@ -40,9 +40,9 @@ def bounds(run: Run, section: Section) -> Bounds | None:
     if not known:
         return None
     first = known[0]
-    trees = [one for one in known if figure(one, "codes") > 1 and figure(one, "verify_bytes") > 0]
+    trees = [one for one in known if figure(one, "codes") > 1 and figure(one, "forward_bytes") > 0]
     widest = max(trees, key=lambda one: figure(one, "codes"), default=None)
-    other = None if widest is None else _point(widest, "verify", figure(widest, "codes"))
+    other = None if widest is None else _point(widest, "forward", figure(widest, "codes"))
     rate = figure(first, "bytes_per_s")
     return Bounds(
         Growth.through(_point(first, "ar", 1), other),

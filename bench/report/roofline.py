@@ -87,8 +87,8 @@ def figure(line: dict[str, Any], column: str) -> float:
 
 
 def forward_part(line: dict[str, Any]) -> str:
-    """Whether the target's forward of a line is an AR step ("ar") or a verification ("verify")."""
-    return "verify" if figure(line, "codes") > 1 or figure(line, "verify_ms") > 0 else "ar"
+    """Whether a line's target forward is an AR step ("ar") or one over a draft ("forward")."""
+    return "forward" if figure(line, "codes") > 1 or figure(line, "forward_ms") > 0 else "ar"
 
 
 def _table(run: Run, section: Section) -> Table:

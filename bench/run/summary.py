@@ -35,10 +35,11 @@ from metrics.tv import moved_mass
 log = logging.getLogger(__name__)
 NAN = math.nan
 IDENTITY = (
-    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "temperature",
-    "cfg",
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg",
 )  # fmt: skip
-ACCEPTANCE = ("mal", "mal_no_bonus", "nfe")
+POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
+ACCEPTANCE = (*POOLED, "nfe")
 MASS = (
     "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
     "tv_declared_bound",
@@ -184,9 +185,9 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     nfe = used["nfe"].to_numpy(float)
     moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
     nodes = {name: np.concatenate(used[name].to_list()) for name in AT_NODES}
+    pooled = {name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED}
     return {
-        "mal": float((used["mal"] * nfe).sum() / nfe.sum()),
-        "mal_no_bonus": float((used["mal_no_bonus"] * nfe).sum() / nfe.sum()),
+        **pooled,
         "nfe": float(nfe.mean()),
         "tv_bound": moved.bound_max,
         "tv_moved_mean": moved.mean,

@@ -78,7 +78,7 @@ class Autoregressive:
         self.grows = self.execution.fit(self)
 
     def pieces(self) -> Sequence[Piece]:
-        return [("verify", self.next)]
+        return [("forward", self.next)]
 
     def standing(self, text: TextFeatures, noise: Noise, place: int, capacity: int) -> Run:
         """A run whose next code is at `place`, with a cache of `capacity` slots, empty behind the

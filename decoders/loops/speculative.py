@@ -97,7 +97,7 @@ class Speculative:
         return getattr(self.verifier, "rule", None)
 
     def pieces(self) -> Sequence[Piece]:
-        return [("draft", self.draft), ("verify", self.forward), ("accept", self.settle)]
+        return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
 
     def standing(self, text: TextFeatures, noise: Noise, place: int, told: int) -> Run:
         """A run whose next code is at `place`, `told` of those before it committed by its last step
@@ -120,7 +120,7 @@ class Speculative:
         blind = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(1, size):
             visited = self.execution.step(self, run)
-            run.expect(*visited[:3])
+            run.expected.note(visited[2])
             if run.pairs.count:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
@@ -138,8 +138,7 @@ class Speculative:
             run.pairs.pairs(),
         )
         trace.path = run.path
-        if run.expects:
-            trace.expected = (run.expected / run.target_calls.clamp_min(1)).cpu()
+        trace.expected = run.expected.mean(trace.accepted)
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
@@ -175,7 +174,6 @@ class Speculative:
             torch.full_like(ones, session.calls),
             first_seen(start, proposer, record.codes, self.drawn),
             torch.arange(most, device=self.model.device),
-            torch.zeros(text.batch, device=self.model.device),
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:

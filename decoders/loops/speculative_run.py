@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
+from decoders.loops.expected import Expected
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
@@ -39,15 +40,8 @@ class Run:
     drafter_calls: Tensor  # [B]
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
-    expected: Tensor  # [B] float32, sum over steps of `Draft.expected`
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    expects: bool = False  # whether drafts say what the drafter expects
-
-    def expect(self, start: Tensor, size: int, draft: Draft) -> None:
-        """Adds what the drafter expected of a step that began at places start [B]."""
-        if draft.expected is not None:
-            self.expects = True
-            self.expected += torch.where(start < size, draft.expected, 0.0)
+    expected: Expected = field(default_factory=Expected)  # what the drafter expects
 
     @property
     def shape(self) -> int:

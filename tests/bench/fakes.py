@@ -190,7 +190,7 @@ class FakeLoop:
             accepted=row(accepted, torch.int16),
             target_calls=torch.full((batch,), calls, dtype=torch.int32),
             drafter_calls=torch.full((batch,), calls if self.step > 1 else 0, dtype=torch.int32),
-            seconds={"prefill": seconds / 2, "draft": 0.0, "verify": seconds / 2, "accept": 0.0},
+            seconds={"prefill": seconds / 2, "draft": 0.0, "forward": seconds / 2, "accept": 0.0},
             tree_depth=self.step - 1,
             tree_nodes=self.step - 1,
         )

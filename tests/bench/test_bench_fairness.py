@@ -123,7 +123,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(fake_study, mo
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
         planted = result.rows.copy()
         ar = planted.decoder == "ar"
-        planted.loc[ar, "seconds_verify"] *= slower
+        planted.loc[ar, "seconds_forward"] *= slower
         table = roofline(result.path, result.model, result.cells, planted)
         found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMIT)}
         assert found["eagle2"].verdict == found["ar"].verdict == expected
@@ -166,13 +166,13 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
 
 def test_a_part_that_ran_as_tensor_code_beside_kernels_is_marked_with_its_cost() -> None:
     """A plug-in's rule on tensors beside a built-in's in the kernel: fair, and said so."""
-    seconds = {"seconds_draft": 0.2, "seconds_verify": 1.0, "seconds_accept": 0.4}
+    seconds = {"seconds_draft": 0.2, "seconds_forward": 1.0, "seconds_accept": 0.4}
     lines = [
-        {"decoder": "built_in", "path": "draft=kernel, verify=kernel, accept=kernel", "nfe": 100},
-        {"decoder": "mine", "path": "draft=kernel, verify=kernel, accept=tensor", "nfe": 400},
+        {"decoder": "built_in", "path": "draft=kernel, forward=kernel, accept=kernel", "nfe": 100},
+        {"decoder": "mine", "path": "draft=kernel, forward=kernel, accept=tensor", "nfe": 400},
     ]
     timed = pd.DataFrame([{**line, **seconds} for line in lines])
     assert mixed(timed, "built_in") == ""
     assert mixed(timed, "mine") == "its acceptance ran as tensor code, 1 of 4 ms per step"
-    all_tensors = timed.assign(path="draft=tensor, verify=tensor, accept=tensor")
+    all_tensors = timed.assign(path="draft=tensor, forward=tensor, accept=tensor")
     assert mixed(all_tensors, "mine") == ""

@@ -34,12 +34,12 @@ def test_a_step_costs_what_counting_by_hand_gives():
     """Layer: 4 x 16 + 3 x 32 + 8 = 168 numbers, with the norm 172; head 40; 2 bytes each. An AR
     step sees 2 + 2 + 1 slots of 2 x 4 numbers, a verification of two codes one more."""
     found = project(CHAIN, SMALL, MACHINE)
-    assert found.verify.reading == pytest.approx((2 * (172 + 40) + 2 * 8 * 6) / 1e9)
-    assert found.verify.computing == pytest.approx((2 * 2 * 212 + 4 * 2 * 6 * 4) / 1e12)
-    assert found.verify.bound == "memory"
+    assert found.forward.reading == pytest.approx((2 * (172 + 40) + 2 * 8 * 6) / 1e9)
+    assert found.forward.computing == pytest.approx((2 * 2 * 212 + 4 * 2 * 6 * 4) / 1e12)
+    assert found.forward.bound == "memory"
     # Drafter: fc 36, layer 4 x 16 + 3 x 32 + 4 = 164; half-way through an image 1 + 2 slots.
     assert found.draft == pytest.approx((2 * (200 + 40) + 2 * 8 * 3) / 1e9)
-    assert found.step == pytest.approx(found.verify.seconds + found.draft)
+    assert found.step == pytest.approx(found.forward.seconds + found.draft)
     assert project(AR, SMALL, MACHINE).step == pytest.approx((2 * 212 + 2 * 8 * 5) / 1e9)
 
 
@@ -59,9 +59,9 @@ def test_the_speed_up_is_the_images_of_ar_over_those_of_the_decoder():
 def test_launches_are_counted_per_kernel_and_per_step():
     slow = dataclasses.replace(MACHINE, graph_us=7.0, kernel_us=2.0)
     found, free = project(CHAIN, SMALL, slow), project(CHAIN, SMALL, MACHINE)
-    assert found.verify.launching == pytest.approx(20 * 2e-6), "10 of the layer and 10 more"
+    assert found.forward.launching == pytest.approx(20 * 2e-6), "10 of the layer and 10 more"
     assert found.step - free.step == pytest.approx(2 * 20 * 2e-6 + 7e-6)
-    assert found.verify.bound == "launches"
+    assert found.forward.bound == "launches"
 
 
 def test_arithmetic_takes_over_where_the_first_forward_is_bound_by_it():

@@ -54,11 +54,11 @@ def test_phases_and_parts_of_a_speculative_step(model):
     _, profiler, _ = recorded(model, CHAIN)
     reading = read(profiler, STEPS, "cpu")
     calls = {(part.phase, part.part): part.calls for part in reading.parts}
-    assert calls["verify", "target forward"] == 1
+    assert calls["forward", "target forward"] == 1
     assert calls["draft", "drafter"] == DEPTH  # what was committed is read, then a node a level
     assert calls["draft", "tree"] == 1 and calls["accept", "rule"] == 1
     assert calls["accept", "cache commit"] == 1
-    assert {phase for phase, _ in calls} == {"draft", "verify", "accept", "outside phases"}
+    assert {phase for phase, _ in calls} == {"draft", "forward", "accept", "outside phases"}
     whole = sum(part.ms for part in reading.parts)
     assert whole == pytest.approx(reading.step_ms, rel=0.01)  # own times add up to the step
     assert sum(reading.phase_ms().values()) == pytest.approx(whole)
@@ -116,7 +116,7 @@ class Prepared:
 
     def __init__(self) -> None:
         self.execution = self
-        self.name, self.prepared = "compile", {1: [("draft", self.work), ("verify", self.work)]}
+        self.name, self.prepared = "compile", {1: [("draft", self.work), ("forward", self.work)]}
         self.kept = list(self.prepared[1])
 
     def pieces(self) -> list[Any]:
@@ -137,7 +137,7 @@ def test_prepared_pieces_carry_their_phases():
             loop.execution.step(loop, torch.eye(4))
     reading = read(profiler, 2, "cpu")
     assert {(p.phase, p.calls) for p in reading.parts} == {
-        ("outside phases", 1.0), ("draft", 1.0), ("verify", 1.0),
+        ("outside phases", 1.0), ("draft", 1.0), ("forward", 1.0),
     }  # fmt: skip
     assert loop.prepared[1] == loop.kept and loop.execution is loop
 
@@ -171,7 +171,7 @@ def test_the_command_writes_traces_and_tables(tmp_path, capsys):
     folder = tmp_path / "profile"
     trace = json.loads((folder / "sd_chain.trace.json").read_text())
     names = [event.get("name") for event in trace["traceEvents"]]
-    assert names.count("bench/step") == 2 and "bench/verify" in names
+    assert names.count("bench/step") == 2 and "bench/forward" in names
     rows = {
         r["decoder"]: r for r in csv.DictReader((folder / "summary.csv").read_text().splitlines())
     }
@@ -181,7 +181,7 @@ def test_the_command_writes_traces_and_tables(tmp_path, capsys):
         (r["decoder"], r["phase"])
         for r in csv.DictReader((folder / "phases.csv").read_text().splitlines())
     }
-    assert {("sd_chain", "draft"), ("sd_chain", "accept"), ("ar", "verify")} <= phases
+    assert {("sd_chain", "draft"), ("sd_chain", "accept"), ("ar", "forward")} <= phases
     assert (folder / "operators.csv").stat().st_size > 0
 
 

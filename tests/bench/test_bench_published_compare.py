@@ -90,13 +90,35 @@ def test_a_speed_up_is_judged_by_interval_and_tolerance(tmp_path, ours, width, v
         ({}, {"device": "cpu"}, "measured on a CPU"),
         ({}, {"speedup": "", "speedup_lo": "", "speedup_hi": ""}, "was not measured"),
         ({"method": "EAGLE-1"}, {}, "EAGLE-1 was not measured in this run"),
-        ({"method": "VVS"}, {}, "VVS has no rows that names.yaml can recognise"),
+        ({"method": "SJD2"}, {}, "SJD2 has no rows that names.yaml can recognise"),
+        ({}, {"loop": "vvs(interval=4)"}, "LANTERN was not measured in this run"),
+        ({"method": "VVS"}, {"loop": "speculative"}, "VVS was not measured in this run"),
     ],
 )
 def test_what_differs_makes_it_not_comparable_and_is_named(tmp_path, published, ours, reason):
     row = PAPER | {"speedup": "1.45"} | published
     found = one(compared(tmp_path, [row], AR, LANTERN | speed(1.45) | ours))
     assert found.verdict is Verdict.APART and reason in found.why
+
+
+def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
+    """A skipping LANTERN is VVS; windows are told apart by how they draw, and by their size."""
+    vvs = LANTERN | {"loop": "vvs(interval=4)", "drafter": "eagle(checkpoint=x)"}
+    row = PAPER | {"method": "VVS", "speedup": "1.45", "params": ""}
+    assert one(compared(tmp_path / "a", [row], AR, vvs | speed(1.45))).verdict is Verdict.REPRODUCED
+    window = {"loop": "speculative", "acceptance": "exact", "tree": "none"}
+    rows = [
+        window | {"decoder": "sjd", "drafter": "jacobi(window=64, init=uniform)"} | speed(2.37),
+        window | {"decoder": "scd", "drafter": "maximal(window=64, init=uniform)"} | speed(4.1),
+        window | {"decoder": "old", "drafter": "maximal_released(window=64, init=uniform)"},
+    ]
+    papers = [
+        PAPER | {"method": "SJD", "params": "L=64", "speedup": "2.37"},
+        PAPER | {"method": "SCD-MC", "params": "L=32", "speedup": "4.18"},
+    ]
+    sjd, scd = compared(tmp_path / "b", papers, AR, *rows).comparisons
+    assert sjd.measured.decoder == "sjd" and sjd.verdict is Verdict.REPRODUCED
+    assert scd.measured.decoder == "scd" and "published L=32, here L=64" in scd.why
 
 
 def test_unstated_settings_are_assumed_and_said(tmp_path):

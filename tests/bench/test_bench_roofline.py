@@ -266,17 +266,17 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     assert rates is not None and rates.threads == 1 and rates.dtype == "float32"
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     rows = result.rows[result.rows.decoder == "ar"]
-    assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_verify / rows.nfe).median())
+    assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_forward / rows.nfe).median())
     net = target_net(result.model)
     assert ar.ar_floor_ms == pytest.approx(1e3 * net.work(2).floor_seconds(rates))
     assert ar.ar_over_floor == pytest.approx(ar.ar_ms / ar.ar_floor_ms) and ar.ar_over_floor > 1
-    assert math.isnan(ar.verify_ms) and math.isnan(ar.draft_ms) and math.isnan(ar.accept_share)
+    assert math.isnan(ar.forward_ms) and math.isnan(ar.draft_ms) and math.isnan(ar.accept_share)
     assert tree.codes == 5 and math.isnan(tree.ar_ms)
-    assert tree.ar_floor_ms == ar.ar_floor_ms < tree.verify_floor_ms
-    assert tree.verify_over_floor > 1 and tree.draft_over_floor > 1 and 0 < tree.accept_share < 1
+    assert tree.ar_floor_ms == ar.ar_floor_ms < tree.forward_floor_ms
+    assert tree.forward_over_floor > 1 and tree.draft_over_floor > 1 and 0 < tree.accept_share < 1
     calls = (result.rows.drafter_calls / result.rows.nfe)[result.rows.decoder == "eagle2"].mean()
-    assert tree.step_floor_ms == pytest.approx(tree.verify_floor_ms + calls * tree.draft_floor_ms)
-    assert tree.step_ms > tree.verify_ms and ar.step_floor_ms == ar.ar_floor_ms
+    assert tree.step_floor_ms == pytest.approx(tree.forward_floor_ms + calls * tree.draft_floor_ms)
+    assert tree.step_ms > tree.forward_ms and ar.step_floor_ms == ar.ar_floor_ms
     fair = pd.read_csv(result.path / "fairness.csv").set_index("decoder")
     assert list(fair.index) == ["ar", "eagle2"]
 
@@ -290,11 +290,11 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
 
 
 def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_study):
-    """A backend that records the whole step charges no time to draft, verify and accept."""
+    """A backend that records the whole step charges no time to draft, forward and accept."""
     config = fake_study(*REAL)
     result = run_study(config)
     rows = result.rows.copy()
-    for name in ("seconds_draft", "seconds_verify", "seconds_accept"):
+    for name in ("seconds_draft", "seconds_forward", "seconds_accept"):
         rows[name] = 0.0
     table = roofline(result.path, result.model, result.cells, rows).set_index("decoder")
     ar, tree = table.loc["ar"], table.loc["eagle2"]
@@ -302,7 +302,7 @@ def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_study):
     whole = ((own.seconds_total - own.seconds_prefill) / own.nfe).median()
     assert ar.ar_ms == ar.step_ms == pytest.approx(1e3 * whole)
     assert ar.ar_over_floor > 1, "the fairness gate judges it all the same"
-    assert math.isnan(tree.verify_ms) and math.isnan(tree.draft_ms)
+    assert math.isnan(tree.forward_ms) and math.isnan(tree.draft_ms)
     assert math.isnan(tree.accept_share) and tree.step_over_floor > 1
 
 
@@ -312,7 +312,7 @@ def test_a_plug_in_target_is_timed_without_a_floor(fake_study):
     finish(config, result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     assert table.filter(like="floor").isna().all(axis=None)
-    assert table.loc["fake_ar"].ar_ms >= 0 and table.loc["fake_spec"].verify_ms >= 0
+    assert table.loc["fake_ar"].ar_ms >= 0 and table.loc["fake_spec"].forward_ms >= 0
     assert table.note.str.contains("FakeTarget has no `cfg`").all()
     assert not (result.path / "machine.json").exists(), "no floor asks for its rates"
     fair = pd.read_csv(result.path / "fairness.csv").set_index("decoder")

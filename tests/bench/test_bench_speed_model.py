@@ -98,9 +98,9 @@ def test_steps_in_cases_that_can_be_counted() -> None:
 
 
 def test_a_step_adds_up_its_parts() -> None:
-    costs = StepCosts(1.0, 3.0, 0.5, draft={"a": 0.85, "b": 9}, verify={"a": 1.8, "b": 9})
+    costs = StepCosts(1.0, 3.0, 0.5, draft={"a": 0.85, "b": 9}, forward={"a": 1.8, "b": 9})
     step = step_seconds(costs, "a", accept=0.15)
-    assert (step.draft, step.verify, step.accept) == (0.85, 1.8, 0.15)
+    assert (step.draft, step.forward, step.accept) == (0.85, 1.8, 0.15)
     assert step.step == pytest.approx(0.85 + 1.8 + 0.15)
     assert step.prefill == 3.5
 

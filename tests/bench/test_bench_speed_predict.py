@@ -69,14 +69,14 @@ def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(
         assert row.measured == pytest.approx(summary.speedup[row.decoder])
         assert row.error == pytest.approx(row.predicted / row.measured - 1)
         assert 0 < row.predicted < 20
-        parts = [row.predicted_draft, row.predicted_verify, row.predicted_accept]
+        parts = [row.predicted_draft, row.predicted_forward, row.predicted_accept]
         assert all(np.isfinite(parts)) and min(parts) > 0
         assert row.baseline == "ar" and row.predicted_ar > 0
         ar = records[records.decoder == "ar"]
         after = (ar.seconds_total - ar.seconds_prefill).sum() / ar.nfe.sum()
         assert row.recorded_ar == pytest.approx(after)
         if costs == "steps":  # by hand: image of AR over image of the decoder, prefills left out
-            step = row.predicted_draft + row.predicted_verify + row.predicted_accept
+            step = row.predicted_draft + row.predicted_forward + row.predicted_accept
             assert row.predicted_step == pytest.approx(step)
             length = len(ar.codes.iloc[0])
             rough = (length - 1) * row.predicted_ar / (row.steps * row.predicted_step)
@@ -182,12 +182,12 @@ def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -
     )
 
 
-def test_a_larger_tree_costs_more_to_draft_and_to_verify() -> None:
+def test_a_larger_tree_costs_more_to_draft_and_to_judge() -> None:
     model = random_model(vocab=32, grid=4)
     loops = {"small": Chain(depth=1), "large": Static(choices="eagle_25")}
     timed = {name: (loop_of(model, tree), 2) for name, tree in loops.items()}
     costs = piece_by_piece(model, timed, model.text.encode(["x"]))
-    for part in (costs.draft, costs.verify):
+    for part in (costs.draft, costs.forward):
         assert 0 < part["small"] < part["large"]
     assert min(costs.ar, costs.prefill, costs.begin) > 0
 
@@ -203,8 +203,8 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
     if native:
         model = executed(model, "cpu")
     calls: list[str] = []
-    verify = NativeStep.verify
-    monkeypatch.setattr(NativeStep, "verify", lambda *a: (calls.append("native"), verify(*a))[1])
+    forward = NativeStep.forward
+    monkeypatch.setattr(NativeStep, "forward", lambda *a: (calls.append("native"), forward(*a))[1])
     loop = loop_of(model, Static(choices="binary_8"), temperature=temperature)
     run = loop.standing(model.text.encode(["x"]), Noise.for_prompts(0, ["x"], 16), 8, 3)
     assert run.length.tolist() == [8]

@@ -35,7 +35,11 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
     model = random_model(vocab=64, grid=4, width=64, layers=3)
     with torch.inference_mode():
         costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1, 5))
-    assert [c.name for c in costs] == ["AR step", "verify 4 nodes + root", "draft call (eagle)"]
+    assert [c.name for c in costs] == [
+        "AR step",
+        "forward over 4 nodes + root",
+        "draft call (eagle)",
+    ]
     assert all(c.factor > 1 for c in costs)
     assert all(0 < c.outside < 1 for c in costs)
     assert costs[2].step_ms < costs[0].step_ms  # one layer against three

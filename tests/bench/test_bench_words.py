@@ -49,8 +49,8 @@ def test_a_description_of_a_part_can_be_read_again():
     rule = read(text)
     assert (rule.name, rule.number("k"), rule.number("delta")) == ("lantern", 100.0, 0.2)
     assert rule.number("tau") is None and read("").name == "none"
-    assert pairs("draft=tensor, verify=kernel, big") == {
-        "draft": "tensor", "verify": "kernel", "big": "big",
+    assert pairs("draft=tensor, forward=kernel, big") == {
+        "draft": "tensor", "forward": "kernel", "big": "big",
     }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
                 range(1, int(accepted[step - 1]) + 1)
             )
     assert (trace.moved <= trace.bound + 1e-6).all()
-    assert set(trace.seconds) == {"prefill", "draft", "verify", "accept"}
+    assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
     if RULES[rule].__class__ is Exact:
         assert not (trace.kind == CodeKind.RELAXED).any() and not trace.moved.any()
     calls = trace.drafter_calls - 1  # the prefix

@@ -54,7 +54,7 @@ def assert_same(found: Generation, wanted: Generation) -> None:
     assert torch.equal(found.codes, wanted.codes)
     for name in ("kind", "step", "depth", "moved", "bound", "accepted", "target_calls"):
         assert torch.equal(getattr(found.trace, name), getattr(wanted.trace, name)), name
-    assert found.trace.seconds.keys() == wanted.trace.seconds.keys() == {"prefill", "verify"}
+    assert found.trace.seconds.keys() == wanted.trace.seconds.keys() == {"prefill", "forward"}
 
 
 @pytest.mark.parametrize("vocab", [50, 64, 1003])
@@ -208,7 +208,7 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
     with torch.inference_mode():
         run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
         loop.execution.begin(loop, run)
-        assert run.path == {"verify": "kernel"}
+        assert run.path == {"forward": "kernel"}
 
         def native(count: int = 1) -> None:
             run.room = count

@@ -185,9 +185,9 @@ def test_a_subclass_that_overrides_nothing_runs_as_its_class_does(name: str) -> 
     text = model.text.encode(["a b", "c d e"])
     noise = Noise.for_prompts(3, ["a b", "c d e"], model.target.length)
     made = parts_of(model)[name].generate(text, noise)
-    assert made.trace.path == dict.fromkeys(("draft", "verify", "accept"), "kernel")
+    assert made.trace.path == dict.fromkeys(("draft", "forward", "accept"), "kernel")
     plain = SameAR(model, SAMPLING).generate(text, noise)
-    assert plain.trace.path == {"verify": "kernel"}
+    assert plain.trace.path == {"forward": "kernel"}
 
 
 def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
@@ -195,4 +195,4 @@ def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
     text = model.text.encode(["a b"])
     noise = Noise.for_prompts(3, ["a b"], model.target.length)
     made = loop_of(model, SlowRule(model, k=20, delta=0.4)).generate(text, noise)
-    assert made.trace.path == {"draft": "kernel", "verify": "kernel", "accept": "tensor"}
+    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "tensor"}

@@ -11,10 +11,12 @@ from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.small import same_prompt
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.loops.expected import expected_of
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
+from decoders.propose.trees.static import Static
 from metrics.acceptance import from_trace
 from tests.decoders.compositions import EXACT, LOOP
 from tests.exact.specs import EAGLE
@@ -120,3 +122,55 @@ def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
     predicted = float((trace.expected * weights).sum() / weights.sum())
     assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
     assert predicted > 1.5
+
+
+def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
+    draft, session = grow(Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]))
+    law = session.table.double().softmax(-1)
+    for row, found in enumerate(expected_of(draft).tolist()):
+        weights = []
+        for path in paths(draft, row):
+            steps = zip((row, *path), path, strict=False)
+            weights.append(float(torch.stack([law[a, b] for a, b in steps]).prod()))
+        assert len(weights) == draft.codes.shape[1] - 1
+        assert found == pytest.approx(1 + sum(weights), abs=1e-5)
+
+
+def test_a_child_that_cannot_be_reached_counts_nothing():
+    draft, _ = grow(Static(choices=[[0], [1], [0, 0]]))
+    draft.children[:, 0, 1] = 0
+    own = draft.q[torch.arange(3), 0, draft.codes[:, 1]]
+    below = draft.q[torch.arange(3), 1, draft.codes[:, 3]]
+    torch.testing.assert_close(expected_of(draft), 1 + own + own * below)
+
+
+PARTS = "decoders.propose"
+JACOBI = {"window": 4}
+CHAIN = PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})
+
+
+@pytest.mark.parametrize(
+    ("parts", "temperature", "says"),
+    [
+        ({"drafter": EAGLE, "tree": PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})}, 1, True),
+        (
+            {"drafter": EAGLE, "tree": PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})},
+            0,
+            False,
+        ),
+        ({"proposer": PartSpec(f"{PARTS}.jacobi.Jacobi", JACOBI)}, 1, True),
+        ({"proposer": PartSpec(f"{PARTS}.pac.Pac", {**JACOBI, "candidates": 2})}, 1, True),
+    ],
+)
+def test_every_drafter_with_a_law_is_measured(parts, temperature, says):
+    """Rows that advance alone each have their own mean; certain drafts have none."""
+    model = random_model(vocab=8, grid=4, seed=2)
+    noise = Noise.for_prompts(0, ["a", "b", "c"], 16)
+    spec = DecoderSpec("one", LOOP, acceptance=EXACT, **parts)
+    decoder = build_decoder(model, spec, Sampling(temperature=temperature, cfg=2.0))
+    trace = decoder.generate(same_prompt(model.text.encode(["x"]), 3), noise).trace
+    assert (trace.expected is not None) == says
+    if says:
+        assert trace.expected.shape == (3,)
+        assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
+        assert len(set(trace.expected.tolist())) == 3

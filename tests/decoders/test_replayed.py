@@ -74,7 +74,7 @@ def test_every_step_accepts_what_was_asked_for(tree: Any, temperature: float) ->
     assert codes == pytest.approx(3.6, abs=0.15)
     assert not trace.moved.any() and not trace.bound.any()
     assert not (trace.kind == CodeKind.RELAXED).any()
-    assert set(trace.seconds) == {"prefill", "draft", "verify", "accept"}
+    assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
 
 
 def test_a_tree_that_is_shallower_than_the_recording_caps_it(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from bench.judge.gate.reference import teacher_logits
-from decoders.api import CodeKind, DecoderError, Sampling
+from decoders.api import CodeKind, DecoderError, Draft, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.skipping import vvs
+from decoders.loops.skipping.alike import Alike
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.verify.typical import Typical
@@ -108,7 +109,50 @@ def test_forwards_and_skipped_steps_add_up(watched):
     assert int(made.trace.drafter_calls.sum()) > 0
 
 
+def dynamic(tree, alike):
+    loop = PartSpec("decoders.loops.skipping.vvs.Vvs", {"mode": "dynamic", "alike": alike})
+    decoder = build_decoder(MODEL, replace(spec(tree), loop=loop), SAMPLING)
+    return decoder, decoder.generate(TEXT, NOISE)
+
+
+def test_dynamic_skips_where_paths_look_alike_and_nowhere_else(watched):
+    """A threshold that none reaches is LANTERN; one that all reach skips before every draft."""
+    never, always = dynamic(DYNAMIC, 1.0)[1], dynamic(DYNAMIC, -1.0)[1]
+    assert torch.equal(never.codes, decoded(DYNAMIC).codes)
+    assert torch.equal(always.codes, decoded(DYNAMIC, 2).codes)
+    watched.clear()
+    decoder, some = dynamic(DYNAMIC, 0.0)
+    skipped = sum(int((taken > 0).sum()) for _, taken, *_ in watched)
+    assert 0 < skipped < 3 * (len(watched) - 1)
+    begin = decoder.proposer.begin
+
+    def everywhere(start):
+        session = begin(start)
+        session.synchronous = False  # as on a device that nothing waits for
+        return session
+
+    decoder.proposer.begin = everywhere
+    assert torch.equal(decoder.generate(TEXT, NOISE).codes, some.codes)
+
+
+def test_paths_are_compared_level_by_level():
+    """Root's children a, b; a has the children c, d: paths ac, ad, b."""
+    latents = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 2.0], [-3.0, 0.0], [0.0, 1.0]])
+    parents, depth = torch.tensor([[0, 0, 0, 1, 1]]), torch.tensor([[0, 1, 1, 2, 2]])
+    kids = torch.zeros(1, 5, 2, dtype=torch.long)
+    kids[0, 0], kids[0, 1] = torch.tensor([1, 2]), torch.tensor([3, 4])
+    draft = Draft(torch.tensor([[4, 0, 1, 2, 3]]), parents, depth, kids, None, levels=2)
+    first, second = (1.0 + 0.6 + 0.6) / 3, 0.0
+    wanted = (first + 0.9 * second) / 1.9
+    assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(wanted)
+    kids[0, 1, 1] = 0  # a child that cannot be drawn: one path of two levels is left
+    assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(0.6)
+
+
 def test_what_it_cannot_do_is_refused():
+    with pytest.raises(DecoderError, match="uniform, dynamic, found 'cosine'"):
+        loop = PartSpec("decoders.loops.skipping.vvs.Vvs", {"mode": "cosine"})
+        build_decoder(MODEL, replace(spec(DYNAMIC), loop=loop), SAMPLING)
     with pytest.raises(DecoderError, match="skips every step"):
         build_decoder(MODEL, spec(DYNAMIC, 1), SAMPLING)
     graph = replace(MODEL, execution=SimpleNamespace(name="graph"))

@@ -41,10 +41,10 @@ def test_speedup_uses_shared_prompts_only():
 
 
 def test_breakdown_adds_up_and_refuses_overlap():
-    found = breakdown({"draft": [1.0, 2.0], "verify": [3.0, 3.0]}, [5.0, 6.0])
-    assert found == pytest.approx({"draft": 1.5, "verify": 3.0, "other": 1.0})
+    found = breakdown({"draft": [1.0, 2.0], "forward": [3.0, 3.0]}, [5.0, 6.0])
+    assert found == pytest.approx({"draft": 1.5, "forward": 3.0, "other": 1.0})
     with pytest.raises(MetricError, match="overlap"):
-        breakdown({"draft": [4.0, 4.0], "verify": [3.0, 3.0]}, [5.0, 6.0])
+        breakdown({"draft": [4.0, 4.0], "forward": [3.0, 3.0]}, [5.0, 6.0])
     with pytest.raises(MetricError):
         breakdown({"draft": [4.0]}, [5.0, 6.0])
 

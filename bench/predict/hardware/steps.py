@@ -75,17 +75,17 @@ class Forward:
 
 @dataclass(frozen=True)
 class Projected:
-    """A decoder on the machine. verify: its target forward (of AR: an AR step); draft: seconds of
+    """A decoder on the machine. forward: the target's (of AR: an AR step); draft: seconds of
     drafting in a step; step: all of it."""
 
     recorded: Recorded
-    verify: Forward
+    forward: Forward
     draft: float
     step: float
     prediction: Prediction
 
 
-def forward(net: Net, work: Work, machine: Hardware) -> Forward:
+def forward_of(net: Net, work: Work, machine: Hardware) -> Forward:
     """A forward of a network as part of a recorded step."""
     kernels = net.layers * KERNELS_PER_LAYER + KERNELS_PER_FORWARD
     return Forward(
@@ -99,27 +99,27 @@ def project(recorded: Recorded, sizes: Sizes, machine: Hardware) -> Projected:
     """The decoder beside AR on the same machine, image by image at batch 1."""
     target, drafter, rows = sizes.target, sizes.drafter, recorded.rows
     launch = 1e-6 * machine.graph_us
-    ar = forward(target, target.work(rows), machine)
+    ar = forward_of(target, target.work(rows), machine)
     prefix = target.work(rows, target.slots, seen=target.slots, heads=1)
-    prefill = forward(target, prefix, machine).seconds + launch
+    prefill = forward_of(target, prefix, machine).seconds + launch
     baseline = Baseline(prefill, ar.seconds + launch)
-    verify, draft, begin = ar, 0.0, 0.0
+    forward, draft, begin = ar, 0.0, 0.0
     if recorded.drafts:
-        verify = forward(target, target.work(rows, 1 + recorded.nodes), machine)
+        forward = forward_of(target, target.work(rows, 1 + recorded.nodes), machine)
     if recorded.calls:
         draft = recorded.calls * _call(recorded, drafter, machine).seconds
         first = drafter.work(rows, drafter.slots, seen=drafter.slots, heads=0)
-        begin = forward(drafter, first, machine).seconds
-    step = verify.seconds + draft + launch
-    seconds = StepSeconds(prefill + begin, step, draft, verify.seconds)
+        begin = forward_of(drafter, first, machine).seconds
+    step = forward.seconds + draft + launch
+    seconds = StepSeconds(prefill + begin, step, draft, forward.seconds)
     made = predict(baseline, seconds, recorded.reached, target.length)
-    return Projected(recorded, verify, draft, step, made)
+    return Projected(recorded, forward, draft, step, made)
 
 
 def _call(recorded: Recorded, drafter: Net, machine: Hardware) -> Forward:
     """A drafter call, the mean of a step's: they read the committed codes and the tree's."""
     codes = (1 + sum(recorded.reached) + recorded.nodes) / recorded.calls
-    return forward(drafter, drafter.work(recorded.rows, codes, seen=drafter.half), machine)
+    return forward_of(drafter, drafter.work(recorded.rows, codes, seen=drafter.half), machine)
 
 
 def recorded_of(rows: pd.DataFrame, baselines: Sequence[str]) -> list[Recorded]:

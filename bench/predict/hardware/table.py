@@ -55,7 +55,7 @@ def projected(report: Report) -> Table:
         recorded, beside = row.recorded, report.beside.get(row.recorded.decoder, ())
         out.append(
             [recorded.decoder, str(1 + recorded.nodes), f"{row.prediction.codes:.2f}",
-             f"{1e3 * row.verify.seconds:.3g}", row.verify.bound,
+             f"{1e3 * row.forward.seconds:.3g}", row.forward.bound,
              f"{1e3 * row.draft:.3g}" if row.draft else ABSENT, f"{1e3 * row.step:.3g}",
              f"{row.prediction.speedup:.2f}", table.interval(recorded.speedup, 2),
              "; ".join(map(ratio, beside)) or ABSENT]
@@ -147,8 +147,8 @@ def lines(report: Report) -> list[dict[str, Any]]:
             "codes_a_step": made.codes, "steps": made.steps, "projected": made.speedup,
             "measured": recorded.speedup.value, "measured_lo": recorded.speedup.lo,
             "measured_hi": recorded.speedup.hi, "projected_step": row.step,
-            "projected_verify": row.verify.seconds, "projected_draft": row.draft,
-            "bound": row.verify.bound,
+            "projected_forward": row.forward.seconds, "projected_draft": row.draft,
+            "bound": row.forward.bound,
             "published": "; ".join(map(ratio, report.beside.get(recorded.decoder, ()))),
         })  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Where the seconds of an image go, stacked: text, prefill, draft, verify, accept, VQ decode."""
+"""Where the seconds of an image go, stacked: text, prefill, draft, forward, accept, VQ decode."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.report.plots.style import INK, MUTED, RC, Plot, finish, left_out, row
 
 TITLE = "Latency of one image, by phase"
 NAMES = {
-    "text": "text", "prefill": "prefill", "draft": "draft", "verify": "verify", "accept": "accept",
-    "other": "other", "vq": "VQ decode",
+    "text": "text", "prefill": "prefill", "draft": "draft", "forward": "forward",
+    "accept": "accept", "other": "other", "vq": "VQ decode",
 }  # fmt: skip
 COLORS = {
-    "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "verify": "#0072B2",
+    "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "vq": "#009E73",
 }  # fmt: skip
-INSIDE = ("prefill", "draft", "verify", "accept")  # what seconds_total covers
+INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 
 
 def draw(run: Run) -> Plot:

@@ -55,7 +55,7 @@ def _forward(line: dict[str, Any]) -> tuple[str, str]:
     part, codes = forward_part(line), f"{number(line, 'codes'):.0f} codes"
     if part == "ar":
         return "ar", "AR step"
-    return ("verify", codes) if number(line, "verify_ms") > 0 else ("step", f"step of {codes}")
+    return ("forward", codes) if number(line, "forward_ms") > 0 else ("step", f"step of {codes}")
 
 
 def _bar(ax: Axes, at: int, line: dict[str, Any], part: str, what: str, absent: str) -> None:

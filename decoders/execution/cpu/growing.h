@@ -45,6 +45,7 @@ struct GrowDynamic {
   int64_t* order;              // [B, 2, C]
   int64_t *parents, *depth;    // [B, N + 1], written
   uint8_t* ancestry;           // [B, N + 1, N + 1], written
+  float* expected;             // [B], written: 1 + the sum of the kept candidates' probabilities
 };
 
 }  // extern "C"
@@ -215,9 +216,11 @@ void prune(const GrowDynamic& g, long b) {
   codes[0] = base.root_code[b];
   parents[0] = depth[0] = 0;
   ancestry[0] = 1;
+  float expected = 1;
   for (long n = 1; n < size; ++n) {
     const long i = order[n - 1], parent = above[i] < 0 ? 0 : number[above[i]];
     number[i] = n;
+    expected += std::exp(score[i]);
     codes[n] = g.code[b * C + i];
     parents[n] = parent;
     depth[n] = depth[parent] + 1;
@@ -227,6 +230,7 @@ void prune(const GrowDynamic& g, long b) {
     std::memcpy(ancestry + n * size, ancestry + parent * size, size);
     ancestry[n * size + n] = 1;
   }
+  g.expected[b] = expected;
 }
 
 template <class T>

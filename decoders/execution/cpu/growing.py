@@ -52,7 +52,7 @@ class GrowDynamic(ctypes.Structure):
         ("base", Grow),
         ("candidates", ctypes.c_long),
         *((n, ctypes.c_void_p) for n in ("code", "above", "score", "front", "session", "best")),
-        *((n, ctypes.c_void_p) for n in ("order", "parents", "depth", "ancestry")),
+        *((n, ctypes.c_void_p) for n in ("order", "parents", "depth", "ancestry", "expected")),
     ]
 
 
@@ -165,11 +165,12 @@ class NativeDynamic(_Tree):
         ancestry = torch.zeros(batch, size, size, dtype=torch.bool)
         self.space = (code, above, order, levels, scores)
         draft = (self.codes, parents, level, self.children, None, ancestry, depth)
-        self.draft = Draft(*draft, by_leaf=True)
+        expected = torch.ones(batch)
+        self.draft = Draft(*draft, by_leaf=True, expected=expected)
         self.call = GrowDynamic(
             self.base, total, code.data_ptr(), above.data_ptr(), scores[0].data_ptr(),
             levels[0].data_ptr(), levels[1].data_ptr(), scores[1].data_ptr(), order.data_ptr(),
-            parents.data_ptr(), level.data_ptr(), ancestry.data_ptr(),
+            parents.data_ptr(), level.data_ptr(), ancestry.data_ptr(), expected.data_ptr(),
         )  # fmt: skip
         self._function = library().lantern_grow_dynamic
 

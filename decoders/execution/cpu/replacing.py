@@ -203,10 +203,10 @@ def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple
 
     def forward(run: Any, draft: Any, mask: Any) -> tuple[Any, ...]:
         del mask  # the kernel makes its own
-        return draft, *step.verify(draft, run.cache)
+        return draft, *step.forward(draft, run.cache)
 
     def settle(run: Any, draft: Any, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
-        del hidden, logits  # it reads what `verify` has left
+        del hidden, logits  # it reads what `forward` has left
         nodes, count, p = step.settle(draft)
         return run.seen.start, size, draft, nodes, count, p
 

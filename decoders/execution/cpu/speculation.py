@@ -148,18 +148,18 @@ class NativeStep:
         self._settling = self._prepared()
         self._address()
 
-    def verify(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
+    def forward(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Hidden states [R, N + 1, D] and guided logits [B, N + 1, V] float32 of the draft's nodes;
         both are overwritten by the next call."""
         if cache.data is not self._cache:
             self._fit(cache)
         call = self._verifying
         call.tree = self._nodes(draft)
-        run("verify", self._verify, ctypes.byref(call), self._half)
+        run("forward", self._verify, ctypes.byref(call), self._half)
         return self.hidden, self.logits[0]
 
     def settle(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
-        """Accepts, records and commits, on what `verify` has left -> nodes of the path [B, D + 1],
+        """Accepts, records and commits, on what `forward` has left -> nodes of the path [B, D + 1],
         accepted drafts [B], and p [B, N + 1, V] at the path's nodes; all are overwritten by the
         next call."""
         call = self._settling
@@ -199,7 +199,7 @@ class NativeStep:
         self._settling.cache, self._settling.capacity = cache.data.data_ptr(), cache.capacity
 
     def _address(self) -> None:
-        """What `verify` reads and writes besides."""
+        """What `forward` reads and writes besides."""
         parts, state, call = self.parts, self.state, self._verifying
         call.length, call.seen = state.length.data_ptr(), state.seen.data_ptr()
         call.seen_row = state.seen.stride(0)

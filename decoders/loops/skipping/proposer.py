@@ -1,6 +1,7 @@
 """Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, METHODS2 (s)).
 
-Every `interval`-th step asks for no forward. A path of the draft tree, chosen uniformly, is taken
+Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
+paths that look alike (`decoders.loops.skipping.alike`). A path of the draft tree, chosen uniformly, is taken
 as it is, cut to the mean codes per forward less one; the next root comes from the target's last
 law. The drafter goes on from there with its old feature. The following step's forward runs on the
 taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under it.
@@ -17,9 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Draft, Seen, Start
+from decoders.loops.expected import expected_of
+from decoders.loops.skipping.alike import Alike, leaves
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
-from decoders.verify.children import ancestry
 
 
 @dataclass
@@ -37,8 +39,9 @@ class Skipping:
 
     reads_laws = False  # `SkippingSession.last` is all that is read
 
-    def __init__(self, grown: Grown, interval: int) -> None:
-        self.grown, self.interval = grown, interval
+    def __init__(self, grown: Grown, interval: int, alike: Alike | None = None) -> None:
+        """alike: what decides instead of the interval."""
+        self.grown, self.interval, self.alike = grown, interval, alike
         self.chain = grown.depth + 1  # S: a path, and the next root
         self.nodes, self.depth = grown.nodes + self.chain, grown.depth + self.chain
         self.branching = grown.branching
@@ -54,6 +57,7 @@ class SkippingSession:
         self.first = math.isqrt(start.model.target.length)  # codes of the first row, never skipped
         self.turn, self.again = 0, False  # drafts so far; whether the last one skipped a step
         self.last: Tensor | None = None  # [B, V], the target's last law: the loop tells it
+        self.synchronous = start.first.device.type == "cpu"  # a look at a tensor costs nothing
 
     @property
     def calls(self) -> int:
@@ -63,17 +67,30 @@ class SkippingSession:
         self.inner.require_finite()
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> SkippedDraft:
-        every = self.part.interval - 1
-        self.again = every > 0 and self.turn > 0 and self.turn % every == 0
-        self.turn += 1
         tree = self.inner.propose(seen, noise, place)
-        if not self.again or self.last is None:
+        wanted = self.wanted(tree)
+        self.again = wanted is not None
+        self.turn += 1
+        if wanted is None or self.last is None:
             none = torch.zeros_like(place)
             return below(tree.codes[:, :1], tree, none[:, None][:, :0], none, self.last)
         root = tree.codes[:, :1].clone()
         codes, taken, laws = self.skip(tree, self.last, noise, place)
+        taken = torch.where(wanted, taken, 0)
         tree = self.inner.propose(self.told(seen, codes, taken, place), noise, place + taken)
         return below(root, tree, codes, taken, laws)
+
+    def wanted(self, tree: Draft) -> Tensor | None:
+        """Which rows may skip a step now, [B] bool; None where none does. The dynamic mode asks the
+        device only where that costs nothing: elsewhere every step drafts for a skip."""
+        alike, every = self.part.alike, self.part.interval - 1
+        if self.turn == 0:
+            return None
+        if alike is None:
+            often = every > 0 and self.turn % every == 0
+            return torch.ones_like(tree.codes[:, 0]).bool() if often else None
+        found = alike(tree)
+        return None if self.synchronous and not bool(found.any()) else found
 
     def skip(
         self, tree: Draft, last: Tensor, noise: Any, place: Tensor
@@ -113,11 +130,7 @@ def random_path(tree: Draft, u: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     leaf; and the laws of its codes [B, D, V]: the drafter's, or with deterministic children the
     shares of the leaves below each child. like [B, V]."""
     batch = len(u)
-    above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
-    linked = torch.zeros_like(tree.codes).scatter(1, tree.children.reshape(batch, -1), 1).bool()
-    linked[:, 0] = True
-    whole = (linked[:, None] | ~above).all(-1)  # [B, N + 1], nodes that can be reached
-    leaf = whole & ~(tree.children > 0).any(-1)
+    leaf, above = leaves(tree)
     rank = (u * leaf.sum(-1)).long()[:, None]  # [B, 1]
     node = (leaf & (leaf.cumsum(-1) == rank + 1)).int().argmax(-1, keepdim=True)  # [B, 1]
     path = [node]
@@ -128,14 +141,21 @@ def random_path(tree: Draft, u: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     index = chosen[:, :-1, None]
     if tree.q is not None:
         return chosen, tree.q.gather(1, index.expand(-1, -1, like.shape[-1]))
-    leaves = (leaf[..., None] & above).sum(1).float()  # [B, N + 1], at or below
+    below = (leaf[..., None] & above).sum(1).float()  # [B, N + 1], leaves at or below
     child = tree.children.gather(1, index.expand(-1, -1, tree.children.shape[-1]))  # [B, D, K]
     flat = child.flatten(1)
-    share = leaves.gather(1, flat).view_as(child) * (child > 0)
+    share = below.gather(1, flat).view_as(child) * (child > 0)
     code = tree.codes.gather(1, flat).view_as(child)
     law = torch.zeros(batch, child.shape[1], like.shape[-1], device=u.device)
     law = law.scatter_add(2, code, share)
     return chosen, law / law.sum(-1, keepdim=True).clamp_min(1.0)
+
+
+def expected_below(tree: Draft, taken: Tensor) -> Tensor | None:
+    """What the drafter expects of a step: the codes that stand, [B], and what the tree says."""
+    if tree.expected is not None or tree.q is None:
+        return None if tree.expected is None else taken + tree.expected
+    return taken + expected_of(tree)
 
 
 def below(
@@ -163,6 +183,7 @@ def below(
         q,
         levels=size + tree.levels,
         by_leaf=tree.by_leaf,
+        expected=expected_below(tree, taken),
         tree=tree,
         taken=taken,
         laws=laws if size else None,

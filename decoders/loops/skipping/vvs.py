@@ -1,4 +1,5 @@
-"""VVS, verification skipping (2511.13587, METHODS2 (s)): every `interval`-th step has no forward.
+"""VVS, verification skipping (2511.13587, METHODS2 (s)): some steps have no forward. Uniform: every
+`interval`-th one; dynamic: those whose draft has paths that look alike.
 
 What a skipped step commits is drafted by `decoders.loops.skipping.proposer` and fed in the next
 forward. No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows
@@ -15,11 +16,15 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, ImageModel, Law, Sampling, Settled, Start, Verifier
 from decoders.kinds import Within
+from decoders.loops.skipping.alike import Alike
 from decoders.loops.skipping.proposer import SkippedDraft, Skipping
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
 from decoders.verify.children import at_node
+
+
+MODES = ("uniform", "dynamic")
 
 
 class Untested:
@@ -73,7 +78,8 @@ class Untested:
 
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
-    loop. Steps differ in shape, so neither a compiler nor a graph can run them."""
+    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there every
+    skipped step is followed by a forward, and the interval is not read. Steps differ in shape, so neither a compiler nor a graph can run them."""
 
     def __init__(
         self,
@@ -82,7 +88,12 @@ class Vvs(Speculative):
         proposer: Any = None,
         verifier: Any = None,
         interval: Annotated[int, Within(0, 10**6)] = 4,
+        mode: str = "uniform",
+        alike: Annotated[float, Within(-1, 1)] = 0.65,
+        decay: Annotated[float, Within(0, 1, above=True)] = 0.9,
     ) -> None:
+        if mode not in MODES:
+            raise DecoderError(f"loop.mode is one of {', '.join(MODES)}, found {mode!r}")
         if interval == 1:
             raise DecoderError(
                 "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
@@ -94,7 +105,8 @@ class Vvs(Speculative):
                 "backend.mode=eager"
             )
         if isinstance(proposer, Grown) and verifier is not None:
-            proposer = Skipping(proposer, interval)
+            paths = Alike(model.codebook, alike, decay) if mode == "dynamic" else None
+            proposer = Skipping(proposer, interval, paths)
             verifier = Untested(verifier, proposer.depth)
         elif proposer is not None:
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")

@@ -118,6 +118,7 @@ def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
         "tv_declared_bound": [made.bound] * 3 if made.depth else [],
         "tv_output_bound": [made.output_tv + 0.05] * 3 if made.depth else [],
         "mal": (LENGTH - 1) / steps, "mal_no_bonus": sum(accepted) / steps + (not made.depth),
+        "mal_expected": 1.5 if made.depth else math.nan,
         "nfe": steps, "drafter_calls": steps * made.depth, "tree_depth": made.depth,
         "tree_nodes": made.depth * 10,
     }  # fmt: skip
@@ -146,7 +147,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
     if protocol == "latency":
         total = made.seconds * rng.normal(1, 0.04)
         shares = (0.01, 0.16, 0.62, 0.13) if made.depth else (0.01, 0.0, 0.88, 0.04)
-        names = ("prefill", "draft", "verify", "accept")
+        names = ("prefill", "draft", "forward", "accept")
         found |= {f"seconds_{n}": total * s for n, s in zip(names, shares, strict=True)}
         found |= {"seconds_text": 0.006, "seconds_vq": 0.03, "seconds_total": total}
     return found
@@ -167,7 +168,8 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     if made.error:
         return empty | {"status": "failed"}
     mean = {
-        name: float(np.mean([r[name] for r in rows])) for name in ("mal", "mal_no_bonus", "nfe")
+        name: float(np.mean([r[name] for r in rows]))
+        for name in ("mal", "mal_no_bonus", "mal_expected", "nfe")
     }
     speed = base.seconds / made.seconds
     moved = np.concatenate([r["moved"] for r in rows])
