@@ -31,6 +31,7 @@ from decoders.models.vq.chameleon_vq import HUB, load_tokenizer
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.models.weights import dtype_of
 
+
 def code_tokens(vocabulary: Vocabulary, row_end: bool) -> Tensor:
     """[V] int64: the token of every code; the row end's is the last."""
     tokens = vocabulary.code_tokens()

@@ -48,7 +48,10 @@ class Projections(Source):
         query, key, value = (checkpoint.read(name) for name in self.names)
         shared = self.kv_heads or self.heads
         key = to_pairs(key, shared)
-        return [to_pairs(query, self.heads), *(shared_rows(m, shared, self.heads) for m in (key, value))]
+        return [
+            to_pairs(query, self.heads),
+            *(shared_rows(m, shared, self.heads) for m in (key, value)),
+        ]
 
 
 def shared_rows(rows: Tensor, shared: int, heads: int) -> Tensor:

@@ -87,7 +87,9 @@ def _refuse(
         "a scaled rotation": kinds - {None, "default"},
         "another activation than silu": given.get("hidden_act", "silu") != "silu",
         "biases in attention": given.get("attention_bias"),
-        "heads of another width than hidden_size / num_attention_heads": (given.get("head_dim") or 0)
+        "heads of another width than hidden_size / num_attention_heads": (
+            given.get("head_dim") or 0
+        )
         * given["num_attention_heads"]
         not in (0, given["hidden_size"]),
     }
