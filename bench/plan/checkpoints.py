@@ -33,6 +33,16 @@ ANOLE = Shape(
 )  # fmt: skip
 # 48 x 48 codes and a structural code that ends each row.
 LUMINA = replace(ANOLE, vocab=8193, length=48 * 49, side=768)
+# The codes' embedding stands below the 102,400 words, in one table.
+JANUS = Shape(
+    vocab=16384, width=4096, layers=30, ffn=11008, length=576, prefix=128, side=384,
+    tokens=102400 + 16384, head_layers=2,
+)  # fmt: skip
+# As loaded: keys and values, shared by four heads each in the file, are repeated for each of them.
+EMU3 = Shape(
+    vocab=32769, width=4096, layers=32, ffn=14336, length=90 * 91, prefix=160, side=720,
+    tokens=184622,
+)  # fmt: skip
 CLASSES = {  # LlamaGen's class-conditional models: (width, layers, ffn) (2406.06525, table 7)
     "B": (768, 12, 2048),
     "L": (1024, 24, 2816),
@@ -42,6 +52,8 @@ CLASSES = {  # LlamaGen's class-conditional models: (width, layers, ffn) (2406.0
 }
 LLAMAGEN_VQ = VQShape(codes=16384, dim=8, z_channels=256)
 CHAMELEON_VQ = VQShape(codes=8192, dim=256, z_channels=256, attention=False)
+# Emu3's, without its convolutions over time and spatial norms: a few per cent of it.
+EMU3_VQ = VQShape(codes=32768, dim=4, z_channels=4, channels=256, ch_mult=(1, 2, 2, 4))
 FLAN_T5_XL = T5Shape(vocab=32128, width=2048, inner=2048, ffn=5120, layers=24, heads=32)
 
 
@@ -85,6 +97,9 @@ REPOSITORIES = {
     "google/flan-t5-xl": Published(shards(2), FLAN_T5_XL.stored),
     "leloy/Anole-7b-v0.1-hf": Published(shards(3), ANOLE.stored + CHAMELEON_VQ.params, "bfloat16"),
     "Alpha-VLLM/Lumina-mGPT-7B-768": Published(shards(2), LUMINA.stored, "bfloat16"),
+    # Documented: both carry parts that see pictures; Emu3's head has a row for every word.
+    "deepseek-community/Janus-Pro-7B": Published(shards(4), 7_420_000_000, "bfloat16"),
+    "Emu3-community/Emu3-Gen-hf": Published(shards(4), 8_760_000_000, "bfloat16"),
     "jadohu/llamagen_drafter": Published(_DRAFTER, LLAMAGEN_256.drafter),
     "jadohu/llamagen2_drafter": Published(_DRAFTER, LLAMAGEN_512.drafter),
     "jadohu/anole_drafter": Published(_DRAFTER, ANOLE.drafter),
@@ -137,6 +152,8 @@ MODELS = {
         LUMINA, CHAMELEON_VQ, "Alpha-VLLM/Lumina-mGPT-7B-768",
         "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, cfg=3.0,
     ),
+    "janus_pro_7b": Model(JANUS, LLAMAGEN_VQ, "deepseek-community/Janus-Pro-7B", "", cfg=5.0),
+    "emu3_gen": Model(EMU3, EMU3_VQ, "Emu3-community/Emu3-Gen-hf", "", cfg=3.0),
 }  # fmt: skip
 
 

@@ -17,7 +17,8 @@ CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
 @dataclass(frozen=True)
 class Shape:
     """A decoder-only target. tokens: embedding rows where the codes are part of a larger vocabulary
-    (0: they are all of it); side: pixels of an image, 0 where no picture is made."""
+    (0: they are all of it); side: pixels of an image, 0 where no picture is made.
+    head_layers: 2 for a head with a hidden layer of D units (Janus)."""
 
     vocab: int
     width: int
@@ -30,6 +31,7 @@ class Shape:
     text_width: int = 0
     classes: int = 0
     qk_norm: bool = False
+    head_layers: int = 1
 
     @classmethod
     def of(cls, cfg: Any) -> Shape:
@@ -46,6 +48,7 @@ class Shape:
             side=0,
             tokens=getattr(cfg, "tokens", 0),
             qk_norm=getattr(cfg, "qk_norm", False),
+            head_layers=2 if getattr(cfg, "head", "linear") == "mlp" else 1,
         )
 
     @property
@@ -86,8 +89,9 @@ class Shape:
 
     @property
     def head(self) -> int:
-        """The output head's rows of the V codes."""
-        return self.vocab * self.width
+        """The output head's rows of the V codes; with a hidden layer D^2 + D more, and V biases."""
+        hidden = self.width**2 + self.width + self.vocab if self.head_layers == 2 else 0
+        return self.vocab * self.width + hidden
 
     @property
     def drafter(self) -> int:

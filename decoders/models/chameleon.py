@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.kinds import Positive, fitted
 from decoders.models.chameleon_layout import layer_sources
-from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
+from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
+from decoders.models.hub_shape import hub_shape, text_config
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.chameleon import (
@@ -29,15 +29,7 @@ from decoders.models.text.chameleon import (
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.vq.chameleon_vq import HUB, load_tokenizer
 from decoders.models.vq.tokenizer import NoTokenizer
-from decoders.models.weights import dtype_of, explained
-
-NEEDED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "vocab_size",
-)
+from decoders.models.weights import dtype_of
 
 
 def code_tokens(vocabulary: Vocabulary, row_end: bool) -> Tensor:
@@ -51,66 +43,26 @@ def config_of(
 ) -> TransformerConfig:
     """The target's shape from config.json; codes: V. Raises DecoderError where the checkpoint is
     not Chameleon's, or a variant of it that this module does not compute."""
-    given = opened.config
-    missing = [name for name in NEEDED if name not in given]
-    if missing:
-        raise DecoderError(
-            f"{opened.path} is no Chameleon checkpoint: its config.json must say {some(missing)}"
-        )
-    _refuse(opened)
-    rope = given.get("rope_parameters") or {}
-    found = TransformerConfig(
-        vocab=codes,
-        width=int(given["hidden_size"]),
-        layers=int(given["num_hidden_layers"]),
-        heads=int(given["num_attention_heads"]),
-        ffn=int(given["intermediate_size"]),
-        grid=grid,
-        prefix=prefix,
-        norm_eps=float(given.get("rms_norm_eps", 1e-5)),
-        conditioning="tokens",
-        tokens=int(given["vocab_size"]),
-        positions="line",
-        prefix_rope="identity",
-        rope_base=_rope_base(opened, rope.get("rope_theta", given.get("rope_theta", 10000.0))),
-        qk_norm=True,
-        row_end=row_end,
-    )
-    places = int(given.get("max_position_embeddings", 4096))
-    if prefix + found.length > places:
-        raise DecoderError(
-            f"a prompt of {prefix} and an image of {found.length} tokens are more than the model's "
-            f"{places} positions; lower model.prefix or model.grid"
-        )
-    return found
-
-
-def _rope_base(opened: Checkpoint, value: Any) -> float:
-    with explained():
-        found: float = fitted(f"{opened.path}: config.json: rope_theta", value, Positive)
-    return found
-
-
-def _refuse(opened: Checkpoint) -> None:
-    given = opened.config
-    rope = given.get("rope_parameters") or {}
-    scaling = given.get("rope_scaling") or {}
-    kinds = {rope.get("rope_type"), scaling.get("rope_type"), scaling.get("type")}
+    given = text_config(opened, "Chameleon", ())
     heads = given["num_attention_heads"]
-    reasons = {
+    wrong = {
         "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": given.get(
             "swin_norm"
         ),
         "grouped-query attention": (given.get("num_key_value_heads") or heads) != heads,
-        "a scaled rotation": kinds - {None, "default"},
-        "another activation than silu": given.get("hidden_act", "silu") != "silu",
     }
-    found = [name for name, wrong in reasons.items() if wrong]
-    if found:
-        raise DecoderError(
-            f"{opened.path}: config.json has {'; '.join(found)}, which is not computed here; "
-            "Anole-7B and Lumina-mGPT-7B have none of it"
-        )
+    return hub_shape(
+        opened,
+        given,
+        wrong=wrong,
+        family="Anole-7B or Lumina-mGPT-7B",
+        vocab=codes,
+        tokens=int(given["vocab_size"]),
+        grid=grid,
+        prefix=prefix,
+        qk_norm=True,
+        row_end=row_end,
+    )
 
 
 def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[str, Source]:
@@ -121,7 +73,7 @@ def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[
         "tok_embeddings.weight": Source((embedding,)),
         "norm.weight": Source(("model.norm.weight",)),
         "output.weight": Source(
-            (embedding if tied else "lm_head.weight",), lambda head: _rows(head, tokens)
+            (embedding if tied else "lm_head.weight",), lambda head: head_rows(head, tokens)
         ),
     }
     for n in range(cfg.layers):
@@ -129,7 +81,7 @@ def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[
     return out
 
 
-def _rows(head: Tensor, tokens: Tensor) -> Tensor:
+def head_rows(head: Tensor, tokens: Tensor) -> Tensor:
     """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
     if head.ndim != 2 or len(head) <= int(tokens.max()):
         raise DecoderError(

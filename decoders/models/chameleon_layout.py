@@ -42,10 +42,25 @@ class Projections(Source):
     """Query, key and value matrices on top of each other, queries and keys in pairs."""
 
     heads: int = 1
+    kv_heads: int = 0  # of keys and values, where queries share them; 0: as many as of queries
 
     def pieces(self, checkpoint: Checkpoint) -> list[Tensor]:
         query, key, value = (checkpoint.read(name) for name in self.names)
-        return [to_pairs(query, self.heads), to_pairs(key, self.heads), value]
+        shared = self.kv_heads or self.heads
+        key = to_pairs(key, shared)
+        return [
+            to_pairs(query, self.heads),
+            *(shared_rows(m, shared, self.heads) for m in (key, value)),
+        ]
+
+
+def shared_rows(rows: Tensor, shared: int, heads: int) -> Tensor:
+    """Keys or values of grouped-query attention, [H' d, D] -> [H d, D]: every one of H' heads again
+    for each query head that reads it."""
+    if shared == heads:
+        return rows
+    groups = rows.reshape(shared, -1, *rows.shape[1:])  # [H', d, D]
+    return groups.repeat_interleave(heads // shared, 0).flatten(0, 1)
 
 
 def head_values(heads: int, head_dim: int) -> Callable[[Tensor], Tensor]:
@@ -68,14 +83,22 @@ def head_values(heads: int, head_dim: int) -> Callable[[Tensor], Tensor]:
 
 
 def layer_sources(
-    own: str, theirs: str, heads: int, head_dim: int, input_norm: bool = True, qk_norm: bool = True
+    own: str,
+    theirs: str,
+    heads: int,
+    head_dim: int,
+    input_norm: bool = True,
+    qk_norm: bool = True,
+    kv_heads: int = 0,
 ) -> dict[str, Source]:
     """Parameters of one `Layer` under the prefix `own` from tensors under `theirs`."""
     at = f"{theirs}self_attn."
     names = ("q", "k", "v")
     found: dict[str, Source] = {
         "attention.wqkv.weight": Projections(
-            tuple(f"{at}{name}_proj.weight" for name in names), heads=heads
+            tuple(f"{at}{name}_proj.weight" for name in names),
+            heads=heads,
+            kv_heads=kv_heads,
         ),
         "attention.wo.weight": Source((f"{at}o_proj.weight",)),
         "feed_forward.w13.weight": Source(

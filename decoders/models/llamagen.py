@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -233,34 +234,42 @@ def load_tokenizer(
     return VQTokenizer(read_vq(opened, grid).to(device)), opened.sha256()
 
 
-def read_vq(opened: Checkpoint, grid: int) -> LlamaGenVQ:
+def read_vq(
+    opened: Checkpoint, grid: int, at: str = "", theirs: Callable[[str], str] = str
+) -> LlamaGenVQ:
     """The tokenizer of a release file; its shape is read off the decoder's tensors. A file without
-    an encoder is read too: its tokenizer only decodes."""
+    an encoder is read too: its tokenizer only decodes. at: the prefix of its names inside another
+    model's checkpoint; theirs: a parameter's name there."""
     names = opened.keys()
     needed = ("decoder.conv_in.weight", "quantize.embedding.weight", "post_quant_conv.weight")
-    if any(name not in names for name in needed):
+    if any(f"{at}{name}" not in names for name in needed):
         raise DecoderError(
-            f"{opened.path} is no LlamaGen VQ tokenizer: expected {', '.join(needed)}, found "
-            f"{some(names)}"
+            f"{opened.path} is no LlamaGen VQ tokenizer: expected "
+            f"{', '.join(f'{at}{name}' for name in needed)}, found {some(names)}"
         )
-    levels = numbered(opened, r"decoder\.conv_blocks\.(\d+)\.res\.0\.conv1\.weight")
-    blocks = numbered(opened, r"decoder\.conv_blocks\.0\.res\.(\d+)\.conv1\.weight")
-    first = "decoder.conv_blocks.{}.res.0.conv1.weight"  # level 0 is the coarsest
-    widths = [opened.shape(first.format(level), 4)[0] for level in reversed(range(levels))]
-    entry = "encoder.conv_in.weight"
+    first = f"{at}{theirs('decoder.conv_blocks.{}.res.{}.conv1.weight')}"
+    shown = re.escape(first).replace(r"\{\}", "{}")
+    levels = numbered(opened, shown.format(r"(\d+)", 0))  # level 0 is the coarsest
+    blocks = numbered(opened, shown.format(0, r"(\d+)"))
+    widths = [opened.shape(first.format(level, 0), 4)[0] for level in reversed(range(levels))]
+    entry = f"{at}encoder.conv_in.weight"
     own = opened.shape(entry, 4)[0] if entry in names else None
-    codes, dim = opened.shape("quantize.embedding.weight", 2)
+    codes, dim = opened.shape(f"{at}quantize.embedding.weight", 2)
     cfg = VQConfig(
         codes=codes,
         dim=dim,
         **widths_of(widths, own),
         res_blocks=blocks - 1,
-        z_channels=opened.shape("decoder.conv_in.weight", 4)[1],
+        z_channels=opened.shape(f"{at}decoder.conv_in.weight", 4)[1],
         grid=grid,
         group_width=1,
     )
     with torch.device("meta"):
-        module = LlamaGenVQ(cfg, encodes=has_encoder(names))
-    parts = {name: Source((name,)) for name, _ in module.named_parameters()}
-    fill(module, parts, opened, torch.float32, torch.device("cpu"), harmless)
+        module = LlamaGenVQ(cfg, encodes=has_encoder(names, at))
+    parts = {name: Source((f"{at}{theirs(name)}",)) for name, _ in module.named_parameters()}
+
+    def unused(name: str) -> bool:
+        return harmless(name) or not name.startswith(at)
+
+    fill(module, parts, opened, torch.float32, torch.device("cpu"), unused)
     return module.eval()

@@ -20,6 +20,7 @@ CHOICES = {
     "positions": ("grid", "line"),
     "conditioning": ("caption", "class", "tokens"),
     "pads": ("masked", "released"),
+    "head": ("linear", "mlp"),
 }
 
 
@@ -33,7 +34,8 @@ class TransformerConfig:
     the grid is closed by a structural code, V - 1, that no one may choose elsewhere (Lumina).
     positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
     position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
-    METHODS 6), which only the drafter's prefix notices.
+    METHODS 6), which only the drafter's prefix notices. head: one matrix, or Janus's two layers
+    (`decoders.models.head`).
     """
 
     vocab: Size = 16384
@@ -54,6 +56,7 @@ class TransformerConfig:
     qk_norm: bool = False
     row_end: bool = False
     pads: str = "masked"
+    head: str = "linear"
 
     def __post_init__(self) -> None:
         require(self, "the model's ", DecoderError)

@@ -25,6 +25,7 @@ from decoders.cache import KVCache, aligned
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.models.conditioning import TokenEmbedder, conditioning
+from decoders.models.head import output_head
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -249,7 +250,7 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
-        self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
+        self.output: Any = output_head(cfg)
         for name, table in tables(cfg).items():
             self.register_buffer(name, table, persistent=False)
         self.apply(self._init)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextEncoder, TextFeatures
-from decoders.models import chameleon, llamagen
+from decoders.models import chameleon, emu3, janus, llamagen
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.shape import TransformerConfig
@@ -38,7 +38,8 @@ class Preset:
     """Sizes of a released model. codes: V; tokens: rows of the embedding where the codes are part
     of a larger vocabulary (Chameleon), else 0; latent: C of the codebook; heads: 0 where the loader
     knows them by the width; text: (P, F) of a caption's features; classes: of a class-conditional
-    model."""
+    model; kv_heads: of keys and values, 0: as many as of queries; family: whose loader knows the
+    conventions."""
 
     width: int
     layers: int
@@ -52,6 +53,8 @@ class Preset:
     tokens: int = 0
     prefix: int = 0
     row_end: bool = False
+    kv_heads: int = 0
+    family: str = "chameleon"
 
 
 _LLAMAGEN: dict[str, Any] = {"codes": 16384, "latent": 8}
@@ -66,6 +69,32 @@ PRESETS = {
     "llamagen_3b": Preset(**_LLAMAGEN, width=3200, layers=24, ffn=8704, grid=24, classes=1000),
     "anole_7b": Preset(**_7B, grid=32),
     "lumina_mgpt_7b_768": Preset(**_7B, grid=48, row_end=True),
+    "janus_pro_7b": Preset(
+        width=4096,
+        layers=30,
+        heads=32,
+        ffn=11008,
+        codes=16384,
+        latent=8,
+        tokens=102400,
+        prefix=128,
+        grid=24,
+        family="janus",
+    ),
+    "emu3_gen": Preset(
+        width=4096,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        ffn=14336,
+        codes=32768,
+        latent=4,
+        tokens=184622,
+        prefix=160,
+        grid=90,
+        row_end=True,
+        family="emu3",
+    ),
 }
 
 
@@ -91,6 +120,10 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
         }
         codes = size.codes + size.row_end
         opened = Checkpoint(NOWHERE, config, {})
+        if size.family != "chameleon":
+            config["num_key_value_heads"] = size.kv_heads or size.heads
+            family = {"janus": janus, "emu3": emu3}[size.family]
+            return family.config_of(opened, codes, size.grid, size.prefix)
         return chameleon.config_of(opened, codes, size.grid, size.prefix, size.row_end)
     return llamagen.config_of(_index(size), size.grid, size.heads or None)
 

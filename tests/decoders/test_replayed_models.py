@@ -47,7 +47,17 @@ def prompts(kind: str) -> list[str]:
 def test_presets_have_the_published_shapes(preset: str) -> None:
     known = class_conditional("3B") if preset == "llamagen_3b" else MODELS[preset].shape
     found = Shape.of(config_of(preset))
-    for name in ("vocab", "width", "layers", "ffn", "length", "prefix", "tokens", "qk_norm"):
+    for name in (
+        "vocab",
+        "width",
+        "layers",
+        "ffn",
+        "length",
+        "prefix",
+        "tokens",
+        "qk_norm",
+        "head_layers",
+    ):
         assert getattr(found, name) == getattr(known, name), name
     heads = config_of(preset).heads
     assert heads == {1280: 20, 3200: 32, 4096: 32}[known.width]

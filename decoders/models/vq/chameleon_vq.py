@@ -26,6 +26,7 @@ from decoders.models.checkpoint import (
     open_checkpoint,
     some,
 )
+from decoders.models.vq.emu3_vq import Emu3VQ
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
 from decoders.models.vq.tokenizer import NoTokenizer
 
@@ -140,7 +141,7 @@ class ChameleonTokenizer:
     A row end, code n of n + 1, follows the codes of every row and carries no picture.
     """
 
-    def __init__(self, vq: LlamaGenVQ, row_end: bool) -> None:
+    def __init__(self, vq: LlamaGenVQ | Emu3VQ, row_end: bool) -> None:
         self.vq, self.row_end = vq, row_end
         self.codebook: Tensor = with_row_end(vq.codebook.detach(), row_end)  # [V, C]
         self.raw_codebook = self.codebook  # looked up by plain L2

@@ -1,0 +1,302 @@
+"""Emu3's VQ decoder (2409.18869, section 2.2) for one picture: 32768 codes of 4 numbers, down 8.
+
+The released network decodes video: one frame of codes becomes four frames, through convolutions
+over time that look back only and see zeros before the first frame. A picture is the first of the
+four. Before it there is nothing, and doubling the frames repeats it, so of every kernel over time
+only the last slice meets anything but zeros. That slice is a plain 2-D convolution, and it is all
+that is kept here: the same picture for a quarter of the work.
+
+Module names follow transformers' checkpoint. Norms of the decoder are modulated by the codes'
+latents ("spatial norm", 2209.09002).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError
+from decoders.kinds import Within
+from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, some
+from decoders.models.vq.blocks import GROUPS, Upsample, to_unit
+
+ROOTS = ("model.vqmodel.", "vqmodel.", "")
+Size = Annotated[int, Within(1, 2**24)]
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Emu3VQConfig:
+    """widths: of the levels, the finest first; attention: whether a level attends; blocks: residual
+    blocks a level; temporal: blocks over time, and how often time is doubled."""
+
+    codes: Size
+    dim: Size
+    latent: Size
+    widths: tuple[int, ...]
+    attention: tuple[bool, ...]
+    blocks: int
+    temporal: tuple[int, int]
+    heads: int
+    grid: Size
+
+
+class ChannelNorm(nn.Module):
+    """Batch norm with its running statistics: a scale and a shift of every channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.running_mean = nn.Parameter(torch.zeros(channels))
+        self.running_var = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+class Slice(nn.Module):
+    """What is left of a convolution over time at the first frame."""
+
+    def __init__(self, channels: int, out: int, size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, size, padding=size // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+class TimeBlock(nn.Module):
+    """A residual block over time."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = ChannelNorm(channels), ChannelNorm(channels)
+        self.conv1, self.conv2 = Slice(channels, channels, 3), Slice(channels, channels, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
+
+
+class SpatialNorm(nn.Module):
+    """Group norm, scaled and shifted by what the latents say of the place."""
+
+    def __init__(self, latent: int, channels: int) -> None:
+        super().__init__()
+        self.norm_layer = nn.GroupNorm(GROUPS, channels, eps=EPS)
+        self.conv_y = nn.Conv2d(latent, channels, 1)
+        self.conv_b = nn.Conv2d(latent, channels, 1)
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        latents = F.interpolate(latents, size=x.shape[-2:], mode="nearest")
+        return self.norm_layer(x) * self.conv_y(latents) + self.conv_b(latents)
+
+
+class Block(nn.Module):
+    """[B, C, H, W] -> [B, C', H, W]."""
+
+    def __init__(self, channels: int, out: int, latent: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = SpatialNorm(latent, channels), SpatialNorm(latent, out)
+        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.nin_shortcut: nn.Module = nn.Identity()
+        if channels != out:
+            self.nin_shortcut = nn.Conv2d(channels, out, 1)
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x, latents)))
+        return self.nin_shortcut(x) + self.conv2(F.silu(self.norm2(h, latents)))
+
+
+class Attention(nn.Module):
+    """Self-attention over the places of a normalised map [B, C, H, W]."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(channels, channels) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(2).transpose(1, 2)  # [B, HW, C]
+        q, k, v = (
+            part(rows).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, heads, HW, d]
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # [B, HW, C]
+        return self.out_proj(out).transpose(1, 2).reshape(x.shape)
+
+
+class Middle(nn.Module):
+    def __init__(self, channels: int, cfg: Emu3VQConfig) -> None:
+        super().__init__()
+        self.block_1 = Block(channels, channels, cfg.dim)
+        self.attn_1 = Attention(channels, cfg.heads)
+        self.attn_norm = SpatialNorm(cfg.dim, channels)
+        self.block_2 = Block(channels, channels, cfg.dim)
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        x = self.block_1(x, latents)
+        return self.block_2(x + self.attn_1(self.attn_norm(x, latents)), latents)
+
+
+class Level(nn.Module):
+    """Blocks of one resolution, then twice the side, but at the finest."""
+
+    def __init__(self, first: int, width: int, cfg: Emu3VQConfig, level: int) -> None:
+        super().__init__()
+        widths = [first] + [width] * cfg.blocks
+        self.block = nn.ModuleList(Block(a, b, cfg.dim) for a, b in pairwise(widths))
+        count = cfg.blocks if cfg.attention[level] else 0
+        self.attn = nn.ModuleList(Attention(width, cfg.heads) for _ in range(count))
+        self.attn_norms = nn.ModuleList(SpatialNorm(cfg.dim, width) for _ in range(count))
+        self.upsample: nn.Module = Upsample(width) if level else nn.Identity()
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        for i, block in enumerate(self.block):
+            x = block(x, latents)
+            if len(self.attn):
+                x = x + self.attn[i](self.attn_norms[i](x, latents))
+        return self.upsample(x)
+
+
+class UpBlock(nn.Module):
+    def __init__(self, cfg: Emu3VQConfig) -> None:
+        super().__init__()
+        before = [*cfg.widths[1:], cfg.widths[-1]]
+        self.up = nn.ModuleList(
+            Level(first, width, cfg, level)
+            for level, (first, width) in enumerate(zip(before, cfg.widths, strict=True))
+        )
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        for level in reversed(self.up):
+            x = level(x, latents)
+        return x
+
+
+class Decoder(nn.Module):
+    def __init__(self, cfg: Emu3VQConfig) -> None:
+        super().__init__()
+        blocks, doublings = cfg.temporal
+        coarse = cfg.widths[-1]
+        self.time_res_stack = nn.ModuleList(TimeBlock(cfg.latent) for _ in range(blocks))
+        self.time_conv = nn.ModuleList(
+            nn.ModuleDict({"conv": Slice(cfg.latent, cfg.latent, 3)}) for _ in range(doublings)
+        )
+        self.conv_in = nn.Conv2d(cfg.latent, coarse, 3, padding=1)
+        self.middle_block = Middle(coarse, cfg)
+        self.up_block = UpBlock(cfg)
+        self.norm_out = SpatialNorm(cfg.dim, cfg.widths[0])
+        self.conv_out = nn.Conv2d(cfg.widths[0], 3, 3, padding=1)
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        """The codes' latents after and before `post_quant_conv`, both [B, C, h, w]."""
+        both = torch.cat([x, latents])  # [2 B, C, h, w]
+        for layer in self.time_res_stack:
+            both = layer(both)
+        for layer in self.time_conv:
+            both = F.silu(layer["conv"](both))  # type: ignore[index]
+        x, latents = both.chunk(2)
+        x = self.up_block(self.middle_block(self.conv_in(x), latents), latents)
+        return self.conv_out(F.silu(self.norm_out(x, latents)))
+
+
+class Emu3VQ(nn.Module):
+    """Codes [B, L] int64 in raster order -> pictures; it does not encode."""
+
+    def __init__(self, cfg: Emu3VQConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.quantize = nn.ModuleDict({"embedding": nn.Embedding(cfg.codes, cfg.dim)})
+        self.post_quant_conv = Slice(cfg.dim, cfg.latent, 1)
+        self.decoder = Decoder(cfg)
+
+    @property
+    def codebook(self) -> Tensor:
+        """[V, C] float32, looked up by plain L2."""
+        table: Any = self.quantize["embedding"]
+        return table.weight.detach()
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
+        side = self.cfg.grid
+        latents = F.embedding(codes, self.codebook).view(len(codes), side, side, -1)
+        latents = latents.permute(0, 3, 1, 2)  # [B, C, h, w]
+        return to_unit(self.decoder(self.post_quant_conv(latents), latents))
+
+
+def root_of(opened: Checkpoint) -> str | None:
+    """The prefix of the VQ model's names in a checkpoint; None where it has no decoder."""
+    return next((at for at in ROOTS if f"{at}decoder.norm_out.conv_y.weight" in opened.index), None)
+
+
+def read_emu3_vq(opened: Checkpoint, grid: int) -> Emu3VQ:
+    """The VQ decoder of a checkpoint in transformers' layout, float32 on the CPU. Raises
+    DecoderError where there is none."""
+    at = root_of(opened)
+    if at is None:
+        raise DecoderError(
+            f"{opened.path} holds no VQ decoder of Emu3 in transformers' layout: expected "
+            f"{ROOTS[0]}decoder.norm_out.conv_y.weight, found {some(opened.keys())}"
+        )
+    with torch.device("meta"):
+        module = Emu3VQ(_config(opened, at, grid))
+    sources = {}
+    for name, parameter in module.named_parameters():
+        over_time = (
+            len(opened.shape(f"{at}{name}")) == 5 if f"{at}{name}" in opened.index else False
+        )
+        last = (lambda kernel: kernel[:, :, -1]) if over_time and parameter.ndim == 4 else None
+        sources[name] = Source((f"{at}{name}",), last)
+
+    def unused(name: str) -> bool:
+        """The encoder, counters of batch norms, and the language model."""
+        own = name.removeprefix(at)
+        return (
+            not name.startswith(at)
+            or not own.startswith(("decoder.", "post_quant_conv.", "quantize."))
+            or own.endswith("num_batches_tracked")
+        )
+
+    fill(module, sources, opened, torch.float32, torch.device("cpu"), unused)
+    return module.eval()
+
+
+def _config(opened: Checkpoint, at: str, grid: int) -> Emu3VQConfig:
+    """The network's shape, read off its tensors."""
+    up, root = f"{at}decoder.up_block.up.", re.escape(at)
+    levels = numbered(opened, rf"{re.escape(up)}(\d+)\.block\.0\.conv1\.weight")
+    codes, dim = opened.shape(f"{at}quantize.embedding.weight", 2)
+    doubled = rf"{root}decoder\.time_conv\.(\d+)\.conv\.conv\.weight"
+    given = opened.config.get("vq_config")
+    settings = given if isinstance(given, dict) else opened.config
+    return Emu3VQConfig(
+        codes=codes,
+        dim=dim,
+        latent=opened.shape(f"{at}post_quant_conv.conv.weight", 5)[0],
+        widths=tuple(
+            opened.shape(f"{up}{level}.block.0.conv1.weight", 4)[0] for level in range(levels)
+        ),
+        attention=tuple(
+            f"{up}{level}.attn.0.q_proj.weight" in opened.index for level in range(levels)
+        ),
+        blocks=numbered(opened, rf"{re.escape(up)}0\.block\.(\d+)\.conv1\.weight"),
+        temporal=(
+            numbered(opened, rf"{root}decoder\.time_res_stack\.(\d+)\.conv1\.conv\.weight"),
+            numbered(opened, doubled)
+            if f"{at}decoder.time_conv.0.conv.conv.weight" in opened.index
+            else 0,
+        ),
+        heads=int(settings.get("num_attention_heads", 1)) if given else 1,
+        grid=grid,
+    )

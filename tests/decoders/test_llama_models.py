@@ -1,0 +1,183 @@
+"""Janus and Emu3 checkpoints load and agree with transformers: logits, greedy codes, pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from decoders.api import DecoderError, Sampling
+from decoders.loops.autoregressive import Autoregressive
+from decoders.models import emu3, janus
+from decoders.noise import Noise
+from tests.decoders import chameleon_checkpoint as C
+from tests.decoders import llama_checkpoints as L
+
+PROMPTS = ["a red fox", "snow"]
+LOADERS: dict[str, Any] = {"janus": janus.load, "emu3": emu3.load}
+KINDS = tuple(LOADERS)
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return {kind: L.hf_model(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def folders(hf, tmp_path_factory):
+    root = tmp_path_factory.mktemp("llama")
+    return {kind: L.write_checkpoint(root / kind, hf[kind], kind) for kind in KINDS}
+
+
+def load(folder, kind: str, **options):
+    settings = {"dtype": "float32", "grid": L.GRID[kind], "prefix": L.PREFIX, **options}
+    return LOADERS[kind](checkpoint=str(folder), **settings)
+
+
+def some_codes(kind: str) -> torch.Tensor:
+    side, codes = L.GRID[kind], L.CODES[kind]
+    drawn = torch.randint(codes, (2, side, side), generator=torch.Generator().manual_seed(2))
+    if kind == "emu3":
+        drawn = torch.nn.functional.pad(drawn, (0, 1), value=codes)
+    return drawn.flatten(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_agree_with_transformers(hf, folders, kind):
+    model, codes = load(folders[kind], kind), some_codes(kind)
+    text = model.text.encode(PROMPTS)
+    with torch.inference_mode():
+        ours = model.target.logits(C.our_states(model, text, codes[:, :-1]))[:, L.PREFIX - 1 :]
+    assert ours.shape[1] == model.target.length == codes.shape[1]
+    for row in range(4):
+        ids = C.prompt_ids(text, row % 2, row < 2)
+        theirs = L.hf_logits(hf[kind], kind, ids, codes[row % 2, :-1].tolist())[len(ids) - 1 :]
+        assert float(theirs.std()) > 0.1
+        torch.testing.assert_close(ours[row], theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_codes_equal_a_plain_loop_over_transformers(hf, folders, kind):
+    model = load(folders[kind], kind)
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
+    codes: list[int] = []
+    for place in range(model.target.length):
+        if kind == "emu3" and place % (L.GRID[kind] + 1) == L.GRID[kind]:
+            codes.append(L.CODES[kind])
+            continue
+        cond, uncond = (
+            L.hf_logits(hf[kind], kind, C.prompt_ids(text, 0, side), codes)[-1, : L.CODES[kind]]
+            for side in (True, False)
+        )
+        codes.append(int((uncond + 3.0 * (cond - uncond)).argmax()))
+    assert made.codes[0].tolist() == codes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_agree_with_transformers(hf, folders, kind):
+    model, codes = load(folders[kind], kind), some_codes(kind)
+    ours = model.tokenizer.decode(codes)
+    side = L.GRID[kind]
+    if kind == "janus":
+        theirs = hf[kind].model.vqmodel.decode(codes)
+    else:
+        grid = codes.view(2, side, side + 1)[:, :, :-1]
+        theirs = hf[kind].model.vqmodel.decode(grid)
+    expected = (theirs * 0.5 + 0.5).clamp(0, 1)
+    assert ours.shape == (2, 3, 2 * side, 2 * side) and float(ours.std()) > 0.02
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_unconditional_prompts(folders):
+    text = load(folders["janus"], "janus").text
+    made, names = text.encode(["a red fox"]), L.vocabulary("janus")
+    before, after, pad = (names[name] for name in L.SPECIAL["janus"][1:])
+    row = C.prompt_ids(made, 0, False)
+    assert row == [before, *[pad] * (len(row) - 2), after]
+    assert torch.equal(made.mask, made.uncond_mask)
+    text = load(folders["emu3"], "emu3").text
+    made, names = text.encode(["a red fox"]), L.vocabulary("emu3")
+    tail = [names[n] for n in ("<|image start|>", "3", "*", "3", "<|image token|>")]
+    for conditional in (True, False):
+        row = C.prompt_ids(made, 0, conditional)
+        assert row[0] == names["<|extra_203|>"] and row[-5:] == tail
+        assert (names["fox"] in row) == conditional and (names["lowres"] in row) != conditional
+
+
+def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
+    layouts = (janus.TRANSFORMERS, janus.DEEPSEEK)
+    theirs, own = layouts
+    pairs = [(theirs.words, own.words), (theirs.embedding, own.embedding)]
+    pairs += [
+        *zip(theirs.aligner, own.aligner, strict=True),
+        *zip(theirs.head, own.head, strict=True),
+    ]
+    pairs.append((theirs.pictures, own.pictures))
+    made = {}
+    for name, tensor in load_file(folders["janus"] / "model.safetensors").items():
+        start = next(((a, b) for a, b in pairs if name.startswith(a)), None)
+        if start is None:
+            continue
+        new = start[1] + name.removeprefix(start[0])
+        if start[0] == theirs.pictures:
+            new = re.sub(
+                r"\.mid\.(block_1|attn_1|block_2)\.",
+                lambda m: f".mid.{('block_1', 'attn_1', 'block_2').index(m[1])}.",
+                new,
+            )
+            new = re.sub(r"\.(up|down)\.(\d)\.", r".conv_blocks.\2.", new)
+            new = re.sub(r"\.block\.(\d)\.", r".res.\1.", new)
+        made[new] = tensor
+    save_file(made, tmp_path / "model.safetensors")
+    given = json.loads((folders["janus"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"language_config": given["text_config"]}))
+    (tmp_path / "tokenizer.json").write_text((folders["janus"] / "tokenizer.json").read_text())
+    first, second = (load(place, "janus") for place in (folders["janus"], tmp_path))
+    for name, values in first.target.state_dict().items():
+        assert torch.equal(values, second.target.state_dict()[name]), name
+    codes = some_codes("janus")
+    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "janus shares keys": ("janus", {"num_key_value_heads": 2}, "grouped-query attention"),
+    "janus layers": ("janus", {"num_hidden_layers": 1}, "unexpected .*layers.1"),
+    "janus rotation": ("janus", {"rope_scaling": {"type": "linear"}}, "a scaled rotation"),
+    "emu3 activation": ("emu3", {"hidden_act": "gelu"}, "another activation than silu"),
+    "emu3 places": ("emu3", {"max_position_embeddings": 50}, "more than the model's 50 positions"),
+    "emu3 heads": ("emu3", {"num_key_value_heads": 3}, "no multiple of those of keys"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_computed_is_refused(folders, tmp_path, case):
+    kind, changes, message = REFUSED[case]
+    for file in folders[kind].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    given = json.loads((folders[kind] / "config.json").read_text())
+    given["text_config"] |= changes
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    with pytest.raises(DecoderError, match=message):
+        load(tmp_path, kind)
+
+
+def test_prompts_that_cannot_be_read_are_refused(folders):
+    model = load(folders["janus"], "janus")
+    for prompt, message in {
+        " ": "empty prompt",
+        "a <begin_of_image> fox": "control token",
+        "fox " * 80: "at most 64 fit",
+    }.items():
+        with pytest.raises(DecoderError, match=message):
+            model.text.check([prompt])
+    with pytest.raises(DecoderError, match=r"is no Emu3-Gen checkpoint|must name its codes"):
+        load(folders["janus"], "emu3")
+    with pytest.raises(DecoderError, match="is no Janus-Pro checkpoint"):
+        load(folders["emu3"], "janus")
