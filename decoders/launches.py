@@ -149,6 +149,10 @@ def step(
     run = loop.begin(text, _noise(model, batch), *([0] if loop.proposer is not None else []))
     found: dict[str, Counter[str]] = {}
     carry: tuple[Any, ...] = ()
+    if compiled:  # as a recorded step is: what is chosen once is chosen before
+        for _, piece in loop.pieces():
+            carry = piece(run, *carry)
+        carry = ()
     for phase, piece in loop.pieces():
         if compiled:
             with scheduled() as backend:

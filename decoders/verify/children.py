@@ -3,8 +3,7 @@
 The children of a node are tested in order; what a later child meets depends on the earlier ones
 having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
 in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
-very same function; the kernel that takes its place (`decoders.execution.cpu.judge`) is tested
-against it.
+very same function; a kernel that takes its place is tested against it.
 """
 
 from __future__ import annotations
