@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.execution.compiled import fresh
+from decoders.execution.compiled import CUDA_OPTIONS, fresh
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
@@ -199,7 +199,11 @@ class Schedule:
         from torch._dynamo.backends.common import aot_autograd
         from torch._inductor.decomposition import select_decomp_table
 
-        made = aot_autograd(fw_compiler=self._count, decompositions=select_decomp_table())
+        made = aot_autograd(
+            fw_compiler=self._count,
+            decompositions=select_decomp_table(),
+            keep_inference_input_mutations=True,  # what is written in place stays in the graph
+        )
         return made(graph, inputs)
 
     def _count(self, graph: Any, inputs: list[Any]) -> Any:
@@ -239,7 +243,10 @@ def _launched(node: Any) -> list[str]:
         return ["fused"]
     inner: Any = node.node
     name = str(getattr(inner, "python_kernel_name", None) or type(inner).__name__)
-    return [] if type(inner).__name__ in ("MultiOutput", "NoneLayout") else [name]
+    if type(inner).__name__ == "MultiOutput" or name.split(".")[-2:-1] == ["view_as_real"]:
+        return []
+    short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
+    return [short] * (1 + (short in TWICE))
 
 
 def _mode_of(inputs: list[Any]) -> Any:
@@ -280,7 +287,7 @@ def _pretend(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(DeviceProperties, "create", made))
     given = staticmethod(lambda *_: device)
     stack.enter_context(mock.patch.object(CudaInterface, "get_device_properties", given))
-    stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False))
+    stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False, **CUDA_OPTIONS))
 
 
 @contextmanager

@@ -201,7 +201,7 @@ class Triton:
             size = key[:3]
             how = plan(*size, shape.slots, shape.head_dim, shape.dtype, shape.device, self.splits)
             self._spaces[key] = how, workspace(*size, shape.head_dim, how, shape.device)
-        return Launch(mask, slots, *self._spaces[key])
+        return Launch(mask, slots.contiguous(), *self._spaces[key])
 
     def attend(
         self, qkv: Tensor, rope: Tensor, prepared: Launch, keys: Tensor, values: Tensor
@@ -231,9 +231,7 @@ def launched(
 ) -> Tensor:
     """`tree_attention` as one operator, so that the compiler takes it as it is."""
     chosen, space = Plan(block, splits, warps, stages), Workspace(sums, arrived)
-    return tree_attention(
-        qkv, turns, mask, slots, keys, values, chosen=chosen, space=space
-    )
+    return tree_attention(qkv, turns, mask, slots, keys, values, chosen=chosen, space=space)
 
 
 @launched.register_fake

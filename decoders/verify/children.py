@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, Draft
-from decoders.distribution import normalised, without
+from decoders.distribution import drop_sibling
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,6 @@ class Verdicts:
 
 
 Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
-
-
-def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
-    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS
-    3)."""
-    return normalised(without(q, x), torch.zeros_like(q))
 
 
 def test_children(
