@@ -83,3 +83,9 @@ def pick(p: Tensor, x: Tensor) -> Tensor:
 def without(p: Tensor, x: Tensor) -> Tensor:
     """p with p(x) = 0, not renormalised."""
     return p.scatter(-1, x.unsqueeze(-1), 0.0)
+
+
+def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
+    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS
+    3)."""
+    return normalised(without(q, x), q.new_zeros(()))

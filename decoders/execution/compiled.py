@@ -28,7 +28,12 @@ from decoders.execution.state import device_of
 from decoders.verify.children import Judge
 
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
-CUDA_OPTIONS: dict[str, Any] = {"epilogue_fusion": True, "triton.cudagraphs": False}
+CUDA_OPTIONS: dict[str, Any] = {
+    "epilogue_fusion": True,
+    "triton.cudagraphs": False,
+    "combo_kernels": True,  # small kernels that do not wait for each other are one launch
+    "benchmark_combo_kernel": False,
+}
 
 
 @dataclass

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.execution.eager import Loop, give_judge
-from decoders.execution.judge import fused
+from decoders.execution.eager import Loop
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 from decoders.verify.children import Judge
 
@@ -71,10 +70,9 @@ class Graphed:
         """Nothing to do."""
 
     def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        return fused(rule, device)
+        return None
 
     def fit(self, loop: Any) -> bool:
-        give_judge(self, loop)
         return False
 
     def begin(self, loop: Loop, run: Any) -> Any:

@@ -1,6 +1,5 @@
 """Fused steps for GPUs, each beside the tensor code that it must equal.
 
-`tree_attention` (rotation, cache append and masked attention of a draft tree), `relaxed` (the
-acceptance test of LANTERN and LANTERN++, residual and sample), `choose` (which attention is fastest
-here, by measurement). Triton is imported only when a kernel is asked for.
+`tree_attention` (rotation, cache append and masked attention of a draft tree), `choose` (which
+attention is fastest here, by measurement). Triton is imported only when a kernel is asked for.
 """

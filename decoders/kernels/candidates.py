@@ -25,7 +25,6 @@ from decoders.kernels.tree_attention import (
     MOST_SPLITS,
     Plan,
     Workspace,
-    extent_of,
     plan,
     tree_attention,
     workspace,
@@ -177,7 +176,6 @@ class Launch:
 
     mask: Tensor
     slots: Tensor
-    extent: Tensor
     plan: Plan
     space: Workspace
 
@@ -190,6 +188,7 @@ class Triton:
             raise DecoderError(f"triton splits must be in 1..{MOST_SPLITS}, found {splits}")
         self.splits = splits
         self.name = "triton" if splits is None else f"triton_{splits}"
+        self._spaces: dict[tuple[int, int, int, int], tuple[Plan, Workspace]] = {}
 
     def reason(self, shape: AttentionShape) -> str | None:
         if shape.queries > MOST_QUERIES:
@@ -197,25 +196,48 @@ class Triton:
         return missing(shape.device)
 
     def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Launch:
-        size = (shape.rows, shape.queries, shape.heads)
-        how = plan(*size, shape.slots, shape.head_dim, shape.dtype, shape.device, self.splits)
-        space = workspace(*size, shape.head_dim, how, shape.device)
-        return Launch(mask, slots, extent_of(mask, slots), how, space)
+        key = (shape.rows, shape.queries, shape.heads, shape.slots)
+        if key not in self._spaces:
+            size = key[:3]
+            how = plan(*size, shape.slots, shape.head_dim, shape.dtype, shape.device, self.splits)
+            self._spaces[key] = how, workspace(*size, shape.head_dim, how, shape.device)
+        return Launch(mask, slots.contiguous(), *self._spaces[key])
 
     def attend(
         self, qkv: Tensor, rope: Tensor, prepared: Launch, keys: Tensor, values: Tensor
     ) -> Tensor:
-        return tree_attention(
-            qkv,
-            rope,
-            prepared.mask,
-            prepared.slots,
-            keys,
-            values,
-            extent=prepared.extent,
-            chosen=prepared.plan,
-            space=prepared.space,
-        )
+        how, space = prepared.plan, prepared.space
+        turns = torch.view_as_real(rope) if rope.is_complex() else rope  # [R, T, d / 2, 2]
+        return launched(
+            qkv, turns, prepared.mask, prepared.slots, keys, values, space.sums, space.arrived,
+            how.block, how.splits, how.warps, how.stages,
+        )  # fmt: skip
+
+
+@torch.library.custom_op("lantern::tree_attention", mutates_args=("keys", "values"))
+def launched(
+    qkv: Tensor,
+    turns: Tensor,
+    mask: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sums: Tensor,
+    arrived: Tensor,
+    block: int,
+    splits: int,
+    warps: int,
+    stages: int,
+) -> Tensor:
+    """`tree_attention` as one operator, so that the compiler takes it as it is."""
+    chosen, space = Plan(block, splits, warps, stages), Workspace(sums, arrived)
+    return tree_attention(qkv, turns, mask, slots, keys, values, chosen=chosen, space=space)
+
+
+@launched.register_fake
+def _(qkv: Tensor, *_: Any) -> Tensor:
+    rows, queries, _, heads, size = qkv.shape
+    return qkv.new_empty(rows, queries, heads, size)
 
 
 def implementations() -> tuple[Implementation, ...]:

@@ -15,14 +15,20 @@ from torch import Tensor
 def rotate_and_append(
     qkv: Tensor, rope: Tensor, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
-    """qkv [R, T, 3, H, d], rope [R, T, d / 2] complex64, slots [R, T] int64 -> query [R, H, T, d].
+    """qkv [R, T, 3, H, d], rope [R, T, d / 2] complex64 (compiled: float32 [R, T, d / 2, 2]), slots
+    [R, T] int64 -> query [R, H, T, d].
 
     keys, values [R, H, S, d] are written in place at `slots`. Rotation is float32, the result has
     the dtype of qkv.
     """
     both = qkv[:, :, :2].float().unflatten(-1, (-1, 2))  # [R, T, 2, H, d / 2, 2]
-    pairs = torch.view_as_complex(both.contiguous())
-    turned = torch.view_as_real(pairs * rope[:, :, None, None]).flatten(-2).to(qkv.dtype)
+    turn = rope[:, :, None, None]  # [R, T, 1, 1, d / 2], or with a last dim of 2
+    if rope.is_complex():
+        turned = torch.view_as_real(torch.view_as_complex(both.contiguous()) * turn)
+    else:
+        (re, im), (cos, sin) = both.unbind(-1), turn.unbind(-1)
+        turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
+    turned = turned.flatten(-2).to(qkv.dtype)  # [R, T, 2, H, d]
     query, key = turned.transpose(1, 3).unbind(2)  # [R, H, T, d] each
     index = slots[:, None, :, None].expand_as(key)  # [R, H, T, d]
     keys.scatter_(2, index, key)

@@ -42,7 +42,7 @@ def programs(name: str, device: torch.device) -> ModuleType:
 
 
 def processors(device: torch.device) -> int:
-    """Streaming multiprocessors (compute units) of a GPU; 4 in the interpreter."""
-    if device.type != "cuda":
+    """Streaming multiprocessors (compute units) of a GPU; 4 where there is none."""
+    if device.type != "cuda" or not torch.cuda.is_available():
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -6,6 +6,7 @@ step is recorded; what was measured is kept for the run's folder.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from decoders.api import DecoderError
@@ -21,14 +22,15 @@ class Kernels:
         self.mode = mode
         self.fixed: Implementation | None = None if name == "auto" else implementation(name)
         self.choices: dict[AttentionShape, Choice] = {}
-        self._made: dict[AttentionShape, Implementation] = {}
+        self._made: dict[tuple[int, int, int, int], Implementation] = {}
 
-    def of(self, shape: AttentionShape, layers: int) -> Implementation:
-        """What runs this shape in a target of `layers` layers. Raises DecoderError where the one
-        asked for cannot run it."""
-        if shape not in self._made:
-            self._made[shape] = self._chosen(shape, layers)
-        return self._made[shape]
+    def of(self, shape: AttentionShape, most: int, layers: int) -> Implementation:
+        """What runs this shape, and the same with other slots, in a target of `layers` layers;
+        chosen for `most` slots. Raises DecoderError where the one asked for cannot run it."""
+        key = (shape.rows, shape.queries, shape.heads, shape.head_dim)  # a compiler can look it up
+        if key not in self._made:
+            self._made[key] = self._chosen(replace(shape, slots=most), layers)
+        return self._made[key]
 
     def _chosen(self, shape: AttentionShape, layers: int) -> Implementation:
         if self.fixed is None:

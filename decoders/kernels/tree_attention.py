@@ -5,7 +5,7 @@ vectors. Here one program per (row, head) and split of the slots rotates the que
 new keys and values among its slots, and runs the softmax block by block in float32 (online, as in
 FlashAttention 2205.14135); with few rows and heads the slots are split over programs so that batch
 1 fills a GPU (flash-decoding). The preallocated cache may be much longer than what is used: slots
-outside the row's extent are never read.
+behind a row's last new one are never read.
 
 Nothing waits for the device and no allocation depends on data, so a call can be captured in a CUDA
 graph after one call outside (which compiles). `decoders.kernels.reference` is the same in plain
@@ -89,21 +89,6 @@ def workspace(
     return Workspace(sums, torch.zeros(rows * heads, dtype=torch.int32, device=device))
 
 
-def extent_of(mask: Tensor, slots: Tensor) -> Tensor:
-    """The slots that matter to a row: mask [R, T, S] bool, slots [R, T] int64 -> [R, 2] int32, the
-    first and one past the last that a query may look at or that is written.
-
-    The same for all layers of a forward: make it once.
-    """
-    size = mask.shape[-1]
-    place = torch.arange(size, device=mask.device)
-    used = mask.any(1)  # [R, S]
-    first = torch.where(used, place, size).amin(-1)  # [R]
-    last = torch.where(used, place, -1).amax(-1)
-    written = slots.aminmax(dim=-1)
-    return torch.stack([first.minimum(written.min), last.maximum(written.max) + 1], -1).int()
-
-
 def tree_attention(
     qkv: Tensor,
     rope: Tensor,
@@ -112,23 +97,23 @@ def tree_attention(
     keys: Tensor,
     values: Tensor,
     *,
-    extent: Tensor | None = None,
     chosen: Plan | None = None,
     space: Workspace | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """T <= 64 queries a row against the cache -> [R, T, H, d] in the dtype of qkv.
 
-    qkv [R, T, 3, H, d] float32, bfloat16 or float16; rope [R, T, d / 2] complex64, the table's rows
-    at the queries' places; mask [R, T, S] bool, True where a query may look (its own slot
-    included); slots [R, T] int64, different within a row; keys, values [R, H, S, d], one layout,
-    written at `slots`. extent: see `extent_of`. space, out: what would else be allocated. A query
-    that may look nowhere gives zeros.
+    qkv [R, T, 3, H, d] float32, bfloat16 or float16; rope [R, T, d / 2] complex64 or float32 [R, T,
+    d / 2, 2], the table's rows at the queries' places; mask [R, T, S] bool, True where a query may
+    look (its own slot included); slots [R, T] int64, different within a row; keys, values [R, H, S,
+    d], one layout, written at `slots`, behind the last of which no query looks. space, out: what
+    would else be allocated. A query that may look nowhere gives zeros.
 
     Raises DecoderError where Triton cannot run and for shapes that do not fit.
     """
     device = programs("tree_attention_programs", qkv.device)
-    _check(qkv, rope, mask, slots, keys, values)
+    turns = torch.view_as_real(rope) if rope.is_complex() else rope  # [R, T, d / 2, 2]
+    _check(qkv, turns, mask, slots, keys, values)
     rows, queries, _, heads, size = qkv.shape
     if chosen is None:
         chosen = plan(rows, queries, heads, keys.shape[2], size, qkv.dtype, qkv.device)
@@ -139,14 +124,11 @@ def tree_attention(
             f"workspace for sums {tuple(space.sums.shape)}, expected {needed}: make it with "
             "`workspace` for this shape and plan"
         )
-    if extent is None:
-        extent = extent_of(mask, slots)
     if out is None:
         out = qkv.new_empty(rows, queries, heads, size)
-    turns = torch.view_as_real(rope)  # [R, T, d / 2, 2]
     grid = (rows * heads, chosen.splits)
     device.attend_tree[grid](
-        qkv, turns, mask, slots, keys, values, extent, out, space.sums, space.arrived,
+        qkv, turns, mask, slots, keys, values, out, space.sums, space.arrived,
         queries, heads, size, keys.shape[2], size**-0.5 * math.log2(math.e),
         *qkv.stride()[:4], *turns.stride()[:2], *mask.stride(), *slots.stride(),
         *keys.stride()[:3], *out.stride()[:3],
@@ -175,7 +157,7 @@ def _check(
     rows, queries, _, heads, size = qkv.shape
     slots_all = keys.shape[2]
     expected = {
-        "rope": (rope, (rows, queries, size // 2), torch.complex64),
+        "rope": (rope, (rows, queries, size // 2, 2), torch.float32),
         "mask": (mask, (rows, queries, slots_all), torch.bool),
         "slots": (slots, (rows, queries), torch.int64),
         "keys": (keys, (rows, heads, slots_all, size), qkv.dtype),

@@ -116,7 +116,7 @@ def gather_splits(
 
 @triton.jit
 def attend_tree(
-    qkv, rope, mask, slots, keys, values, extent, out, sums, arrived,
+    qkv, rope, mask, slots, keys, values, out, sums, arrived,
     queries, heads, size, slots_all, scale,
     qkv_r, qkv_t, qkv_3, qkv_h, rope_r, rope_t, mask_r, mask_t, mask_s, slots_r, slots_t,
     cache_r, cache_h, cache_s, out_r, out_t, out_h,
@@ -136,11 +136,12 @@ def attend_tree(
     rope += row * rope_r
     keys += row * cache_r + head * cache_h
     values += row * cache_r + head * cache_h
-    # The used slots of the row, cut into equal splits of whole blocks.
-    first = tl.load(extent + 2 * row) // 16 * 16
-    last = tl.load(extent + 2 * row + 1)
-    part = tl.cdiv(tl.cdiv(last - first, SPLITS), BLOCK) * BLOCK
-    low = first + split * part
+    # The row's slots up to the last one written, cut into equal splits of whole blocks.
+    new = tl.arange(0, TP)
+    written = tl.load(slots + row * slots_r + new * slots_t, mask=new < queries, other=-1)
+    last = (tl.max(written, 0) + 1).to(tl.int32)
+    part = tl.cdiv(tl.cdiv(last, SPLITS), BLOCK) * BLOCK
+    low = split * part
     high = tl.minimum(low + part, last)
     append_new(
         qkv, rope, slots + row * slots_r, keys, values, low, high, queries, size,

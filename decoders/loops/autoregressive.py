@@ -150,7 +150,7 @@ class Autoregressive:
         places = place.expand(len(run.codes), 1)  # [B, 1]
         logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
         codes, p = self.draw(run, logits)
-        run.record.check(p)
+        run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
         run.record.codes.index_copy_(1, place, codes[:, None])
         run.record.end_step(torch.zeros_like(codes))
         run.codes.copy_(codes)

@@ -31,7 +31,7 @@ from decoders.api import (
     Verifier,
 )
 from decoders.cache import BLOCK, aligned
-from decoders.distribution import code_logits, probabilities
+from decoders.distribution import code_logits
 from decoders.execution.eager import Eager, Execution, Piece
 from decoders.loops.recording import PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
@@ -45,6 +45,7 @@ from decoders.loops.speculative_run import (
 from decoders.loops.start import begin, require_finite
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
+from decoders.processed import law_of
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
@@ -203,8 +204,8 @@ class Speculative:
     def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Judges, records and commits; returns what `visited_pairs` needs."""
         size = self.model.target.length
-        law = Law(logits, probabilities(logits, self.sampling), self.sampling.greedy)
-        run.record.check(law.p)
+        law = Law(logits, law_of(logits, self.sampling), self.sampling.greedy)
+        run.record.check(law.p[..., 0])  # one NaN makes a softmax's row NaN
         settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
         new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
         span, active = run.record.span, run.length < size  # 0 .. D; [B]

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, NumericalError, Sampling, Start, TextFeatures
-from decoders.distribution import code_logits, probabilities
+from decoders.distribution import code_logits
 from decoders.loops.recording import Recorder
-from decoders.noise import TARGET_SLOT, Noise, sample
+from decoders.noise import TARGET_SLOT, Noise
+from decoders.processed import processed
 
 
 def begin(
@@ -34,8 +35,8 @@ def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tenso
     """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
     if sampling.greedy:
         return logits.argmax(-1), logits
-    p = probabilities(logits, sampling)
-    return sample(p, u), p
+    p, codes = processed(logits[:, None], sampling, u[:, None, None])  # [B, 1, V], [B, 1, 1]
+    return codes[:, 0, 0], p[:, 0]
 
 
 def require_finite(recorder: Recorder, where: str) -> None:

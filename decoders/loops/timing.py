@@ -12,7 +12,7 @@ import torch
 
 class Stopwatch:
     def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
+        self.cuda = device.type == "cuda" and torch.cuda.is_available()  # a fake one has no clock
         self._seconds: dict[str, float] = {}
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
         self._last = self._now()

@@ -48,6 +48,7 @@ class Truncated(Autoregressive):
         if self.sampling.greedy:  # the largest entry is never cut
             return super().draw(run, logits)
         p = probabilities(logits, self.sampling)
+        run.record.check(p[:, :1])
         cut = self.cut(p)
         note(run.record, run.place, p, cut)
         u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, run.place)[:, 0]  # [B]

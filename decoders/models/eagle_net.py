@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from decoders.api import Computes, TextFeatures
 from decoders.cache import KVCache
 from decoders.models.shape import TransformerConfig, tables
-from decoders.models.transformer import Layer, additive, turns
+from decoders.models.transformer import Layer, additive, kernel_step, turns
 
 
 class EagleNet(nn.Module):
@@ -78,6 +80,22 @@ class EagleNet(nn.Module):
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype)  # [R, 1, T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
+
+    def kernel(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        kernels: Any,
+    ) -> Tensor:
+        """As `step`, through the attention of `kernels` (a decoders.kernels.selected.Kernels)."""
+        x = self.mix(ids, features)
+        step = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
+        layer: Any = self.layers[0]
+        return layer.kernel(x, turns(self.rope, places), step, 0)
 
     def run(
         self,

@@ -13,7 +13,7 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,6 +95,25 @@ class KernelStep:
     kernel: Any  # a decoders.kernels.candidates.Implementation
     prepared: Any  # what its `prepare` made of mask and slots
     cache: KVCache
+
+
+def kernel_step(
+    kernels: Any,
+    cfg: TransformerConfig,
+    x: Tensor,
+    slots: Tensor,
+    mask: Tensor,
+    cache: KVCache,
+    most: int,
+) -> KernelStep:
+    """The attention of a forward of x [R, T, D]; slots, mask: see `Transformer.stack`. most: slots
+    of the largest cache. It is chosen once for all the sizes of a growing cache, as choosing costs
+    seconds."""
+    shape = AttentionShape(
+        x.shape[0], x.shape[1], cfg.heads, cache.capacity, cfg.head_dim, x.dtype, x.device
+    )
+    kernel = kernels.of(shape, max(cache.capacity, most), cfg.layers)
+    return KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
 
 
 def turns(table: Tensor, places: Tensor) -> Tensor:
@@ -292,13 +311,8 @@ class Transformer(nn.Module):
     def _run_kernels(
         self, x: Tensor, rope: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        rows, queries, _ = x.shape
-        heads, size = self.cfg.heads, self.cfg.head_dim
-        shape = AttentionShape(rows, queries, heads, cache.capacity, size, x.dtype, x.device)
-        # Chosen once for all the sizes that a growing cache takes: choosing costs seconds.
-        most = max(shape.slots, aligned(self.prefix + self.length + queries))
-        kernel = self.kernels.of(replace(shape, slots=most), self.cfg.layers)
-        step = KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
+        most = aligned(self.prefix + self.length + x.shape[1])
+        step = kernel_step(self.kernels, self.cfg, x, slots, mask, cache, most)
         layers: Any = self.layers
         for i, layer in enumerate(layers):
             x = layer.kernel(x, rope, step, i)

@@ -3,8 +3,7 @@
 The children of a node are tested in order; what a later child meets depends on the earlier ones
 having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
 in K vector steps, and the loop only compares uniforms and walks. The exactness gate enumerates the
-very same function; the kernels that take its place (`decoders.execution.judge`) are tested
-against it.
+very same function; a kernel that takes its place is tested against it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, Draft
-from decoders.distribution import normalised, without
+from decoders.distribution import drop_sibling
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,6 @@ class Verdicts:
 
 
 Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
-
-
-def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
-    """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS
-    3)."""
-    return normalised(without(q, x), torch.zeros_like(q))
 
 
 def test_children(

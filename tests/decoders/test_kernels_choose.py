@@ -15,7 +15,6 @@ from decoders.kernels import candidates, runtime
 from decoders.kernels.candidates import AttentionShape, Flex, Products, Sdpa, Triton
 from decoders.kernels.choose import choose, inputs
 from decoders.kernels.reference import tree_attention
-from decoders.kernels.relaxed import Bound, relaxed_test
 from decoders.models.transformer import attend
 
 CPU = torch.device("cpu")
@@ -124,9 +123,7 @@ def test_without_triton_the_error_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "decoders.kernels.tree_attention_programs", raising=False)
     assert "not installed" in (runtime.missing(torch.device("cuda")) or "")
-    x = torch.zeros(1, dtype=torch.long)
-    p = torch.tensor([[0.5, 0.5]])
-    with pytest.raises(DecoderError, match=r"kernels\.relaxed_programs: .*triton is not installed"):
-        relaxed_test(p, None, x, torch.zeros(1), Bound(None, 0, "exact", 0.0))
+    with pytest.raises(DecoderError, match=r"kernels\.tree_attention_programs: .*not installed"):
+        runtime.programs("tree_attention_programs", torch.device("cuda"))
     shape = SimpleNamespace(device=torch.device("cuda"), queries=3)
     assert "not installed" in Triton().reason(shape)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoders.kernels import relaxed, tree_attention
+from decoders.kernels import tree_attention
 
 triton = pytest.importorskip("triton", reason="no kernels without Triton")
 pytestmark = pytest.mark.skipif(
@@ -114,32 +114,8 @@ def test_tree_attention_compiles_for_hopper(monkeypatch, cache, queries, size, d
     assert "barrier" in steps[steps.rindex("tt.store", 0, loop) : loop]
 
 
-def fused(monkeypatch, drawn, kind):
-    from decoders.kernels import relaxed_programs as programs
-
-    recorded = Recorded(programs.judge)
-    fake = SimpleNamespace(judge=recorded)
-    monkeypatch.setattr(relaxed, "programs", lambda name, device: fake)
-    p = torch.empty(2, 58, 16384)
-    codes = torch.zeros(2, 58, 1 if drawn else 10, dtype=torch.long)
-    table = torch.zeros(16384, 1001, dtype=torch.int32) if kind != "exact" else None
-    relaxed.judge(
-        p, p if drawn else None, codes, codes == 0, torch.empty(2, 58),
-        relaxed.Bound(table, 0 if table is None else 1000, kind, 2.0),
-    )  # fmt: skip
-    return recorded
-
-
-@pytest.mark.parametrize(("drawn", "kind"), [(True, "delta"), (False, "lambda"), (True, "exact")])
-def test_relaxed_acceptance_compiles_for_hopper(monkeypatch, cache, drawn, kind):
-    made = compiled(fused(monkeypatch, drawn, kind), HOPPER)
-    assert "bar.sync" in made.asm["ptx"]
-    assert made.asm["cubin"]
-
-
 def test_the_kernels_compile_for_rocm(monkeypatch, cache):
     from decoders.kernels import tree_attention_programs as programs
 
     monkeypatch.setattr(programs, "PRECISION", "ieee")  # what ROCm is given
     assert compiled(attention(monkeypatch, 58, 64, torch.bfloat16), CDNA3).asm["hsaco"]
-    assert compiled(fused(monkeypatch, True, "delta"), CDNA3).asm["hsaco"]

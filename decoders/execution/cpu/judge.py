@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.execution.cpu.library import library, run
 from decoders.execution.cpu.rules import NativeRule
-from decoders.kernels.relaxed import check
+from decoders.verify.admitted import check
 from decoders.verify.children import Verdicts
 
 
@@ -30,7 +30,7 @@ def native_test_children(
 ) -> Verdicts:
     """p [..., V] float32; q the same or None (deterministic children); codes [..., K] int64, valid
     [..., K] bool. Raises DecoderError for shapes that do not fit."""
-    check(p, q, codes, valid, None, rule.bound)
+    check(p, q, codes, valid, rule.bound)
     vocab, children = p.shape[-1], codes.shape[-1]
     nodes, threads = p.numel() // vocab, torch.get_num_threads()
     residual = p.clone(memory_format=torch.contiguous_format)

@@ -10,7 +10,7 @@ import torch
 
 from decoders.api import AcceptRule, DecoderError
 from decoders.execution.cpu.checks import require
-from decoders.kernels.relaxed import KINDS, Bound, admitted_by
+from decoders.verify.admitted import KINDS, Bound, admitted_by
 
 
 class Rule(ctypes.Structure):

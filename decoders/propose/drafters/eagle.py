@@ -46,6 +46,7 @@ class EagleSession:
     ) -> None:
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies = sampling.guidance_rows
+        self.kernels = getattr(model.target, "kernels", None)  # the target's attention, if any
         rows = prefix_hidden.shape[0]
         self.start, self.max_new = model.target.prefix - 1, max_new  # P - 1
         weight = net.fc.weight
@@ -76,7 +77,8 @@ class EagleSession:
             prefix_mask(mask, self.net.cfg), (0, self.cache.capacity - size)
         )  # [R, P - 1, S]
         slots = self.places[:size].expand(len(mask), -1)  # [R, P - 1]
-        self._forward(ids, hidden[:, :size], slots, slots, seen)
+        self.calls += 1
+        self.net.step(ids, hidden[:, :size], slots, slots, seen, self.cache)
 
     def _forward(
         self, ids: Tensor, features: Tensor, slots: Tensor, places: Tensor, seen: Tensor
@@ -84,6 +86,8 @@ class EagleSession:
         """ids, slots and places in the rotary table [R, T]; features [R, T, D]; seen [R, T, S]
         -> features [R, T, D]."""
         self.calls += 1
+        if self.kernels is not None:
+            return self.net.kernel(ids, features, places, slots, seen, self.cache, self.kernels)
         return self.net.step(ids, features, places, slots, seen, self.cache)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
@@ -103,7 +107,7 @@ class EagleSession:
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
-        seen = take(self.seen, parents).scatter_(2, slots[..., None], True)  # [R, w, S]
+        seen = take(self.seen, parents) | (self.places == slots[..., None])  # [R, w, S]
         ids = self.net.token_ids(codes)
         out = self._forward(ids, take(self.features, parents), slots, places, seen)
         self.seen.index_copy_(1, nodes, seen)

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from decoders.api import Computes, DecoderError, Draft, Sampling
+from decoders.capability import computed
 from decoders.distribution import probabilities
-from decoders.noise import BELOW_ONE, DRAFT_SLOT, MAX_CHILDREN, Noise, inverted
+from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
+from decoders.processed import draw_distinct, processed
 from decoders.propose.drafters.session import DraftSession, require_logits
 from decoders.propose.trees.named import Path, named_trees, own_name, tree_names
-from decoders.verify.children import ancestry, drop_sibling
+from decoders.verify.children import ancestry
 
 
 def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
@@ -121,6 +123,7 @@ class Static:
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
+        self.plain = computed(self, "static tree")  # drawn as here, not as a subclass draws
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
@@ -140,12 +143,15 @@ class Static:
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
         for depth, level in enumerate(shape.levels, 1):
-            dist = probabilities(logits, sampling)  # [B, parents, V]
+            place = position + depth - 1
             if sampling.greedy:
-                drawn = dist.topk(level.count, -1).indices  # [B, parents, count]
-            else:
+                drawn = logits.softmax(-1).topk(level.count, -1).indices  # [B, parents, count]
+            elif self.plain:  # one launch on a GPU
+                dist, drawn = processed(logits, sampling, self.numbers(level, noise, place))
                 laws.append(dist)
-                drawn = self.draw(dist, level, noise, position + depth - 1)
+            else:
+                laws.append(probabilities(logits, sampling))  # [B, parents, V]
+                drawn = self.draw(laws[-1], level, noise, place)
             new = chosen(drawn.flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -167,8 +173,12 @@ class Static:
     def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
         """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
         count]; place [B], that of the level in the image."""
-        u = noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
-        return draw_distinct(dist, u)  # u: [B, parents or 1, count]
+        return draw_distinct(dist, self.numbers(level, noise, place))
+
+    @staticmethod
+    def numbers(level: Level, noise: Noise, place: Tensor) -> Tensor:
+        """The uniforms of a level's draws, [B, parents or 1, count]."""
+        return noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
@@ -213,17 +223,6 @@ class Static:
             ancestry=ancestry(parent, self.depth),
             inner=torch.cat([level.parents for level in levels]),
         )
-
-
-def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
-    """Draws without replacement: q [B, n, V], u [B, n or 1, count] -> [B, n, count] int64."""
-    below_one, drawn = u.clamp_max(BELOW_ONE), []
-    for j in range(u.shape[-1]):
-        x = inverted(q, below_one[..., j : j + 1])  # [B, n, 1]
-        drawn.append(x)
-        if j + 1 < u.shape[-1]:
-            q = drop_sibling(q, x.squeeze(-1))
-    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
 
 def chosen(values: Tensor, index: Tensor | None) -> Tensor:

@@ -1,0 +1,298 @@
+"""How many kernels a step launches on a GPU, found without one: on tensors of no memory.
+
+At batch 1 a launch costs a few microseconds whatever it computes, so their number is the time that
+a small model's step cannot fall below. Two figures (a step's pieces run either way):
+
+* **operators**: what the eager step dispatches, one launch each. Views and allocations launch
+  nothing. A program of the project counts as one.
+* **kernels**: what `torch.compile` makes of the same pieces: the nodes of Inductor's schedule after
+  fusion. This is what a recorded step replays.
+
+Both run the decoders' own pieces on fake tensors that say that they are on a CUDA device. Layers
+are all alike, so the kernels of a deep model follow from those of two shallow ones.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, build_decoder
+from decoders.execution.compiled import CUDA_OPTIONS, fresh
+from decoders.kernels.selected import Kernels
+from decoders.models.checkpoint import assign
+from decoders.models.eagle_net import EagleNet
+from decoders.models.transformer import Transformer, TransformerConfig, empty
+from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
+from decoders.noise import OVERRUN, SLOTS, Noise
+
+CUDA = torch.device("cuda")
+FREE = (  # beside views: what allocates, or says something of a tensor
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
+    "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
+)  # fmt: skip
+TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
+SHALLOW = 2, 3  # layers of the models that are compiled
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that launch a kernel, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        if not func.is_view and name not in FREE:
+            self.found[name] += 1 + (name in TWICE)
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Launches of a piece of a step: of all layers of the target, and of everything else."""
+
+    phase: str
+    layer: float  # a layer
+    rest: float
+    layers: int
+
+    @property
+    def total(self) -> float:
+        return self.rest + self.layer * self.layers
+
+
+def launches(
+    spec: DecoderSpec,
+    preset: str = "llamagen_xl_256",
+    *,
+    compiled: bool = False,
+    batch: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
+    attention: str = "triton",
+    sampling: dict[str, Any] | None = None,
+) -> list[Piece]:
+    """Launches of a decoder's step at a preset's size, by piece. compiled: `torch.compile`'s
+    kernels in place of the eager operators. sampling: what differs from the preset's usual one."""
+    counts = []
+    for layers in SHALLOW:
+        with fake():
+            model = fake_model(preset, layers, dtype, attention)
+            wanted = replace(model.sampling, **(sampling or {}))
+            counts.append(step(model, spec, wanted, batch, compiled))
+    depth = config_of(preset).layers
+    few, more = SHALLOW
+    found = []
+    for phase, first in counts[0].items():
+        each = (counts[1][phase].total() - first.total()) / (more - few)
+        found.append(Piece(phase, each, first.total() - few * each, depth))
+    return found
+
+
+@contextmanager
+def fake() -> Iterator[None]:
+    """Tensors made inside have no memory."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        yield
+
+
+def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> ImageModel:
+    """A preset's model with fewer layers, on a CUDA device that is not there."""
+    config = replace(config_of(preset), layers=layers)
+    target = _filled(Transformer, config, dtype)
+    drafter = _filled(EagleNet, replace(config, layers=1), dtype)
+    target.kernels = None if attention == "torch" else Kernels(attention)
+    size = PRESETS[preset]
+    return ImageModel(
+        name=f"{preset}_fake",
+        target=target,
+        text=MadeUpText(config, CUDA, dtype),
+        tokenizer=Codebook(torch.empty(config.vocab, size.latent, device=CUDA)),
+        sampling=Sampling(cfg=7.5, top_k=min(1000, config.vocab)),
+        device=CUDA,
+        dtype=dtype,
+        weights_sha256={},
+        drafters={"eagle": drafter},
+    )
+
+
+def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any, dtype: Any) -> Any:
+    module = empty(kind, config)
+    for name, parameter in list(module.named_parameters()):
+        assign(module, name, torch.empty(parameter.shape, dtype=dtype, device=CUDA))
+    for name, table in list(module.named_buffers()):
+        setattr(module, name, table.to(CUDA))
+    return module
+
+
+def step(
+    model: ImageModel, spec: DecoderSpec, sampling: Sampling, batch: int, compiled: bool
+) -> dict[str, Counter[str]]:
+    """Launches of one step of a decoder, by phase and name."""
+    loop: Any = build_decoder(model, spec, sampling)
+    if not hasattr(loop, "pieces"):
+        raise DecoderError(f"{spec.name}: {type(loop).__name__} has no `pieces` to count")
+    text = _text(model, batch)
+    run = loop.begin(text, _noise(model, batch), *([0] if loop.proposer is not None else []))
+    found: dict[str, Counter[str]] = {}
+    carry: tuple[Any, ...] = ()
+    if compiled:  # as a recorded step is: what is chosen once is chosen before
+        for _, piece in loop.pieces():
+            carry = piece(run, *carry)
+        carry = ()
+    for phase, piece in loop.pieces():
+        if compiled:
+            with scheduled() as backend:
+                ready = torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backend)
+                carry = ready(run, *carry)
+            found[phase] = backend.found
+        else:
+            with Operators() as operators:
+                carry = piece(run, *carry)
+            found[phase] = operators.found
+    return found
+
+
+def _text(model: ImageModel, batch: int) -> TextFeatures:
+    config: Any = model.target.cfg  # type: ignore[attr-defined]
+    size = config.prefix
+    mask = torch.empty(batch, size, dtype=torch.bool, device=CUDA)
+    if config.conditioning == "class":
+        return TextFeatures(torch.empty(batch, 1, dtype=torch.long, device=CUDA), mask)
+    if config.conditioning == "tokens":
+        ids = torch.empty(batch, size, dtype=torch.long, device=CUDA)
+        return TextFeatures(ids, mask, ids, mask)
+    features = torch.empty(batch, size, config.text_width, dtype=model.dtype, device=CUDA)
+    return TextFeatures(features, mask)
+
+
+def _noise(model: ImageModel, batch: int) -> Noise:
+    size = (batch, model.target.length + OVERRUN, SLOTS)
+    key = torch.empty(batch, 2, dtype=torch.long, device=CUDA)
+    return Noise(torch.empty(size, device=CUDA), key)
+
+
+# ---- what the compiler makes of a piece ---------------------------------------------------------
+
+
+class Schedule:
+    """A backend of `torch.compile` that lowers and fuses as Inductor does, counts the kernels by
+    kind and name, and then runs the graph as it is."""
+
+    def __init__(self) -> None:
+        self.found: Counter[str] = Counter()
+
+    def __call__(self, graph: Any, inputs: list[Any]) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.decomposition import select_decomp_table
+
+        made = aot_autograd(
+            fw_compiler=self._count,
+            decompositions=select_decomp_table(),
+            keep_inference_input_mutations=True,  # what is written in place stays in the graph
+        )
+        return made(graph, inputs)
+
+    def _count(self, graph: Any, inputs: list[Any]) -> Any:
+        from functorch.compile import make_boxed_func
+        from torch._inductor.compile_fx import view_to_reshape
+        from torch._inductor.debug import DebugContext
+        from torch._inductor.fx_passes.post_grad import post_grad_passes
+        from torch._inductor.graph import GraphLowering
+        from torch._inductor.virtualized import V
+
+        with ExitStack() as stack:
+            _pretend(stack)
+            view_to_reshape(graph)
+            stack.enter_context(V.set_fake_mode(_mode_of(inputs)))
+            post_grad_passes(graph, is_inference=True)
+            lowered = GraphLowering(graph, example_inputs=inputs, is_inference=True)
+            for context in (
+                V.set_graph_handler(lowered),
+                V.set_extern_kernel_nodes([]),
+                V.set_debug_handler(DebugContext()),
+            ):
+                stack.enter_context(context)
+            lowered.run(*inputs)
+            lowered.init_wrapper_code()
+            lowered._update_scheduler()
+            self.found.update(name for node in lowered.scheduler.nodes for name in _launched(node))
+        return make_boxed_func(graph.forward)
+
+
+def _launched(node: Any) -> list[str]:
+    """Names of what a node of the schedule launches."""
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+
+    if isinstance(node, NopKernelSchedulerNode):
+        return []
+    if not isinstance(node, ExternKernelSchedulerNode):
+        return ["fused"]
+    inner: Any = node.node
+    name = str(getattr(inner, "python_kernel_name", None) or type(inner).__name__)
+    if type(inner).__name__ == "MultiOutput" or name.split(".")[-2:-1] == ["view_as_real"]:
+        return []
+    short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
+    return [short] * (1 + (short in TWICE))
+
+
+def _mode_of(inputs: list[Any]) -> Any:
+    from torch._guards import detect_fake_mode
+
+    return detect_fake_mode(inputs)
+
+
+def _pretend(stack: ExitStack) -> None:
+    """What Inductor asks of a device that is not there: an H100."""
+    import torch._inductor.config as config
+    from torch._dynamo.device_interface import CudaInterface
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    limits = {
+        "major": 9,
+        "multi_processor_count": 132,
+        "regs_per_multiprocessor": 65536,
+        "max_threads_per_multi_processor": 2048,
+        "max_threads_per_block": 1024,
+        "warp_size": 32,
+    }
+    hopper = DeviceProperties(type="cuda", index=0, cc=90, **limits)
+    device = types.SimpleNamespace(
+        name="H100", minor=0, total_memory=80 << 30, shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="", **limits,
+    )  # fmt: skip
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_properties": lambda *_: device,
+    }
+    for name, answer in answers.items():
+        stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
+    made = classmethod(lambda *_: hopper)
+    stack.enter_context(mock.patch.object(DeviceProperties, "create", made))
+    given = staticmethod(lambda *_: device)
+    stack.enter_context(mock.patch.object(CudaInterface, "get_device_properties", given))
+    stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False, **CUDA_OPTIONS))
+
+
+@contextmanager
+def scheduled() -> Iterator[Schedule]:
+    """A backend whose counts are whole when the context ends."""
+    torch._dynamo.reset()
+    yield Schedule()
+    torch._dynamo.reset()
