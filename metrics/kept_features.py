@@ -48,7 +48,9 @@ class KeptFeatures:
         new = [at for at, name in enumerate(names) if name not in known]
         if new:
             # A metric refuses fewer images than MIN_IMAGES, so some that are known may go along.
-            more = [at for at in range(len(files)) if at not in new][: max(MIN_IMAGES - len(new), 0)]
+            more = [at for at in range(len(files)) if at not in new][
+                : max(MIN_IMAGES - len(new), 0)
+            ]
             asked = sorted([*new, *more])
             part = dataclasses.replace(images, source=tuple(files[at] for at in asked))
             rows = extract(extractor, part, layer=layer, batch=batch)

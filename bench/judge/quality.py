@@ -91,9 +91,7 @@ class Scorer(Protocol):
 FEATURES = "features"  # folder of a run that workers keep features in
 
 
-def with_kept_features(
-    scorer: Scorer, folder: Path, images: Sequence[Path] | None = None
-) -> None:
+def with_kept_features(scorer: Scorer, folder: Path, images: Sequence[Path] | None = None) -> None:
     """Lets a scorer use the features that workers have kept in the run's folder, if it can.
     images: keep theirs too."""
     place, keep = folder / FEATURES, getattr(scorer, "keep_features", None)

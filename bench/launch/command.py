@@ -106,4 +106,3 @@ def _finish(config: StudyConfig, launch: LaunchConfig, words: Sequence[str], log
     if not lost:
         say(f"report: {Path(config.run_dir) / 'report' / 'index.html'}")
     return len(lost)
-
