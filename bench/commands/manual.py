@@ -38,6 +38,9 @@ MANUALS = {
             ("latency.prompts=N", "timed images per decoder; 0 leaves the timing out"),
             ("quality.images=N", "images per decoder for the quality figures; 0 leaves them out"),
             ("retry_failed=true", "decode failed rows again"),
+            ("launch=NAME", "workers decode the quality images: local, slurm, ray (`list launch`)"),
+            ("launch.workers=N", "how many; `list launch=slurm` shows all settings of a launch"),
+            ("shard=I/N", "be one of N workers, by hand: every N-th image from the I-th on"),
         ),
         "run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64",
     ),
@@ -186,10 +189,36 @@ MANUALS = {
         words="RUN_A [RUN_B] [setting=value ...]",
         study=False,
     ),
+    "fetch": Manual(
+        "Downloads the models of a study from the hub, and notes their revisions. Workers then\n"
+        "read the hub's cache alone. Fetching again keeps the revisions.",
+        (*SOME, ("pins=FILE", "the revisions (default: revisions.json next to run_dir)")),
+        "fetch study=lantern_table",
+    ),
+    "merge": Manual(
+        "Puts run folders of one study together, whose shards were run by hand. Refuses folders\n"
+        "of different configurations, commits or kinds of machines, and images that two folders\n"
+        "have with different codes. Exit status 1 while rows are missing.",
+        (("out=DIR", "where they go: a new folder, or one of theirs"),),
+        "merge results/runs/half_0 results/runs/half_1 out=results/runs/whole",
+        words="DIR DIR [DIR ...] out=DIR",
+        study=False,
+    ),
+    "pack": Manual(
+        "Writes the codes of a finished run as Parquet (uint16) and its pictures as tar files in\n"
+        "WebDataset's layout. Both are lossless. Takes the words of the run.",
+        (
+            *SOME,
+            ("pack.pictures=NAME", "kept (those of the run), decoded (again, from the codes), none"),
+            ("pack.gigabytes=X", "size of a tar file (default: 1)"),
+            ("pack.out=DIR", "where they go (default: packed/ in the run's folder)"),
+        ),
+        "pack study=smoke pack.pictures=decoded",
+    ),
     "plan": Manual(
-        "Says what a study needs before it starts: downloads, memory, images, hours. Loads no\n"
-        "model and fetches nothing.",
-        SOME,
+        "Says what a study needs before it starts: downloads, memory, images, hours. With launch=\n"
+        "also shards and hours of workers. Loads no model and fetches nothing.",
+        (*SOME, ("launch=NAME", "and its settings, as `run` takes them")),
         "plan study=lantern_table",
     ),
     "evaluate": Manual(

@@ -22,7 +22,14 @@ TINY_STAGES = ("vq", "target", "drafter", "clip")
 
 
 def cmd_run(words: Sequence[str]) -> int:
-    """Runs a study: rows, exactness, summary, report. 1 where some decoder failed."""
+    """Runs a study: rows, exactness, summary, report. 1 where some decoder failed. With launch= or
+    shard= workers decode its quality images."""
+    from bench.launch.settings import is_asked
+
+    if is_asked(words):
+        from bench.launch.command import launched
+
+        return launched(words, cmd_run)
     from bench.config.compose import compose_study
     from bench.report.load import load_run
     from bench.run.finish import finish, scorer_of

@@ -25,6 +25,7 @@ from bench.prompts import Prompt
 if TYPE_CHECKING:
     from metrics.features import ScenesClipFeatures
     from metrics.images import Images
+    from metrics.kept_features import KeptFeatures
     from metrics.scenes_clip import ScenesClip
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,20 @@ class Scorer(Protocol):
         ...
 
 
+FEATURES = "features"  # folder of a run that workers keep features in
+
+
+def with_kept_features(scorer: Scorer, folder: Path, images: Sequence[Path] | None = None) -> None:
+    """Lets a scorer use the features that workers have kept in the run's folder, if it can.
+    images: keep theirs too."""
+    place, keep = folder / FEATURES, getattr(scorer, "keep_features", None)
+    if keep is None or (images is None and not place.is_dir()):
+        return
+    keep(place)
+    if images is not None and len(images) > 1:  # one alone is left to whoever judges all
+        scorer.extract(images)  # type: ignore[attr-defined]
+
+
 class ScenesScorer:
     """The tiny CLIP, and real scenes of the split `reference` to compare with."""
 
@@ -96,6 +111,23 @@ class ScenesScorer:
 
         self.name = NAME
         self.device, self.count, self.cache_dir = device, reference, Path(cache_dir)
+        self.kept: KeptFeatures | None = None
+
+    def keep_features(self, folder: Path) -> None:
+        """From now on features are read from, and kept in, a folder."""
+        from metrics.kept_features import KeptFeatures
+
+        self.kept = KeptFeatures(folder)
+
+    def extract(self, images: Drawn) -> Tensor:
+        """Features of images [n, E]."""
+        from metrics.features import extract
+        from metrics.images import ImageSet
+
+        drawn = _streamed(images)
+        if self.kept is None or not isinstance(drawn, ImageSet):
+            return extract(self.extractor, drawn)
+        return self.kept.extract(self.extractor, drawn, self.clip.sha256)
 
     # Made with the first images: a scorer is built before the run, whose memory is measured.
 
@@ -119,13 +151,12 @@ class ScenesScorer:
 
     def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
         from metrics.clip import clip_score
-        from metrics.features import extract
         from metrics.fid import quality
 
         captions = [p.text for p in prompts]
         self.clip.check(captions)  # before the features, which take the time
         drawn = _streamed(images)
-        found = quality(extract(self.extractor, drawn), self.reference, features=self.name)
+        found = quality(self.extract(images), self.reference, features=self.name)
         clip = clip_score(self.clip, drawn, captions)
         return Scores(
             fid=found.fid.value,
@@ -210,6 +241,16 @@ class CocoScorer:
             cache_dir=Path(cache_dir),
             progress=progress,
         )
+
+    def keep_features(self, folder: Path) -> None:
+        """From now on features are read from, and kept in, a folder."""
+        from metrics.kept_features import KeptFeatures
+
+        self.evaluation.kept = KeptFeatures(folder)
+
+    def extract(self, images: Sequence[Path]) -> None:
+        """Extracts the features of files."""
+        self.evaluation.extract(tuple(images))
 
     def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
         source = images if isinstance(images, Tensor) else tuple(images)

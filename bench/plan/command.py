@@ -16,7 +16,7 @@ from bench.config.plugins import call_prompts
 from bench.console import say
 from bench.plan import checkpoints as known
 from bench.plan.costs import Load, Shape
-from bench.plan.hours import time_lines, work_lines
+from bench.plan.hours import launch_lines, time_lines, work_lines
 from bench.plan.parts import GB, Part, metric_parts, model_parts, no_tokenizer, parts_table
 from bench.plan.plan import Call, Plan
 
@@ -29,8 +29,10 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "decoders" / "tiny" / "weights"
 def cmd_plan(words: Sequence[str]) -> int:
     """Prints the plan of a study. Raises ConfigError as `run` would."""
     from bench.config.compose import compose_study
+    from bench.launch.settings import asked
 
-    plan = make(compose_study(words))
+    mine = asked(words)
+    plan = make(compose_study(mine.words))
     config = plan.config
     say(
         f"{config.name}: {config.model.name} on {config.backend.device} ({config.backend.dtype}), "
@@ -41,6 +43,8 @@ def cmd_plan(words: Sequence[str]) -> int:
     say("\n" + "\n".join(_memory_lines(plan)))
     say("\n" + "\n".join(work_lines(plan)))
     say("\n" + "\n".join(time_lines(plan)))
+    if mine.launch is not None:
+        say("\n" + "\n".join(launch_lines(plan, mine.launch)))
     for note in plan.notes:
         say(f"note: {note}")
     return 0

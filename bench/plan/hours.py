@@ -20,6 +20,7 @@ from bench.plan.plan import Plan
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
+    from bench.launch.settings import LaunchConfig
 
 log = logging.getLogger(__name__)
 SAMPLE = 16  # rows read of each cell and protocol
@@ -92,6 +93,49 @@ def time_lines(plan: Plan) -> list[str]:
     seen = earlier(Path(config.run_dir), config)
     if not seen:
         return [NOTHING]
+    hours, rest, missing = _each(config, seen)
+    if rest["latency"]:
+        warm = warm_ups(config, rest["latency"] / hours["latency"])
+        rest["latency"] += warm / config.latency.timings * hours["latency"]
+    parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
+    rows = sum(found.rows for found in seen.values())
+    lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
+    lines.append(f"  measured: seconds of {rows} rows in {config.run_dir}")
+    lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
+    lines.append("  without text encoding, the gate, writing images and quality metrics")
+    return lines
+
+
+def launch_lines(plan: Plan, launch: LaunchConfig) -> list[str]:
+    """Shards, workers and hours of a launch: quality images and reseeds are the workers'."""
+    config = plan.config
+    each = -(-config.quality.images // launch.count)
+    rounds = -(-launch.count // launch.workers)
+    lines = [
+        f"launch={launch.name}: {launch.count} shards of at most {each:,} images per decoder, on "
+        f"{launch.workers} workers ({rounds} shards each at most)"
+    ]
+    if config.latency.prompts:
+        lines.append("  timed images are not the workers': they need a quiet machine, afterwards")
+    seen = earlier(Path(config.run_dir), config)
+    if not seen:
+        return [*lines, "  " + NOTHING]
+    _, rest, missing = _each(config, seen)
+    work = rest["quality"] + rest["reseed"]
+    lines.append(
+        f"  about {_hours(work)} of one such machine, {_hours(work / launch.count * rounds)} until "
+        "the last worker is done, and for each shard the time that the model takes to load"
+    )
+    if launch.where == "local":
+        lines.append("  workers share this machine's cores: measured is what one run alone takes")
+    both = [p for p in missing if p != "latency"]
+    return lines + [f"  not counted: {p} of {', '.join(missing[p])}" for p in both]
+
+
+def _each(
+    config: StudyConfig, seen: Mapping[tuple[str, str], Seen]
+) -> tuple[dict[str, float], dict[str, float], dict[str, list[str]]]:
+    """Of each protocol: hours in all, hours still to do, decoders that were never measured."""
     hours, rest = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0)
     missing: dict[str, list[str]] = {}
     for entry in config.decoders:
@@ -106,16 +150,7 @@ def time_lines(plan: Plan) -> list[str]:
                 continue
             hours[protocol] += count * found.seconds / 3600
             rest[protocol] += max(count - (own.done if own else 0), 0) * found.seconds / 3600
-    if rest["latency"]:
-        warm = warm_ups(config, rest["latency"] / hours["latency"])
-        rest["latency"] += warm / config.latency.timings * hours["latency"]
-    parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
-    rows = sum(found.rows for found in seen.values())
-    lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
-    lines.append(f"  measured: seconds of {rows} rows in {config.run_dir}")
-    lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
-    lines.append("  without text encoding, the gate, writing images and quality metrics")
-    return lines
+    return hours, rest, missing
 
 
 def _hours(value: float) -> str:

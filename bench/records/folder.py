@@ -12,6 +12,7 @@ Why a guard: rows of two configurations, two schema versions or two machines in 
 averaged as if they were one experiment. Such a folder is refused and left untouched. Rows that
 came into a folder by hand, or whose code, weights or prompts have changed since, are decoded again.
 Until then their files end in .stale: should all be as it was once more, they count again.
+Workers share a folder, each with the rows of its shard; a run has it alone (`_locked`).
 """
 
 from __future__ import annotations
@@ -47,17 +48,20 @@ IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
     "config": dict[str, Any], "machine": dict[str, Any],
 }  # fmt: skip
-BEFORE = (".lock", "steps.csv")  # what may lie in a folder before its run
+SHARDS = "shards"  # of workers: their locks and logs
+BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
 STALE = ".stale"  # in place of .parquet, on rows that do not count
 
 
 @dataclass
 class RunFolder:
-    """An opened folder. `tables` holds every row so far, keyed by (cell, stem)."""
+    """An opened folder. `tables` holds every row so far, keyed by (cell, stem). shared: other
+    workers write to it, so that only rows of `keys` may be touched."""
 
     path: Path
     tables: dict[Key, pa.Table] = field(default_factory=dict)
+    shared: bool = False
 
     def expect(self, rows: int) -> None:
         """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
@@ -85,7 +89,9 @@ class RunFolder:
         """Takes the rows that count, for a run that makes the others again. Files of rows that do
         not count are put out of sight until then, and so is what was made of other rows than there
         will be. keys: (cell, stem) -> what is expected of the row."""
-        for path in self.path.glob(f"rows/*/*{STALE}"):
+        own = (self.row_path(*key).with_suffix(STALE) for key in keys)
+        stale = filter(Path.exists, own) if self.shared else self.path.glob(f"rows/*/*{STALE}")
+        for path in stale:
             path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
         for key in self.load(keys):
             self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
@@ -186,11 +192,16 @@ def _digest(content: bytes) -> str:
 
 @contextmanager
 def open_folder(
-    path: Path, config: Mapping[str, Any], config_hash: str, machine: Mapping[str, Any]
+    path: Path,
+    config: Mapping[str, Any],
+    config_hash: str,
+    machine: Mapping[str, Any],
+    shard: str = "",
 ) -> Iterator[RunFolder]:
     """The folder, created or resumed, locked against a second run for as long as it is open.
 
-    config: the settings that decide what rows hold; machine: what decides how fast they are.
+    config: the settings that decide what rows hold; machine: what decides how fast they are;
+    shard: the name of a worker's shard, which shares the folder with the other shards.
     Raises FolderError where the folder belongs to another schema version, configuration or machine,
     is no run folder, or is in use; DiskFullError.
     """
@@ -213,20 +224,40 @@ def open_folder(
             "run_dir= or empty it"
         )
     path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FolderError(
-                f"another run is writing to {path}; wait for it or choose another run_dir="
-            ) from error
-        _sweep(path)
+    with _locked(path, shard):
+        if not shard:
+            _sweep(path)
         if not begun:  # a run that stopped before its first row binds nobody
             _write_identity(path, identity)
         with ExitStack() as stack:
             stack.callback(_remove_if_unused, path)
-            yield RunFolder(path)
+            yield RunFolder(path, shared=bool(shard))
             stack.pop_all()  # what came to its end stays
+
+
+@contextmanager
+def _locked(path: Path, shard: str) -> Iterator[None]:
+    """A run locks the folder; workers share that lock, and each locks its own shard. Raises
+    FolderError where another process has it."""
+    own = path / SHARDS / f"{shard}.lock"
+    with ExitStack() as held:
+        try:
+            whole = held.enter_context((path / ".lock").open("a+"))  # NFS wants both ways
+            fcntl.flock(whole, (fcntl.LOCK_SH if shard else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(
+                f"another run is writing to {path}{'' if shard else ', or workers of it are'}; "
+                "wait for it or choose another run_dir="
+            ) from error
+        if shard:
+            own.parent.mkdir(exist_ok=True)
+            try:
+                fcntl.flock(held.enter_context(own.open("a+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FolderError(
+                    f"another worker has shard {shard} of {path}; wait for it, or stop it"
+                ) from error
+        yield
 
 
 def read_identity(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bench.config.schema import StudyConfig
 from bench.console import progress, warnings_once
 from bench.errors import TimeLimitError
 from bench.judge.fairness import judge, write_fairness
-from bench.judge.quality import Scorer
+from bench.judge.quality import Scorer, with_kept_features
 from bench.judge.roofline import roofline
 from bench.records.kept import Kept, code_digest
 from bench.records.schema import write_text
@@ -80,6 +80,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     exactness = {c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
     exactness |= _judged(config, result, kept)
     used = scorer if result.model.draws else None
+    if used is not None:
+        with_kept_features(used, result.path)
     with warnings_once():
         table = summarise(
             result.path, result.rows, result.cells, scorer=used, exactness=exactness, kept=kept

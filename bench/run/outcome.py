@@ -117,14 +117,14 @@ def decode(
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
             pixels = model.tokenizer.decode(codes) if model.draws else None  # [B, 3, H, W]
-    images = None if pixels is None else _quantised(pixels)
+    images = None if pixels is None else quantised(pixels)
     seconds = clock.seconds
     return Outcome(
         generation, images, seconds["text"], seconds["total"], seconds["vq"], meter.peak_mb()
     )
 
 
-def _quantised(pixels: Tensor) -> Tensor:
+def quantised(pixels: Tensor) -> Tensor:
     """[B, 3, H, W] in [0, 1] -> uint8 on the CPU. Raises NumericalError."""
     if not bool(torch.isfinite(pixels).all()):
         raise NumericalError("the tokenizer decoded NaN or infinite pixels")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from PIL import Image
 
 from bench.config.describe import labels
@@ -72,27 +73,34 @@ def run_study(config: StudyConfig) -> RunResult:
     prompts = call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
     path = Path(config.run_dir)
     with open_folder(path, config.measured(), config.hash, made.machine()) as folder:
-        model = load_model(config, device, prompts)
-        check_prompts(model, prompts)
-        model = with_text_hashes(model)
-        every = study.cells(config, model.sampling)
-        codes = code_of(config, every)  # before any of it is imported: what is read is what runs
-        run = Run(config, folder, model, every, made, prompts, codes)
-        latency = study.latency_batches(config, every)
-        quality = [b for b in study.quality_batches(config, every) if not run.replays(b.cell)]
+        run = opened(config, folder, device, made, prompts)
+        latency, quality = run.batches()
         keys = run.context.expected((*latency, *quality))
         folder.expect(len(keys))
-        folder.resume(keys, config.retry_failed)
-        left = [b for b in (*latency, *quality) for key in b.keys if not folder.has(*key)]
-        pictures = sum(run.draws(b) for b in left if not b.repeat)  # an image has one
-        check_space(path, len(left), pictures)
+        run.resume(keys, (*latency, *quality))
         with frozen_heap():
             run.all(study.parts(latency, quality, config.latency.parts))
         folder.tables = {key: folder.tables[key] for key in keys}
-        kernels = getattr(model.target, "kernels", None)
+        kernels = getattr(run.model.target, "kernels", None)
         if kernels is not None:
             write_text(path / "attention.json", json.dumps(kernels.record(), indent=1) + "\n")
-        return RunResult(path, folder.merge().to_pandas(), model, every)
+        return RunResult(path, folder.merge().to_pandas(), run.model, run.every)
+
+
+def opened(
+    config: StudyConfig,
+    folder: RunFolder,
+    device: torch.device,
+    made: Provenance,
+    prompts: Sequence[Prompt],
+) -> Run:
+    """A run before its first image: the model loaded, every decoder built."""
+    model = load_model(config, device, prompts)
+    check_prompts(model, prompts)
+    model = with_text_hashes(model)
+    every = study.cells(config, model.sampling)
+    codes = code_of(config, every)  # before any of it is imported: what is read is what runs
+    return Run(config, folder, model, every, made, prompts, codes)
 
 
 def call_of(batch: Batch) -> tuple[str, int]:
@@ -108,12 +116,13 @@ class Run:
         config: StudyConfig,
         folder: RunFolder,
         model: ImageModel,
-        every: Sequence[Cell],
+        every: list[Cell],
         made: Provenance,
         prompts: Sequence[Prompt],
         codes: Mapping[str, Mapping[str, str]],
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
+        self.every = every
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
         weights = Weights(model, every)
@@ -148,6 +157,24 @@ class Run:
         figures."""
         return study.is_replayed(self.decoders[cell.key])
 
+    def batches(self) -> tuple[list[Batch], list[Batch]]:
+        """All that is to be decoded: timed, and for quality."""
+        return study.latency_batches(self.config, self.every), self.quality()
+
+    def quality(self, shard: tuple[int, int] = (0, 1)) -> list[Batch]:
+        """What is to be decoded for quality, of all images or of a shard (i, n)."""
+        found = study.quality_batches(self.config, self.every, shard)
+        return [batch for batch in found if not self.replays(batch.cell)]
+
+    def resume(
+        self, keys: Mapping[tuple[str, str], Mapping[str, Any]], batches: Sequence[Batch]
+    ) -> None:
+        """Takes the rows of `keys` that count, and looks whether what is left fits on the disk."""
+        self.folder.resume(keys, self.config.retry_failed)
+        left = [b for b in batches for key in b.keys if not self.folder.has(*key)]
+        pictures = sum(self.draws(b) for b in left if not b.repeat)  # an image has one
+        check_space(self.folder.path, len(left), pictures)
+
     def draws(self, batch: Batch) -> bool:
         """Whether a batch has pictures to keep."""
         return self.config.keep_images and self.model.draws and not self.replays(batch.cell)
@@ -165,7 +192,7 @@ class Run:
     def all(self, parts: Sequence[Sequence[Batch]]) -> None:
         """Runs the batches that are not recorded yet, in order."""
         total = sum(len(b.indices) for part in parts for b in part)
-        todo = [[b for b in part if not self._recorded(b)] for part in parts]
+        todo = [[b for b in part if not self.recorded(b)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
         ahead = Counter(call_of(b) for part in todo for b in part)
         timed = [part for part in todo if part and part[0].protocol == "latency"]
@@ -189,7 +216,7 @@ class Run:
                 gc.freeze()  # what the warm-up has left to stay
                 for batch in part:
                     bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
-                    self._run(batch)
+                    self.run(batch)
                     bar.update(len(batch.indices))
                     ahead[call_of(batch)] -= 1
                     if not ahead[call_of(batch)]:
@@ -209,7 +236,7 @@ class Run:
         prepared = getattr(self.decoders[batch.cell.key], "prepared", {})
         prepared.pop(len(batch.indices), None)
 
-    def _recorded(self, batch: Batch) -> bool:
+    def recorded(self, batch: Batch) -> bool:
         return all(self.folder.has(*key) for key in batch.keys)
 
     def _warm_up(self, todo: Sequence[Batch], bar: Any) -> None:
@@ -240,19 +267,35 @@ class Run:
                 self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
-    def _run(self, batch: Batch) -> None:
-        """Decodes one batch and records its rows, those of a failure too."""
+    def run(self, batch: Batch, again: bool = False) -> None:
+        """Decodes one batch and records its rows, those of a failure too. again: what fails is
+        tried once more, image by image, so that one bad image costs no others."""
         started = now()
         rows = attempt(lambda: self._measure(batch))
-        if isinstance(rows, Failure):
+        if again and isinstance(rows, Failure) and not rows.late:
+            log.warning("%s failed, tried again: %s", batch.cell.entry.name, rows.error)
+            for index in batch.indices:
+                self.run(dataclasses.replace(batch, indices=(index,)))
+        elif isinstance(rows, Failure):
             self.late[batch.cell.key] += rows.late
-            error = blamed(rows.error, batch.cell.entry.spec)
-            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
-            blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
-            result: list[tuple[dict[str, Any], Image.Image | None]] = [(r, None) for r in blank]
+            self.fail(batch, rows.error, started)
         else:
-            result = rows
-        for index, (row, image) in zip(batch.indices, result, strict=True):
+            self._record(batch, rows, started)
+
+    def fail(self, batch: Batch, error: str, started: str) -> None:
+        """Records a batch as failed."""
+        error = blamed(error, batch.cell.entry.spec)
+        log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
+        blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
+        self._record(batch, [(row, None) for row in blank], started)
+
+    def _record(
+        self,
+        batch: Batch,
+        rows: Sequence[tuple[dict[str, Any], Image.Image | None]],
+        started: str,
+    ) -> None:
+        for index, (row, image) in zip(batch.indices, rows, strict=True):
             key, stem = batch.cell.key, batch.stem(index)
             if self.folder.has(key, stem):
                 continue  # recorded before the run was killed

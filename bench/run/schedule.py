@@ -79,19 +79,23 @@ def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
     return out
 
 
-def quality_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
+def quality_batches(
+    config: StudyConfig, every: Sequence[Cell], shard: tuple[int, int] = (0, 1)
+) -> list[Batch]:
     """Cell-major, in fixed batches; then the reseeds: each sampling baseline under other seeds.
 
-    A greedy baseline has no reseed: another seed would give the same images.
+    A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
+    the images whose index is i modulo n.
     """
-    count, size = config.quality.images, config.quality.batch
+    first, step = shard
+    indices, size = range(first, config.quality.images, step), config.quality.batch
     runs = [(cell, "quality", config.seed) for cell in every]
     sampled = [c for c in every if c.entry.baseline and not c.sampling.greedy]
     runs += [(cell, "reseed", seed) for seed in config.reseeds for cell in sampled]
     return [
-        Batch(cell, protocol, seed, tuple(range(start, min(start + size, count))))
+        Batch(cell, protocol, seed, tuple(indices[start : start + size]))
         for cell, protocol, seed in runs
-        for start in range(0, count, size)
+        for start in range(0, len(indices), size)
     ]
 
 

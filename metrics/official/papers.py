@@ -24,6 +24,7 @@ from metrics.errors import MetricError
 from metrics.features import extract
 from metrics.fid import fid_interval, kid
 from metrics.images import ImageSet, Source
+from metrics.kept_features import KeptFeatures
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import Features, Networks
 from metrics.official.reference import Statistics, reference_statistics
@@ -140,6 +141,7 @@ class Evaluation:
         self.metrics, self.batch, self.seed = tuple(metrics), batch, seed
         self.cache_dir, self.progress = cache_dir, progress or _silent
         self._references: dict[tuple[Any, ...], Statistics] = {}
+        self.kept: KeptFeatures | None = None  # where features of files are kept
 
     def figures(
         self, images: Source, captions: Sequence[str], reference: tuple[Path, ...]
@@ -171,6 +173,24 @@ class Evaluation:
                 found.append(self._scored(metric, images, captions))
         return found
 
+    def extract(self, images: Source) -> None:
+        """Extracts the features of every metric that compares, to be kept."""
+        compared = [metric for metric in self.metrics if METRICS[metric].reference]
+        uses = [self.networks.features(metric) for metric in compared]
+        for use in {(u.extractor.name, u.prepare.name): u for u in uses}.values():
+            self._features(use, images)
+
+    def _features(self, use: Features, images: Source) -> Tensor:
+        """[n, E], those that are kept without the network."""
+        with self.progress(len(images), use.name) as bar:
+            chosen = ImageSet(images, use.prepare, tick=bar.update)
+            if self.kept is None or isinstance(images, Tensor):
+                return extract(use.extractor, chosen, layer=use.layer, batch=self.batch)
+            sha256 = use.weights.sha256
+            return self.kept.extract(
+                use.extractor, chosen, sha256, layer=use.layer, batch=self.batch
+            )
+
     def _compared(
         self,
         metric: str,
@@ -182,9 +202,7 @@ class Evaluation:
         use = self.networks.features(metric)
         key = (use.extractor.name, use.prepare.name)
         if key not in seen:
-            with self.progress(len(images), use.name) as bar:
-                chosen = ImageSet(images, use.prepare, tick=bar.update)
-                seen[key] = extract(use.extractor, chosen, layer=use.layer, batch=self.batch)
+            seen[key] = self._features(use, images)
         rows, real = seen[key], self._reference(use, metric, reference)
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:

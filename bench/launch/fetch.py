@@ -1,0 +1,134 @@
+"""`python -m bench fetch study=...`: what a study needs from the hub, downloaded once.
+
+Why: a hundred workers must not ask the hub for the same files, and must all have the same ones. So
+one process fetches, notes the revision (a commit of the repository) of each, and workers read the
+hub's cache alone (HF_HUB_OFFLINE=1). Fetching again keeps the revisions that are noted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.config.words import apart, given
+from bench.console import say
+from bench.errors import BenchError, ConfigError
+from bench.plan import checkpoints as known
+
+if TYPE_CHECKING:
+    from bench.config.schema import StudyConfig
+    from bench.plan.parts import Part
+
+PINS = "revisions.json"
+OTHERS = ("*.json", "tokenizer*")  # beside weights, as models ask for them
+
+
+def cmd_fetch(words: Sequence[str]) -> int:
+    """Downloads what is missing. Raises ConfigError, BenchError where the hub cannot be reached."""
+    from bench.config.compose import compose_study
+
+    own, rest = apart(words, ("pins",))
+    config = compose_study(rest)
+    named = given(own, ("pins",), "fetch").get("pins")
+    pins = Path(named) if named else Path(config.run_dir).parent / PINS
+    parts = parts_of(config)
+    revisions = read_pins(pins)
+    hub = {part.source: part for part in parts if from_hub(part.source)}
+    for source in hub:
+        revisions[source] = fetch(source, revisions.get(source))
+        say(f"{source}: revision {revisions[source]}")
+    if hub:
+        from bench.records.schema import write_text
+
+        write_text(pins, json.dumps(revisions, indent=1, sort_keys=True) + "\n")
+        say(f"revisions: {pins}")
+    left = [part for part in parts_of(config) if part.missing]
+    for part in left:
+        say(f"missing: {part.missing[0]}, to be put there by hand ({part.source})")
+    if not hub and not left:
+        say(f"nothing to fetch: all that {config.name} needs is on this disk")
+    return 1 if left else 0
+
+
+def parts_of(config: StudyConfig) -> list[Part]:
+    """The checkpoints of a study, those of its metrics too."""
+    from bench.plan.command import make
+
+    return make(config).parts
+
+
+def from_hub(source: str) -> bool:
+    """Whether a source is a repository of the hub, and no file or folder here."""
+    return bool(known.HUB_ID.fullmatch(source)) and not Path(source).expanduser().exists()
+
+
+def fetch(source: str, revision: str | None) -> str:
+    """Downloads the files of a repository that models read; returns its revision, a commit."""
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    listed = known.published(source)
+    try:
+        found = HfApi().model_info(source, revision=revision)
+        names = [file.rfilename for file in found.siblings or ()]
+        for name in wanted(names, listed.files if listed else ()):
+            hf_hub_download(source, name, revision=revision)
+    except (HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BenchError(
+            f"{source} could not be fetched ({reason}). Run `bench fetch` where the hub can be "
+            "reached, with HF_HOME on a disk that the workers see too"
+        ) from error
+    if revision is not None:
+        _point(source, str(found.sha))
+    return str(found.sha)
+
+
+def _point(source: str, revision: str) -> None:
+    """Makes a revision the one that models find in this cache: they ask for `main`."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    from bench.records.schema import write_text
+
+    folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=source, repo_type="model")
+    write_text(folder / "refs" / "main", revision)
+
+
+def wanted(names: Sequence[str], listed: Sequence[str]) -> list[str]:
+    """Of a repository's files those that models read: safetensors, else .bin, and descriptions."""
+    from fnmatch import fnmatch
+
+    weights = [n for n in names if n in listed and n.endswith(known.WEIGHTS)]
+    weights = weights or [n for n in names if n.endswith(".safetensors")]
+    weights = weights or [n for n in names if n.endswith(".bin")]
+    rest = [n for n in names if any(fnmatch(n, pattern) for pattern in OTHERS)]
+    return list(dict.fromkeys([*weights, *rest]))
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """Repository -> revision. {} where there is no such file. Raises ConfigError."""
+    from decoders.documents import read_object
+    from decoders.kinds import KindError
+
+    if not path.is_file():
+        return {}
+    try:
+        found = read_object(path)
+    except KindError as error:
+        raise ConfigError(f"{error}; it holds the revisions that were fetched") from error
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"{path} must map repositories to revisions; remove it to fetch anew")
+    return found
+
+
+def require_fetched(config: StudyConfig) -> None:
+    """Raises ConfigError where workers, who fetch nothing, would miss a checkpoint."""
+    missing = [f"{p.role} {p.source}" for p in parts_of(config) if p.missing]
+    if missing:
+        raise ConfigError(
+            f"workers fetch nothing, and not on this disk yet: {', '.join(missing)}; run "
+            "`python -m bench fetch` with the words of the study first (`bench plan` shows all)"
+        )

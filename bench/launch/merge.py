@@ -1,0 +1,160 @@
+"""`python -m bench merge DIR... out=DIR`: shards that were run by hand, in one run folder.
+
+A row is taken as it is: its file, its picture. What must agree does: the configuration, the schema,
+the kind of machine, the commit; and where two folders have the same image, its codes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.config.differences import MACHINES, differences
+from bench.config.words import given, split
+from bench.console import say
+from bench.errors import ConfigError, FolderError
+from bench.judge.quality import FEATURES
+from bench.records import schema as records
+from bench.records.folder import (
+    Key,
+    RunFolder,
+    open_folder,
+    read_identity,
+    require_configuration,
+    require_schema,
+)
+from bench.records.identity import expected_of
+
+SHOWN = ["decoder", "protocol", "seed", "prompt_index", "repeat", "status", "git_commit", "codes"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run folder to merge: study.json, and (cell, stem) -> what is compared of each row."""
+
+    path: Path
+    identity: Mapping[str, Any]
+    rows: Mapping[Key, Mapping[str, Any]]
+
+
+def cmd_merge(words: Sequence[str]) -> int:
+    """Merges run folders into a new one, or one of theirs. 1 where rows are still missing."""
+    named = [word for word in map(split, words) if word.value is not None]
+    folders = [Path(word.text).expanduser() for word in map(split, words) if word.value is None]
+    out = given([word.text for word in named], ("out",), "merge").get("out")
+    if len(folders) < 2 or out is None:
+        raise ConfigError(
+            "merge takes two or more run folders and where they go: "
+            "python -m bench merge DIR DIR... out=DIR"
+        )
+    have, total = merge([read(folder) for folder in folders], Path(out))
+    missing = None if total is None else total - have
+    say(f"{out}: {have:,} rows" + (f" of {total:,}" if total is not None else ""))
+    if missing:
+        say(
+            f"{missing:,} rows are missing, so there is no FID yet (N is not the study's): run "
+            f"their shards with run_dir={out}, or all that is left with `python -m bench run`"
+        )
+    say(f"table, FID and page: python -m bench run, the words of the study and run_dir={out}")
+    return 1 if missing else 0
+
+
+def read(path: Path) -> Source:
+    """A folder, every row whole and of this folder's study. Raises FolderError."""
+    identity = read_identity(path)
+    require_schema(path, identity)
+    files = sorted(p for p in path.glob("rows/*/*.parquet") if not p.name.startswith("."))
+    if not files:
+        raise FolderError(f"{path} holds no rows; nothing was merged")
+    folder = RunFolder(path)
+    known = identity["config_hash"], identity["machine"]
+    keys = {(f.parent.name, f.stem): expected_of(f.parent.name, f.stem, *known) for f in files}
+    refused = folder.load(keys)
+    if refused:
+        raise FolderError(
+            f"{path} has {len(refused)} rows that do not count ({folder.row_path(*refused[0])} "
+            "is the first, see the warnings); run its shard again, or remove them. Nothing was "
+            "merged"
+        )
+    rows = {key: t.select(SHOWN).to_pylist()[0] for key, t in folder.tables.items()}
+    return Source(path, identity, rows)
+
+
+def merge(sources: Sequence[Source], out: Path) -> tuple[int, int | None]:
+    """Copies all rows with their pictures and kept features; returns how many rows there are, and
+    how many there should be (None: no run came to know). Raises FolderError, and then has written
+    nothing."""
+    into = [read(out)] if any(out.glob("rows/*/*.parquet")) else []
+    every = [*into, *(s for s in sources if s.path.resolve() != out.resolve())]
+    chosen = choose(every)
+    first = every[0].identity
+    known = first["config"], first["config_hash"], first["machine"]
+    with open_folder(out, *known) as folder:
+        for key, source in chosen.items():
+            if source.path.resolve() != out.resolve():
+                copy(source.path, folder, key)
+        for source in every:
+            if (source.path / FEATURES).is_dir() and source.path.resolve() != out.resolve():
+                shutil.copytree(source.path / FEATURES, out / FEATURES, dirs_exist_ok=True)
+        for name in ("records.parquet", "summary.csv"):  # of fewer rows
+            (out / name).unlink(missing_ok=True)
+        totals = [s.identity["rows"] for s in every if s.identity.get("rows")]
+        if totals:
+            folder.expect(max(totals))
+    return len(chosen), max(totals, default=None)
+
+
+def choose(sources: Sequence[Source]) -> dict[Key, Source]:
+    """Whose row is taken: the first that came out. Raises FolderError where folders are no parts of
+    one run."""
+    first = sources[0]
+    for other in sources[1:]:
+        require_configuration(
+            other.path, other.identity, first.identity["config_hash"], first.identity["config"]
+        )
+        if other.identity["machine"] != first.identity["machine"]:
+            shown = differences(first.identity["machine"], other.identity["machine"], MACHINES)
+            raise FolderError(
+                f"{first.path} and {other.path} were made on different kinds of machines, whose "
+                f"codes and times differ: {shown}. Nothing was merged"
+            )
+    _require_commit(sources)
+    chosen: dict[Key, Source] = {}
+    for source in sources:
+        for key, row in source.rows.items():
+            have = chosen.get(key)
+            if have is None or have.rows[key]["status"] == "failed":
+                chosen[key] = source
+            elif row["status"] != "failed" and row["codes"] != have.rows[key]["codes"]:
+                raise FolderError(
+                    f"{have.path} and {source.path} disagree on {row['decoder']}, "
+                    f"{row['protocol']}, seed {row['seed']}, image {row['prompt_index']}: the same "
+                    "noise gave other codes. Nothing was merged; find out which of the two is "
+                    "right, or leave one folder out"
+                )
+    return chosen
+
+
+def _require_commit(sources: Sequence[Source]) -> None:
+    seen: dict[str, Path] = {}
+    for source in sources:
+        for row in source.rows.values():
+            seen.setdefault(row["git_commit"], source.path)
+    if len(seen) > 1:
+        (one, here), (two, there), *_ = seen.items()
+        raise FolderError(
+            f"rows of two commits: {one[:12]} in {here}, {two[:12]} in {there}; run the shards "
+            "again with one of the two. Nothing was merged"
+        )
+
+
+def copy(source: Path, folder: RunFolder, key: Key) -> None:
+    """A row's picture, then its file, each whole or absent."""
+    image, row = Path(folder.image_name(*key)), Path("rows") / key[0] / f"{key[1]}.parquet"
+    for name in (image, row):
+        if (source / name).is_file():
+            content = (source / name).read_bytes()
+            records.write_atomically(folder.path / name, lambda file, c=content: file.write(c))  # type: ignore[misc]

@@ -1,0 +1,154 @@
+"""A shard of a run: the quality images whose index is i modulo n, decoded by one worker.
+
+Why by the index: an image is a function of its noise, which is one of (seed, prompt), so it does
+not matter who decodes it nor with which others. A worker writes the rows of its shard into the
+run's folder, next to those of the other workers, and stops; the run itself merges and judges them.
+It times nothing: a machine that other workers share is no place to measure on.
+
+An image that kills its worker (out of memory, a crash in native code) would kill the next one too.
+So a worker notes what it is about to decode; what has taken `DEATHS` workers becomes failed rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.config.plugins import call_prompts
+from bench.config.schema import StudyConfig
+from bench.console import progress
+from bench.errors import ConfigError
+from bench.judge.quality import Scorer, with_kept_features
+from bench.measure.clock import now
+from bench.measure.device import prepare, provenance
+from bench.records.folder import SHARDS, open_folder
+from bench.records.schema import write_atomically
+from bench.run.runner import Run, opened
+from bench.run.schedule import Batch
+from bench.run.session import frozen_heap
+from bench.run.time_limit import require_main_thread
+
+log = logging.getLogger(__name__)
+DEATHS = 3  # workers that die in a batch until it is not tried any more
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `index` of `of`."""
+
+    index: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Of "i/n". Raises ConfigError."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if found is None or int(found[1]) >= int(found[2]):
+            raise ConfigError(
+                f"shard must be i/n with 0 <= i < n, found {text!r}; the four shards of a run are "
+                "0/4, 1/4, 2/4 and 3/4"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.index}-of-{self.of}"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a worker leaves: rows of its shard, and how many of them failed."""
+
+    rows: int
+    failed: int
+
+
+def run_shard(
+    config: StudyConfig, shard: Shard, threads: int | None = None, scorer: Scorer | None = None
+) -> Done:
+    """Decodes (or resumes) a shard, and keeps the features of its pictures where the scorer can
+    say them. threads: of this worker, in place of the study's.
+
+    Raises as `run_study` does, ConfigError where the study has no quality images.
+    """
+    require_images(config)
+    backend = dataclasses.replace(config.backend, threads=threads or config.backend.threads)
+    device = prepare(backend)
+    made = provenance(device)
+    require_main_thread(config.time_limit)
+    prompts = call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
+    path = Path(config.run_dir)
+    machine = made.machine()
+    with open_folder(path, config.measured(), config.hash, machine, shard.name) as folder:
+        run = opened(config, folder, device, made, prompts)
+        latency, quality = run.batches()
+        folder.expect(sum(len(b.indices) for b in (*latency, *quality)))
+        mine = run.quality((shard.index, shard.of))
+        run.resume(run.context.expected(mine), mine)
+        with frozen_heap():
+            _decode(run, mine, shard)
+        rows = [folder.tables[key].select(["status", "image"]) for b in mine for key in b.keys]
+        found = [row.to_pylist()[0] for row in rows]
+        pictures = [path / row["image"] for row in found if row["image"]]
+        if scorer is not None and run.model.draws:
+            with_kept_features(scorer, path, pictures)
+        return Done(len(found), sum(row["status"] == "failed" for row in found))
+
+
+def require_images(config: StudyConfig) -> None:
+    """Raises ConfigError where workers would have nothing to do."""
+    if not config.quality.images:
+        raise ConfigError(
+            f"the study {config.name} has timed images alone (quality.images=0), and workers time "
+            "nothing: what else runs on a shared machine would be in every time. Run it without "
+            "shard= and launch=, on a machine that does nothing else"
+        )
+
+
+def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
+    trying = _Trying(run.folder.path / SHARDS / f"{shard.name}.trying")
+    left = [batch for batch in mine if not run.recorded(batch)]
+    total, todo = (sum(len(b.indices) for b in batches) for batches in (mine, left))
+    with progress(total, f"{run.config.name} {shard}", total - todo) as bar:
+        for batch in left:
+            bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
+            with trying(batch) as died:
+                if died < DEATHS:
+                    run.run(batch, again=True)
+                else:
+                    error = f"{died} workers died while they decoded it (killed, out of memory?)"
+                    run.fail(batch, error, now())
+            bar.update(len(batch.indices))
+
+
+class _Trying:
+    """Notes what is being decoded, in a file that only a process that dies leaves behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.left = json.loads(path.read_bytes())
+        except (OSError, ValueError):  # nobody died, or while writing it
+            self.left = {}
+
+    @contextmanager
+    def __call__(self, batch: Batch) -> Iterator[int]:
+        """How many processes have died in this batch, one after the other."""
+        what = [batch.cell.key, batch.stem(batch.indices[0])]
+        died = int(self.left["tries"]) if self.left.get("what") == what else 0
+        note = json.dumps({"what": what, "tries": died + 1}).encode()
+        write_atomically(self.path, lambda file: file.write(note), sync=False)
+        try:
+            yield died
+        finally:
+            self.path.unlink(missing_ok=True)
