@@ -43,13 +43,15 @@ class InceptionFeatures(OfficialFeatures):
         self.network = _network(weights) if network is None else network
 
     def forward(self, input: Tensor) -> tuple[Tensor, ...]:
-        device = next(self.network.parameters()).device
-        pixels = RESIZINGS[self.resize].apply(input, SIZE).to(device)  # [n, 3, 299, 299]
-        hidden = (pixels - 128) / 128
+        return (self.of_pixels(RESIZINGS[self.resize].apply(input, SIZE)),)
+
+    def of_pixels(self, pixels: Tensor) -> Tensor:
+        """Features [n, 2048] of float pixels [n, 3, 299, 299] in [0, 255], resized before."""
+        hidden = (pixels.to(next(self.network.parameters()).device) - 128) / 128
         for name, stage in self.network.named_children():  # in the order of the forward pass
             if name != "fc":
                 hidden = stage(hidden)
-        return (hidden.flatten(1),)  # [n, 2048, 1, 1] -> [n, 2048]
+        return hidden.flatten(1)  # [n, 2048, 1, 1] -> [n, 2048]
 
 
 def _network(weights: Weights) -> FeatureExtractorInceptionV3:
