@@ -37,6 +37,10 @@ COMMANDS = {
     "fetch": "download what a study needs from the hub, once, before workers start",
     "merge": "run folders of shards that were run by hand, in one",
     "pack": "a run's codes as uint16 Parquet, its pictures as tar shards; decode them again",
+    "publish": "copy what is shared of a run: records, tables, hashes (run.json)",
+    "leaderboard": "the records of many runs and machines on one page",
+    "fid-protocols": "one folder of pictures scored under two protocols, and the gap between them",
+    "checkpoints": "what each study needs, what is found, and random stand-ins for a dry run",
     "plan": "what a study needs before it starts: downloads, GPU memory, images, hours",
     "evaluate": "quality of any folder of images with captions, in the papers' protocol",
     "features": "write the text features of a prompt set to a file (prompts=features reads it)",
@@ -57,6 +61,10 @@ ELSEWHERE = {
     "fetch": "bench.launch.fetch",
     "merge": "bench.launch.merge",
     "pack": "bench.launch.pack",
+    "publish": "bench.share.command",
+    "leaderboard": "bench.share.command",
+    "fid-protocols": "bench.commands.fid_protocols",
+    "checkpoints": "bench.checkpoints.command",
     "plan": "bench.plan.command",
     "evaluate": "bench.commands.evaluate",
     "features": "bench.commands.features",
@@ -123,13 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The text of --help."""
-    return USAGE.format(commands="\n".join(f"  {k:<10}{v}" for k, v in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {k:<15}{v}" for k, v in COMMANDS.items()))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """The function of a command, imported now."""
     module = importlib.import_module(ELSEWHERE.get(name, "bench.commands.study"))
-    found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name}")
+    found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name.replace('-', '_')}")
     return found
 
 

@@ -28,6 +28,7 @@ from metrics.images import Images, as_bytes, image_batches
 from metrics.scenes_clip import ScenesClip, load
 
 NAME, LAYER = "scenes-clip", "sphere"
+SPLIT = "reference"  # of the scenes that pictures are compared with
 _LOG = logging.getLogger(__name__)
 
 
@@ -110,7 +111,7 @@ def reference_features(
     *,
     seed: int = 0,
     batch: int = 64,
-    split: str = "reference",
+    split: str = SPLIT,
 ) -> Tensor:
     """Features [count, E] of the first `count` scenes of the reference split, cached in cache_dir.
 
@@ -138,6 +139,17 @@ def reference_features(
     features = _finite(torch.cat(parts), 0)
     write_whole(path, lambda part: save_file({"features": features}, part))
     return features
+
+
+def reference_hash(count: int, *, seed: int = 0, split: str = SPLIT) -> str:
+    """SHA-256 that names the first `count` scenes of a split: their number, and the bytes of the
+    first ones (a changed renderer gives another). The same on every machine."""
+    from decoders.tiny.scenes import scene_batch
+
+    probe = torch.from_numpy(scene_batch(split, range(min(count, 8)), seed).images)
+    key = hashlib.sha256(f"{split} {count} {seed}".encode())
+    key.update((probe * 255).round().to(torch.uint8).numpy().tobytes())
+    return key.hexdigest()
 
 
 def _forward(extractor: FeatureExtractorBase, images: Tensor, layer: str) -> Tensor:

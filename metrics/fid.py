@@ -89,7 +89,7 @@ def fid_interval(
     Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
     as `fid`.
     """
-    every = _moments("generated", generated)
+    distance = of_rows(generated, reference)
     count, width = generated.shape
     if count <= width:
         _LOG.warning(
@@ -99,19 +99,32 @@ def fid_interval(
             width,
             2 * width,
         )
-    distance = distance_to(reference)
     seen: list[float] = []
 
-    def of_rows(rows: np.ndarray) -> float:
-        gone = np.setdiff1d(np.arange(count), rows)
-        left_out = Moments.of(generated[torch.from_numpy(gone)]) if len(gone) else None
-        seen.append(distance(every if left_out is None else every.without(left_out)))
+    def noted(rows: np.ndarray) -> float:
+        seen.append(distance(rows))
         return seen[-1]
 
-    found = jackknife(count, of_rows, groups=groups, seed=seed)
+    found = jackknife(count, noted, groups=groups, seed=seed)
     left = seen[1:]  # the first call is the estimate itself
     bias = (len(left) - 1) * (float(np.mean(left)) - found.value)
     return Interval(found.value, max(found.lo, 0.0), found.hi), bias
+
+
+def of_rows(generated: Tensor, reference: Moments) -> Callable[[np.ndarray], float]:
+    """FID of some rows of features [n, E], as a function of which; each set is computed once."""
+    every, distance = _moments("generated", generated), distance_to(reference)
+    known: dict[bytes, float] = {}
+
+    def found(rows: np.ndarray) -> float:
+        key = rows.tobytes()
+        if key not in known:
+            gone = np.setdiff1d(np.arange(len(generated)), rows)
+            left_out = Moments.of(generated[torch.from_numpy(gone)]) if len(gone) else None
+            known[key] = distance(every if left_out is None else every.without(left_out))
+        return known[key]
+
+    return found
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:

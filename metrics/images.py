@@ -6,8 +6,9 @@ refuse the same bad input in the same words.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,12 @@ def image_files(folder: Path) -> tuple[Path, ...]:
             "are needed; folders inside it are not searched"
         )
     return tuple(sorted(files, key=_natural))
+
+
+def files_hash(files: Sequence[Path]) -> str:
+    """One SHA-256 of the contents of files, in any order and under any names."""
+    each = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
 def _natural(file: Path) -> tuple[list[tuple[bool, int, str]], str]:

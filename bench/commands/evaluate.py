@@ -64,7 +64,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         complain(manual("evaluate"))
         return 2
     config = parse(words)
-    device = _device(config.device)
+    device = device_of(config.device)
     if config.out is not None:
         ready_file(config.out)
     figures = evaluate(config, device)
@@ -92,7 +92,8 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
     reference = image_files(config.reference) if config.reference else ()
-    _require_others(config, files, reference)
+    if config.reference is not None:
+        require_others(config.images, config.reference, files, reference)
     if reference:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
@@ -111,22 +112,22 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     return evaluation.figures(files[kept], captions[kept], reference)
 
 
-def _require_others(
-    config: EvaluateConfig, files: Sequence[Path], reference: Sequence[Path]
+def require_others(
+    images: Path, reference: Path, files: Sequence[Path], others: Sequence[Path]
 ) -> None:
     """ConfigError where images are compared with themselves: the same files, links to them, or a
     copy of the whole folder."""
     from decoders.models.weights import sha256_of
 
     own = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, files)}
-    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, reference)}
+    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, others)}
     shared = len(own.keys() & other.keys())
     if not shared and sorted(own.values()) == sorted(other.values()):
-        shared = len({*map(sha256_of, files)} & {*map(sha256_of, reference)})
+        shared = len({*map(sha256_of, files)} & {*map(sha256_of, others)})
     if shared:
         raise ConfigError(
-            f"{shared} of the {len(files)} images of {config.images} are the same pictures as in "
-            f"reference={config.reference}: a distance of pictures to themselves says nothing; "
+            f"{shared} of the {len(files)} images of {images} are the same pictures as in "
+            f"reference={reference}: a distance of pictures to themselves says nothing; "
             "name a folder of real images"
         )
 
@@ -173,7 +174,7 @@ def _value(key: str, value: str) -> Any:
     return value
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
     """auto: the first GPU where there is one. Raises ConfigError for a device that is not there."""
     import torch
 

@@ -215,6 +215,51 @@ MANUALS = {
         ),
         "pack study=smoke pack.pictures=decoded",
     ),
+    "publish": Manual(
+        "Copies what is shared of a finished run into a folder: records, tables, verdicts, and\n"
+        "run.json with their hashes. `diff` and `leaderboard` read such folders.",
+        (("lists=true", "keep the codes and masses of every image (default: false)"),),
+        "publish results/runs/main results/tables/main",
+        words="RUN DIR [setting=value ...]",
+        study=False,
+    ),
+    "leaderboard": Manual(
+        "Checks every run.json below a folder and shows all decoders on one page: speed-up over\n"
+        "each machine's own AR, quality by protocol, and apart what has no verdict or violates\n"
+        "it. A record with a file that is not as it was recorded is refused.",
+        (("out=FILE", "a .html, .csv or .md (default: leaderboard.html in the folder)"),),
+        "leaderboard results/tables out=board.html",
+        words="DIR [out=FILE]",
+        study=False,
+    ),
+    "fid-protocols": Manual(
+        "Scores one folder of pictures under two protocols, the way to the network's input alone\n"
+        "changed, and shows the gap between them.",
+        (
+            ("reference=DIR", "real images (network=scenes: default is real scenes)"),
+            ("network=NAME", "inception (default) or scenes, the embedded CLIP"),
+            ("protocols=A,B", "two of clean, tf, bilinear (default: clean,bilinear)"),
+            ("weights.inception=FILE", "its weights (default: looked for by their public name)"),
+            ("weights.folder=DIR", "in this folder (default: ~/.cache/lantern-bench/metrics)"),
+            ("limit=N", "only the first N images"),
+            ("batch=N", "images at once (default: 64)"),
+            ("device=NAME", "auto, cpu or cuda"),
+            ("out=FILE", "the same as .csv or .md"),
+        ),
+        "fid-protocols images reference=real network=scenes",
+        words="DIR [setting=value ...]",
+        study=False,
+    ),
+    "checkpoints": Manual(
+        "Lists what studies need: weights, tokenizers, text encoders, networks of the metrics,\n"
+        "captions. Says what is found, and where the rest is looked for. Fetches nothing.",
+        (
+            ("study=NAME", "only this study (default: all), with all of its settings"),
+            ("make=DIR", "write random stand-ins in the same layout, for a dry run of the study"),
+            ("out=FILE", "the list as .csv or .md"),
+        ),
+        "checkpoints study=lantern_table",
+    ),
     "plan": Manual(
         "Says what a study needs before it starts: downloads, memory, images, hours. With launch=\n"
         "also shards and hours of workers. Loads no model and fetches nothing.",

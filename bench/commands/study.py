@@ -35,6 +35,7 @@ def cmd_run(words: Sequence[str]) -> int:
     from bench.run.finish import finish, scorer_of
     from bench.run.partial import clear, interruptible
     from bench.run.runner import run_study
+    from bench.share.record import write_record
 
     config = compose_study(words)
     with interruptible(config, words):
@@ -44,6 +45,7 @@ def cmd_run(words: Sequence[str]) -> int:
     clear(result.path)
     if config.report:
         _report(load_run(result.path))
+        write_record(result.path)
     else:
         say(f"records: {result.path / 'records.parquet'}")
     failed = summary[summary.status != "ok"]
@@ -69,6 +71,7 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.report.load import load_run
     from bench.report.place import check_place, split_out
     from bench.run.partial import clear, gather
+    from bench.share.record import write_record
 
     words, out = split_out(words)
     config = compose_study(words)
@@ -85,6 +88,8 @@ def cmd_report(words: Sequence[str]) -> int:
     if part is not None:
         run = replace(run, study=f"{run.study} ({part.title})")
     _report(run, out)
+    if out is None and part is None:
+        write_record(folder)
     return 0
 
 

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metrics.features import ScenesClipFeatures
     from metrics.images import Images
     from metrics.kept_features import KeptFeatures
+    from metrics.official.papers import Figure
     from metrics.scenes_clip import ScenesClip
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,8 @@ class Scores:
     """The quality columns of summary.csv; NaN where a figure could not be had.
 
     `..._features`: what the figures were made with; "" for the same as FID's. clip and hps: 100
-    cos, the mean over images; clip_each: of every image, in their order.
+    cos, the mean over images; clip_each: of every image, in their order; protocol: how they were
+    measured, in lines that a record of the run repeats (`bench.share.protocol`).
     """
 
     fid: float = NAN
@@ -56,6 +58,7 @@ class Scores:
     prc_features: str = ""
     clip_features: str = ""
     hps_features: str = ""
+    protocol: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,26 @@ class ScenesScorer:
             clip_lo=clip.mean.lo,
             clip_hi=clip.mean.hi,
             clip_each=tuple(clip.per_image.tolist()),
+            protocol=self.protocol,
         )
+
+    @cached_property
+    def protocol(self) -> dict[str, str]:
+        """What a record says of how these figures were made."""
+        from metrics.features import LAYER, SPLIT, reference_hash
+
+        return {
+            "crop": "none",
+            "resize": "none",
+            "antialias": "none",
+            "network": f"{self.name} ({LAYER})",
+            "network_sha256": self.clip.sha256,
+            "reference": f"{self.count} scenes of the split {SPLIT}",
+            "reference_sha256": reference_hash(self.count),
+            "clip_network": self.name,
+            "clip_sha256": self.clip.sha256,
+            "clip_caption": "alone",
+        }
 
     def preference(
         self, name: str, images: Drawn, prompts: Sequence[Prompt]
@@ -276,7 +298,33 @@ class CocoScorer:
             clip_features=clip.features,
             hps=hps.value.value if hps else NAN,
             hps_features=hps.features if hps else "",
+            protocol=self._protocol(fid, clip),
         )
+
+    def _protocol(self, fid: Figure, clip: Figure) -> dict[str, str]:
+        """What a record says of how these figures were made."""
+        from metrics.official.resize import RESIZINGS
+
+        resizing = RESIZINGS["clean"]
+        return {
+            "crop": fid.preparation,
+            "resize": resizing.filter,
+            "antialias": resizing.antialiased,
+            "network": fid.features,
+            "network_sha256": fid.weights.sha256,
+            "reference": f"{fid.reference} images",
+            "reference_sha256": self.reference_sha256,
+            "clip_network": clip.features,
+            "clip_sha256": clip.weights.sha256,
+            "clip_caption": clip.note,
+        }
+
+    @cached_property
+    def reference_sha256(self) -> str:
+        """Of the reference pictures' bytes, whatever their files are called."""
+        from metrics.images import files_hash
+
+        return files_hash(self.reference)
 
     def preference(
         self, name: str, images: Drawn, prompts: Sequence[Prompt]

@@ -23,6 +23,7 @@ from bench.run.outcome import Failure, attempt
 from bench.run.runner import RunResult
 from bench.run.schedule import REPLAYED, Cell, is_replayed
 from bench.run.summary import summarise
+from bench.share.record import write_record
 from decoders.api import ImageModel
 from decoders.compose import resolve
 
@@ -87,6 +88,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
             result.path, result.rows, result.cells, scorer=used, exactness=exactness, kept=kept
         )
     kept.save()
+    write_record(result.path)
     return table
 
 

@@ -1,10 +1,11 @@
-"""Inception-v3 features of FID and KID: pool3, 2048 numbers an image, two named resizings.
+"""Inception-v3 features of FID and KID: pool3, 2048 numbers an image, named resizings.
 
 The network is torch-fidelity's `inception-v3-compat` (the TensorFlow graph of 2015-12-05, which
 clean-fid uses as well); only the way to its 299 x 299 input differs:
     inception, clean-resize: PIL bicubic, antialiased, on float channels (clean-fid's mode "clean")
     inception, tf-resize:    TensorFlow 1's bilinear, not antialiased (torch-fidelity's own)
-Figures of the two must not be compared.
+    inception, bilinear-resize: that of tensors, not antialiased
+Figures of two of them must not be compared.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorIncepti
 from metrics.errors import MetricError
 from metrics.official.checkpoint import Weights, read_state
 from metrics.official.extractor import OfficialFeatures
-from metrics.official.resize import clean_resize
+from metrics.official.resize import RESIZINGS
 
 LAYER = "2048"
 SIZE = 299
-RESIZINGS = ("clean", "tf")
 
 
 class InceptionFeatures(OfficialFeatures):
@@ -43,16 +43,15 @@ class InceptionFeatures(OfficialFeatures):
         self.network = _network(weights) if network is None else network
 
     def forward(self, input: Tensor) -> tuple[Tensor, ...]:
-        device = next(self.network.parameters()).device
-        if self.resize == "tf":
-            found: tuple[Tensor, ...] = self.network(input.to(device))
-            return found
-        pixels = clean_resize(input, SIZE).to(device)  # [n, 3, 299, 299]
-        hidden = (pixels - 128) / 128
+        return (self.of_pixels(RESIZINGS[self.resize].apply(input, SIZE)),)
+
+    def of_pixels(self, pixels: Tensor) -> Tensor:
+        """Features [n, 2048] of float pixels [n, 3, 299, 299] in [0, 255], resized before."""
+        hidden = (pixels.to(next(self.network.parameters()).device) - 128) / 128
         for name, stage in self.network.named_children():  # in the order of the forward pass
             if name != "fc":
                 hidden = stage(hidden)
-        return (hidden.flatten(1),)  # [n, 2048, 1, 1] -> [n, 2048]
+        return hidden.flatten(1)  # [n, 2048, 1, 1] -> [n, 2048]
 
 
 def _network(weights: Weights) -> FeatureExtractorInceptionV3:

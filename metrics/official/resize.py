@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,6 +34,45 @@ def clean_resize(images: Tensor, size: int) -> Tensor:
         return torch.from_numpy(done.clip(0, 255))  # [3, size, size]
 
     return _each(images, one)
+
+
+def tensor_resize(images: Tensor, size: int) -> Tensor:
+    """uint8 [n, 3, H, W] -> float32 [n, 3, size, size] in [0, 255]: the bilinear filter of tensors,
+    not antialiased, as many released evaluation codes resize."""
+    from torch.nn.functional import interpolate
+
+    return interpolate(images.float(), (size, size), mode="bilinear", align_corners=False)
+
+
+def tf_resize(images: Tensor, size: int) -> Tensor:
+    """The same by TensorFlow 1's bilinear filter, whose corners lie elsewhere (torch-fidelity)."""
+    from torch_fidelity.interpolate_compat_tensorflow import (
+        interpolate_bilinear_2d_like_tensorflow1x as interpolate,
+    )
+
+    found: Tensor = interpolate(images.float(), size=(size, size), align_corners=False)
+    return found
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """One way to a network's input. filter: in words; apply: uint8 [n, 3, H, W] and a side ->
+    float32 [n, 3, side, side] in [0, 255]."""
+
+    filter: str
+    antialias: bool
+    apply: Callable[[Tensor, int], Tensor]
+
+    @property
+    def antialiased(self) -> str:
+        return "yes" if self.antialias else "no"
+
+
+RESIZINGS = {
+    "clean": Resizing("PIL bicubic on float channels", True, clean_resize),
+    "tf": Resizing("TensorFlow 1 bilinear", False, tf_resize),
+    "bilinear": Resizing("tensor bilinear", False, tensor_resize),
+}
 
 
 def pil_resize(images: Tensor, size: int, kind: Image.Resampling) -> Tensor:

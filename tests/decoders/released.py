@@ -5,146 +5,42 @@ The references are written from the formulas of METHODS and share nothing with t
 
 from __future__ import annotations
 
-import json
 import math
 from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+
+from decoders.models.made import llamagen as made
 
 WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT = 32, 2, 2, 48, 24, 4, 6, 12
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS,
-    "intermediate_size": FFN,
-    "vocab_size": VOCAB,
-    "block_size": GRID**2,
-    "cls_token_num": PREFIX,
-    "caption_dim": TEXT,
-    "rms_norm_eps": 1e-5,
-    "input_type": "t2i",
-}
-
-
-def _random(*shape: int, seed: int) -> torch.Tensor:
-    scale = shape[-1] ** -0.5 if len(shape) > 1 else 0.2
-    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
-    return x + 1 if len(shape) == 1 else x
+SIZES = made.Sizes(WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT)
+CONFIG = SIZES.config
 
 
 def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
     """The tensors of an original .pt file; with `classes`, of a class-conditional one."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "tok_embeddings.weight": (VOCAB, WIDTH),
-        "norm.weight": (WIDTH,),
-        "output.weight": (VOCAB, WIDTH),
-    }
-    if classes is None:
-        shapes |= {
-            "cls_embedding.cap_proj.fc1.weight": (WIDTH, TEXT),
-            "cls_embedding.cap_proj.fc2.weight": (WIDTH, WIDTH),
-            "cls_embedding.uncond_embedding": (PREFIX, TEXT),
-        }
-    else:
-        shapes["cls_embedding.embedding_table.weight"] = (classes + 1, WIDTH)
-    for n in range(LAYERS):
-        shapes |= {
-            f"layers.{n}.attention.wqkv.weight": (3 * WIDTH, WIDTH),
-            f"layers.{n}.attention.wo.weight": (WIDTH, WIDTH),
-            f"layers.{n}.feed_forward.w1.weight": (FFN, WIDTH),
-            f"layers.{n}.feed_forward.w3.weight": (FFN, WIDTH),
-            f"layers.{n}.feed_forward.w2.weight": (WIDTH, FFN),
-            f"layers.{n}.attention_norm.weight": (WIDTH,),
-            f"layers.{n}.ffn_norm.weight": (WIDTH,),
-        }
-    made = {name: _random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
-    made["output.weight"] *= 4  # distributions far from uniform
-    return made
+    return made.original(SIZES, classes)
 
 
 def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same weights under the hub conversion's names."""
-    out = {
-        "model.embed_tokens.weight": original["tok_embeddings.weight"],
-        "model.norm.weight": original["norm.weight"],
-        "lm_head.weight": original["output.weight"],
-    }
-    out |= {f"model.{k}": v for k, v in original.items() if k.startswith("cls_embedding")}
-    for n in range(LAYERS):
-        own, hub = f"layers.{n}.", f"model.layers.{n}."
-        q, k, v = original[f"{own}attention.wqkv.weight"].chunk(3)
-        pairs = {
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": original[f"{own}attention.wo.weight"],
-            "mlp.gate_proj": original[f"{own}feed_forward.w1.weight"],
-            "mlp.up_proj": original[f"{own}feed_forward.w3.weight"],
-            "mlp.down_proj": original[f"{own}feed_forward.w2.weight"],
-            "input_layernorm": original[f"{own}attention_norm.weight"],
-            "post_attention_layernorm": original[f"{own}ffn_norm.weight"],
-        }
-        out |= {f"{hub}{name}.weight": tensor.clone() for name, tensor in pairs.items()}
-    return out
+    return made.hub_names(original, LAYERS)
 
 
 def write_hub(folder: Path, shards: int = 1, pickled: bool = False, **config: object) -> Path:
     """A folder in the hub conversion's layout."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **config}))
-    tensors = {k: v.contiguous() for k, v in hub_names(original_llamagen()).items()}
-    ending = "bin" if pickled else "safetensors"
-    stem = "pytorch_model" if pickled else "model"
-    names = sorted(tensors)
-    files = {}
-    for s in range(shards):
-        part = {n: tensors[n] for n in names[s::shards]}
-        file = f"{stem}.{ending}" if shards == 1 else f"{stem}-{s + 1:05d}-of-{shards:05d}.{ending}"
-        if pickled:
-            torch.save(part, folder / file)
-        else:
-            save_file(part, folder / file)
-        files |= dict.fromkeys(part, file)
-    if shards > 1:
-        index = {"metadata": {}, "weight_map": files}
-        (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index))
-    return folder
+    return made.write_target(folder, SIZES, shards, pickled, **config)
 
 
 def drafter_tensors() -> dict[str, torch.Tensor]:
-    """A random EAGLE drafter under its published names, pulled towards the target's features."""
-    shapes = {
-        "embed_tokens.weight": (VOCAB, WIDTH),
-        "fc.bias": (WIDTH,),
-        "layers.0.self_attn.q_proj.weight": (WIDTH, WIDTH),
-        "layers.0.self_attn.k_proj.weight": (WIDTH, WIDTH),
-        "layers.0.self_attn.v_proj.weight": (WIDTH, WIDTH),
-        "layers.0.self_attn.o_proj.weight": (WIDTH, WIDTH),
-        "layers.0.mlp.gate_proj.weight": (FFN, WIDTH),
-        "layers.0.mlp.up_proj.weight": (FFN, WIDTH),
-        "layers.0.mlp.down_proj.weight": (WIDTH, FFN),
-        "layers.0.post_attention_layernorm.weight": (WIDTH,),
-    }
-    made = {n: _random(*shape, seed=100 + i) for i, (n, shape) in enumerate(shapes.items())}
-    made["fc.bias"] = made["fc.bias"] - 1
-    made["fc.weight"] = torch.cat([torch.eye(WIDTH) * 0.3, torch.eye(WIDTH) * 0.8], 1)
-    return made
+    """A random EAGLE drafter under its published names."""
+    return made.drafter_tensors(SIZES)
 
 
 def write_drafter(folder: Path, pickled: bool = True, without: str = "", **config: object) -> Path:
     """A folder in the published layout of the EAGLE drafters."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 1, **config}))
-    tensors = {k: v for k, v in drafter_tensors().items() if k != without}
-    if pickled:
-        torch.save(tensors, folder / "pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "model.safetensors")
-    return folder
+    return made.write_drafter(folder, SIZES, pickled, without, **config)
 
 
 # ---- references in float64 ----------------------------------------------------------------------

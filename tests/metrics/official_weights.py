@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
-from torch_fidelity import feature_extractor_inceptionv3 as fidelity
 from torch_fidelity.feature_extractor_base import FeatureExtractorBase
 
-from metrics.official.checkpoint import Weights
+from metrics.official.checkpoint import Weights, read_state
+from metrics.official.made import write_inception, write_vgg
 from metrics.scenes_clip import build_clip
 
 ARCH = {
@@ -26,41 +25,14 @@ ARCH = {
 }
 
 
-class _Unloaded(fidelity.FeatureExtractorInceptionV3):
-    """The true architecture with random weights: what it is told to load is dropped."""
-
-    def load_state_dict(self, *words, **settings):
-        return None
-
-
 def inception_file(path: Path) -> Path:
-    """The true Inception's layout, 95 MB."""
-    torch.manual_seed(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fidelity, "load_state_dict_from_url", lambda *words, **settings: {})
-        network = _Unloaded("random", ["2048"])
-    for name, weight in network.named_parameters():
-        if name.endswith("conv.weight"):  # torch's default would let activations die out
-            torch.nn.init.kaiming_normal_(weight, nonlinearity="relu")
-    torch.save(network.state_dict(), path)
-    return path
+    """The true Inception's layout."""
+    return write_inception(path)
 
 
 def vgg_file(path: Path) -> dict[str, torch.Tensor]:
-    """The true VGG16's layout in half precision, 277 MB; returns what was written."""
-    from torchvision.models import vgg16
-
-    torch.manual_seed(0)
-    with torch.device("meta"):
-        shapes = {name: t.shape for name, t in vgg16(init_weights=False).state_dict().items()}
-    state = {}
-    for name, shape in shapes.items():
-        reach = (6 / shape[1:].numel()) ** 0.5 if len(shape) > 1 else 0.1
-        copies = 16 if len(shape) == 2 else 1  # drawing 120 million numbers takes seconds
-        block = torch.empty((*shape[:-1], shape[-1] // copies)).uniform_(-reach, reach).half()
-        state[name] = block.repeat(*[1] * (len(shape) - 1), copies)
-    torch.save(state, path)
-    return state
+    """The true VGG16's layout; returns what was written."""
+    return read_state(write_vgg(path))
 
 
 def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tuple[Path, Path]:

@@ -67,8 +67,8 @@ def test_a_file_of_another_network_is_no_inception(tmp_path):
     torch.save({"fc.weight": torch.zeros(2, 2)}, tmp_path / "w.pth")
     with pytest.raises(MetricError, match=r"w\.pth is not the FID Inception"):
         InceptionFeatures(of(tmp_path / "w.pth"))
-    with pytest.raises(MetricError, match="clean, tf"):
-        InceptionFeatures(of(tmp_path / "w.pth"), "bilinear")
+    with pytest.raises(MetricError, match="clean, tf, bilinear"):
+        InceptionFeatures(of(tmp_path / "w.pth"), "cubic")
 
 
 def test_vgg_features_are_fc2_before_its_relu(tmp_path, pictures):

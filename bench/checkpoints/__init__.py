@@ -1,0 +1,1 @@
+"""What studies need on this disk, and random stand-ins for it."""

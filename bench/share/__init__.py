@@ -1,0 +1,1 @@
+"""Records that others can check: run.json, `bench publish`, `bench leaderboard`."""

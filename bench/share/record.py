@@ -1,0 +1,157 @@
+"""run.json: what a finished run says of itself, with the SHA-256 of every file that says it.
+
+    study, schema_version, config_hash   as in study.json, which holds the configuration itself
+    commits, dirty, started              of the rows
+    machine, fingerprint                 processor, GPU, threads, torch; a hash of them
+    protocols                            how quality was measured, for each group of decoders
+    verdicts                             the exactness gate's, by decoder
+    left_out                             columns that were emptied before the run was published
+    files                                SHA-256 of each file
+    seal                                 SHA-256 of all the above
+
+Nothing is measured here and nothing is kept twice: figures stay in summary.csv and settings in
+study.json; run.json says which bytes of them belong together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.config.schema import digest
+from bench.errors import FolderError
+from bench.records.folder import read_identity
+from bench.records.schema import write_text
+from bench.share.protocol import protocols_of
+from decoders.documents import read_object
+from decoders.kinds import KindError
+from decoders.models.weights import sha256_of
+
+FILE, FORMAT = "run.json", 1
+REQUIRED = ("study.json", "records.parquet", "summary.csv")
+FILES = (
+    *REQUIRED, "machine.json", "exactness.csv", "fairness.csv", "roofline.csv", "quality.csv",
+    "preference.csv", "clip_pairs.csv", "judged.json",
+)  # fmt: skip
+TABLES = ("table.csv", "table.md")  # of the report: in report/, published ones beside the rest
+SHARED = ("git_commit", "git_dirty", "threads", "started_at", "schema_version")
+KINDS = {
+    "format": int, "study": str, "schema_version": int, "config_hash": str, "commits": list[str],
+    "dirty": bool, "machine": dict[str, Any], "fingerprint": str, "started": list[str],
+    "protocols": list[dict[str, Any]], "verdicts": dict[str, str], "left_out": list[str],
+    "files": dict[str, str], "seal": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record whose files are as it says. folder: where it lies; said: run.json."""
+
+    folder: Path
+    said: dict[str, Any]
+
+
+def write_record(folder: Path) -> Path:
+    """run.json of a finished run, whole or absent; returns its path. Raises FolderError."""
+    return write_text(folder / FILE, json.dumps(record_of(folder), indent=1) + "\n")
+
+
+def record_of(folder: Path, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What run.json says of a finished run. Raises FolderError where a file is missing."""
+    lacking = [name for name in REQUIRED if not (folder / name).is_file()]
+    if lacking:
+        raise FolderError(
+            f"{folder} holds no finished run: {', '.join(lacking)} missing. `python -m bench run` "
+            "with the words of that run makes what is missing"
+        )
+    study = read_identity(folder)
+    rows = pd.read_parquet(folder / "records.parquet", columns=[*SHARED])
+    machine = {**study["machine"], "threads": sorted({int(n) for n in rows.threads})}
+    body = {
+        "format": FORMAT,
+        "study": str(study["config"].get("name", "")),
+        "schema_version": int(rows.schema_version.iloc[0]),
+        "config_hash": study["config_hash"],
+        "commits": sorted(set(rows.git_commit)),
+        "dirty": bool(rows.git_dirty.any()),
+        "machine": machine,
+        "fingerprint": digest(machine),
+        "started": [min(rows.started_at), max(rows.started_at)],
+        "protocols": protocols_of(folder),
+        "verdicts": _verdicts(folder / "exactness.csv"),
+        "left_out": [*left_out],
+        "files": {str(p.relative_to(folder)): sha256_of(p) for p in files_of(folder)},
+    }
+    return {**body, "seal": _seal(body)}
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a run folder, or of a published one, that its record vouches for."""
+    tables = [place / name for name in TABLES for place in (folder / "report", folder)]
+    return [p for p in (*(folder / name for name in FILES), *tables) if p.is_file()]
+
+
+def read_record(path: Path) -> Record:
+    """A run.json, checked against itself and the files beside it. Raises FolderError that names the
+    file which is not as it was."""
+    try:
+        said = read_object(path, KINDS)
+    except FileNotFoundError:
+        raise FolderError(f"{path} does not exist; `python -m bench report` writes it") from None
+    except KindError as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+    lacking = [key for key in KINDS if key not in said]
+    if lacking:
+        raise FolderError(f"{path} is no record of a run: it lacks {', '.join(lacking)}")
+    if said["format"] != FORMAT:
+        raise FolderError(
+            f"{path} is a record of format {said['format']}, this program reads {FORMAT}: read it "
+            "with the version of lantern-bench that wrote it"
+        )
+    if said["seal"] != _seal({key: value for key, value in said.items() if key != "seal"}):
+        raise FolderError(f"{path} was changed after it was written: its seal does not match")
+    for name in (n for n in REQUIRED if n not in said["files"]):
+        raise FolderError(f"{path} is no record of a run: it has no hash of {name}")
+    folder = path.parent
+    for name, expected in said["files"].items():
+        _require_same(folder, name, expected)
+    study = read_identity(folder)
+    if digest(study["config"]) != said["config_hash"]:
+        raise FolderError(
+            f"{folder / 'study.json'}: its configuration has the hash {digest(study['config'])}, "
+            f"{FILE} says {said['config_hash']}"
+        )
+    return Record(folder, said)
+
+
+def _require_same(folder: Path, name: str, expected: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise FolderError(f"{folder / FILE} names a file outside its folder: {name}")
+    file = folder / name
+    if not file.is_file():
+        raise FolderError(f"{file} is missing, and {FILE} beside it has its hash; copy it too")
+    found = sha256_of(file)
+    if found != expected:
+        raise FolderError(
+            f"{file} is not as it was recorded: SHA-256 {found[:12]}..., {FILE} says "
+            f"{expected[:12]}...; copy it again from where the run was made"
+        )
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _verdicts(path: Path) -> dict[str, str]:
+    """By decoder; {} where there was no gate."""
+    if not path.is_file():
+        return {}
+    found = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return dict(zip(found.decoder, found.verdict, strict=True))
