@@ -1,6 +1,7 @@
 """Build a run's whole report: `python -m bench report` and the end of `python -m bench run`.
 
 <run>/report/index.html           everything on one page
+<run>/report/prompts/*.html       a page a prompt
 <run>/report/table.{txt,md,tex,csv}
 <run>/report/plots/*.svg, *.png
 <run>/report/contact_sheet.png, code_maps.png     where images were kept
@@ -11,7 +12,7 @@ With `report out=DIR` they lie in DIR, and nothing is written into the run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
@@ -20,7 +21,8 @@ from bench.records.schema import write_atomically, write_text
 from bench.report import code_map, contact, tables
 from bench.report.load import load_run
 from bench.report.model import Run
-from bench.report.page import Figure, render
+from bench.report.page.index import Figure, render, render_prompt
+from bench.report.page.prompts import PromptPage, chosen, prompt_pages
 from bench.report.plots import bars, depth, latency, moved, pareto, roofline, verification
 from bench.report.plots.style import Plot, save
 
@@ -89,7 +91,7 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
     if not run.roofline:
         notes.append(NO_ROOFLINE)
     page = folder / "index.html"
-    write_text(page, render(run, figures, notes))
+    write_text(page, render(run, figures, notes, _prompts(run, folder / "prompts")))
     return ReportPaths(
         folder, page, folder / "table.txt", folder / "table.md", folder / "table.tex",
         folder / "table.csv", terminal, plots, sheet, maps,
@@ -101,6 +103,19 @@ NO_ROOFLINE = (
     "is said of the baseline's own speed."
 )
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
+
+
+def _prompts(run: Run, folder: Path) -> list[PromptPage]:
+    """Writes a page a prompt; those of an earlier report are removed, so that none goes stale."""
+    for old in folder.glob("*.html"):
+        if old.stem.isdecimal():
+            old.unlink()
+    numbers = [None, *(index for index, _ in chosen(run)), None]
+    listed = []
+    for page, before, after in zip(prompt_pages(run), numbers, numbers[2:], strict=False):
+        write_text(folder / f"{page.index}.html", render_prompt(run.study, page, before, after))
+        listed.append(replace(page, groups=[]))  # one page's pictures in memory at a time
+    return listed
 
 
 def _sheet(image: Image.Image | None, path: Path) -> Path | None:

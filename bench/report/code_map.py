@@ -126,14 +126,15 @@ def _card(run: Run, entry: Entry, row: pd.Series | None) -> Image.Image:
     return card
 
 
-def _kinds(row: pd.Series | None) -> NDArray[np.uint8]:
+def kinds_of(row: pd.Series | None) -> NDArray[np.uint8]:
+    """How each code of an image came to be; empty where that was not recorded."""
     if row is None or row["kind"] is None:
         return np.empty(0, dtype=np.uint8)
     return np.asarray(row["kind"], dtype=np.uint8)
 
 
 def _map(entry: Entry, row: pd.Series | None) -> Image.Image:
-    kinds = _kinds(row)
+    kinds = kinds_of(row)
     if not len(kinds):
         return blank(SIDE, "failed" if entry.failed else "no trace")
     cells = Image.fromarray(kind_map(kinds))
@@ -148,7 +149,7 @@ def _map(entry: Entry, row: pd.Series | None) -> Image.Image:
 
 def _shares(row: pd.Series | None) -> str:
     """`draft 61 %, relaxed 20 %, ...` of the codes, kinds from half a percent on."""
-    kinds = _kinds(row)
+    kinds = kinds_of(row)
     if not len(kinds):
         return ""
     counts = np.bincount(kinds, minlength=len(KINDS))

@@ -44,7 +44,8 @@ RECORD_COLUMNS = (
     "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "block",
     "repeat", "status", "error",
     *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
-    "accepted", "kind", "moved", "bound", "tv_output", "tv_declared_bound", "tv_output_bound",
+    "accepted", "kind", "step", "codes", "moved", "bound", "tv_output", "tv_declared_bound",
+    "tv_output_bound",
     "path", "image", *PROVENANCE,
 )  # fmt: skip
 

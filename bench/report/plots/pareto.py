@@ -47,11 +47,18 @@ class Quality:
 
     def label(self, section: Section) -> str:
         """Of its axis in a section."""
-        name = section.fid_name if self.column == "fid" else section.clip_name
+        names = {"fid": section.fid_name, "clip": section.clip_name}
+        name = names.get(self.column, self.name)
         return f"{name}, {'lower' if self.sign < 0 else 'higher'} is better"
+
+    def of(self, entry: Entry) -> float:
+        """An entry's figure; AR is at no distance from its own distribution."""
+        reference = self.column == "tv_output" and entry.role is Role.BASELINE
+        return 0.0 if reference else entry.number(self.column)
 
 
 FID, CLIP = Quality("fid", "FID", -1), Quality("clip", "CLIP", 1)
+TV = Quality("tv_output", "output TV", -1)  # on the page only
 
 
 def draw_fid(run: Run) -> Plot:
@@ -79,7 +86,7 @@ def draw(run: Run, quality: Quality) -> Plot:
         figure, panels = square_panels(run, rows=1, panel_inches=4.0)
         labels = []
         for section, (ax,) in zip(run.sections, panels, strict=True):
-            drawn = [e for e in section.decoders if _measured(e, quality)]
+            drawn = [e for e in section.decoders if measured(e, quality)]
             labels.append(_panel(ax, section, drawn, styles, quality))
             caption += left_out(section, drawn, f"{name} or speed-up not measured")
             paired = quality is CLIP and section.compares_clip
@@ -103,23 +110,23 @@ def pareto_front(points: list[tuple[float, float]]) -> list[int]:
     return front
 
 
-def _front(section: Section, drawn: list[Entry], quality: Quality) -> list[tuple[float, float]]:
+def front(section: Section, drawn: list[Entry], quality: Quality) -> list[tuple[float, float]]:
     """The points (figure, speed-up) of the front, best quality first."""
     column, base = quality.column, section.baseline
-    costs = [-quality.sign * entry.number(column) for entry in drawn]
-    if base is not None and not math.isnan(base.number(column)):
-        own = -quality.sign * base.number(column)
+    costs = [-quality.sign * quality.of(entry) for entry in drawn]
+    if base is not None and not math.isnan(quality.of(base)):
+        own = -quality.sign * quality.of(base)
         luck = min([own, *(c for c, entry in zip(costs, drawn, strict=True) if entry.exact)])
         for at, entry in enumerate(drawn):
             noise = entry.exact or section.quality_is_noise(entry, column)
             if noise or luck <= costs[at] < own:
                 costs[at] = own
     best = pareto_front([(c, e.number("speedup")) for c, e in zip(costs, drawn, strict=True)])
-    return [(drawn[at].number(column), drawn[at].number("speedup")) for at in best]
+    return [(quality.of(drawn[at]), drawn[at].number("speedup")) for at in best]
 
 
-def _measured(entry: Entry, quality: Quality) -> bool:
-    figures = (entry.number(quality.column), entry.number("speedup"))
+def measured(entry: Entry, quality: Quality) -> bool:
+    figures = (quality.of(entry), entry.number("speedup"))
     return not entry.failed and not any(map(math.isnan, figures))
 
 
@@ -141,15 +148,15 @@ def _panel(
         return [], []
     _reseeds(ax, section, quality.column)
     ax.axhline(1, color=MUTED, lw=0.8)
-    front = _front(section, drawn, quality)
-    if len(front) > 1:
-        ax.plot(*zip(*front, strict=True), color=MUTED, lw=1.1, ls="--", zorder=2)
-    labels, boxes = [], _along(front)
+    line = front(section, drawn, quality)
+    if len(line) > 1:
+        ax.plot(*zip(*line, strict=True), color=MUTED, lw=1.1, ls="--", zorder=2)
+    labels, boxes = [], _along(line)
     for entry in drawn:
         look = styles[entry.part_key]
         x, y = entry.number(quality.column), entry.number("speedup")
-        x_lo, x_hi = _interval(entry, quality.column)
-        y_lo, y_hi = _interval(entry, "speedup")
+        x_lo, x_hi = interval(entry, quality.column)
+        y_lo, y_hi = interval(entry, "speedup")
         ax.plot([x_lo, x_hi], [y, y], color=look.color, lw=1.3, alpha=0.55, zorder=3)
         ax.plot([x, x], [y_lo, y_hi], color=look.color, lw=1.3, alpha=0.55, zorder=3)
         ax.plot(x, y, look.marker, color=look.color, ms=6.5, mec="white", mew=0.8, zorder=4)
@@ -179,7 +186,7 @@ def _along(front: list[tuple[float, float]], steps: int = 24) -> list[Bbox]:
     return boxes
 
 
-def _interval(entry: Entry, column: str) -> tuple[float, float]:
+def interval(entry: Entry, column: str) -> tuple[float, float]:
     """The interval, or the point itself where none was computed (AR's speed-up)."""
     value = entry.number(column)
     low, high = entry.number(f"{column}_lo"), entry.number(f"{column}_hi")

@@ -17,7 +17,7 @@ from bench.report.cells import detail_tables, main_tables, quiet
 from bench.report.footnotes import columns, facts, footnotes
 from bench.report.load import load_run
 from bench.report.model import Entry, Role, Run
-from bench.report.page import render
+from bench.report.page.index import render
 from bench.report.table import number
 
 

@@ -1,0 +1,1 @@
+"""The report's page and the pages of single prompts."""

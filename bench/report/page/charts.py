@@ -1,0 +1,207 @@
+"""The linked charts of the page, one set a section, as Vega-Lite descriptions.
+
+The Pareto charts come first: speed-up against FID, CLIP score and the output TV, each with its
+intervals, AR's reseed band and the front of `bench.report.plots.pareto`. Below them each image's
+seconds. A click on a decoder, in a chart or in the key, fades the others in all charts of the
+section and marks its row in the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from bench.report.model import Entry, Run, Section, as_text
+from bench.report.plots.pareto import CLIP, FID, TV, Quality, front, interval, measured
+from bench.report.plots.style import FAINT, MUTED, looks
+
+Spec = dict[str, Any]
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+PICK = "pick"  # the page's script listens to it
+MEASURES = (FID, CLIP, TV)
+SHAPES = {"exact": "circle", "bounded": "diamond", "violates": "cross", "not judged": "square"}
+LOOK: Spec = {
+    "font": "system-ui, DejaVu Sans, sans-serif",
+    "view": {"stroke": None},
+    "axis": {"domainColor": MUTED, "tickColor": MUTED, "gridColor": "#e8e8e8"},
+    "legend": {"orient": "bottom", "columns": 6, "labelLimit": 180, "symbolOpacity": 1},
+}
+FADED = 0.12
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts that are linked with each other, below one heading."""
+
+    title: str
+    caption: str
+    spec: Spec
+
+
+def pareto_charts(run: Run, pages: dict[int, str]) -> list[Charts]:
+    """The linked charts of each section that has something to show. pages: prompt index -> the
+    address of its page, opened by a click on one of its images' marks."""
+    colors = {key: look.color for key, look in looks(run).items()}
+    made = []
+    for section in run.sections:
+        shown = [e for e in section.decoders if not e.failed]
+        panels = [
+            _pareto(section, quality)
+            for quality in MEASURES
+            if any(measured(entry, quality) for entry in shown if entry is not section.baseline)
+        ]
+        seconds = _seconds(shown, pages)
+        panels += [_strips(seconds, [e.name for e in shown])] if seconds else []
+        if panels:
+            key = {entry.name: colors[entry.part_key] for entry in shown}
+            rows = [_row(entry) for entry in shown]
+            made.append(Charts(section.title, CAPTION, linked(panels, rows, key)))
+    return made
+
+
+CAPTION = (
+    "Up is faster; better quality is to the left for FID and TV, to the right for CLIP. Bars: 95 % "
+    "intervals (TV has none). Circle: exact; diamond: bounded; cross: violates. Grey band: AR "
+    "under other seeds. Dashed: the Pareto front; quality that chance explains counts as AR's. "
+    "A click on a decoder fades the others; a click on a tick of seconds opens its prompt."
+)
+
+
+def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str]) -> Spec:
+    """Panels over the same rows, in which one click picks a decoder. key: decoder -> colour."""
+    used = {row["kind"] for row in rows}
+    kinds = [kind for kind in SHAPES if kind in used]
+    for panel in panels:
+        for layer in panel.get("layer", [panel]):
+            encoding = layer["encoding"]
+            if "color" in encoding:
+                scale = {"domain": list(key), "range": list(key.values())}
+                encoding["color"] |= {"field": "decoder", "type": "nominal", "scale": scale}
+            if "shape" in encoding:
+                scale = {"domain": kinds, "range": [SHAPES[kind] for kind in kinds]}
+                encoding["shape"] |= {"field": "kind", "type": "nominal", "scale": scale}
+    views = [layer["name"] for p in panels for layer in p.get("layer", [p]) if "name" in layer]
+    select = {"type": "point", "fields": ["decoder"], "on": "click", "toggle": "true"}
+    pick = {"name": PICK, "select": select, "bind": {"legend": "click"}, "views": views}
+    return {
+        "$schema": SCHEMA, "config": LOOK, "data": {"values": rows}, "params": [pick],
+        "concat": panels, "columns": 2, "spacing": 24,
+        "resolve": {"scale": {"color": "shared", "shape": "shared"}},
+    }  # fmt: skip
+
+
+def fading(full: float) -> Spec:
+    """Opacity: full, unless another decoder is picked."""
+    return {"condition": {"param": PICK, "value": full}, "value": FADED * full}
+
+
+def plain(value: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def kind_of(entry: Entry) -> str:
+    """The verdict's first word."""
+    word = entry.text("exactness").split(" ")[0].rstrip(":,")
+    return word if word in SHAPES else "not judged"
+
+
+def _row(entry: Entry) -> Spec:
+    """Figures of a decoder with their intervals."""
+    row: Spec = {"decoder": entry.name, "kind": kind_of(entry), "verdict": entry.text("exactness")}
+    row["s/image"], row["MAL"] = plain(entry.number("latency_mean_s")), plain(entry.number("mal"))
+    row["speedup"] = plain(entry.number("speedup"))
+    row["speedup_lo"], row["speedup_hi"] = map(plain, interval(entry, "speedup"))
+    for quality in MEASURES:
+        column, known = quality.column, measured(entry, quality)
+        row[column] = plain(quality.of(entry)) if known else None
+        low, high = interval(entry, column) if known and quality is not TV else (math.nan,) * 2
+        row[f"{column}_lo"], row[f"{column}_hi"] = plain(low), plain(high)
+    return row
+
+
+def axis(field: str, title: str) -> Spec:
+    """A position on an axis that need not begin at 0."""
+    scale = {"zero": False, "nice": True}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _pareto(section: Section, quality: Quality) -> Spec:
+    """Speed-up against one figure of quality."""
+    column, title = quality.column, quality.label(section)
+    x, y = axis(column, title), axis("speedup", "speed-up over AR")
+    drawn = [entry for entry in section.decoders if measured(entry, quality)]
+    dashed = [{column: plain(c), "speedup": plain(s)} for c, s in front(section, drawn, quality)]
+    color: Spec = {"legend": {"title": "decoder"}}
+    bars = {"type": "rule", "strokeWidth": 1.4}
+    marks = [
+        {"mark": {"type": "rule", "color": MUTED}, "data": {"values": [{"speedup": 1}]},
+         "encoding": {"y": y}},
+        {"mark": {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2},
+         "data": {"values": dashed}, "encoding": {"x": x, "y": y}},
+        {"mark": bars, "encoding": {
+            "x": x | {"field": f"{column}_lo"}, "x2": {"field": f"{column}_hi"}, "y": y,
+            "color": {**color}, "opacity": fading(0.6)}},
+        {"mark": bars, "encoding": {
+            "x": x, "y": y | {"field": "speedup_lo"}, "y2": {"field": "speedup_hi"},
+            "color": {**color}, "opacity": fading(0.6)}},
+        {"name": f"{column}_points",
+         "mark": {"type": "point", "filled": True, "size": 110, "stroke": "white",
+                  "strokeWidth": 0.8, "cursor": "pointer"},
+         "encoding": {"x": x, "y": y, "color": {**color},
+                      "shape": {"legend": {"title": "verdict"}}, "opacity": fading(1),
+                      "tooltip": tooltip(column, title)}},
+        {"mark": {"type": "text", "align": "left", "dx": 8, "dy": -7, "fontSize": 10},
+         "encoding": {"x": x, "y": y, "text": {"field": "decoder"}, "opacity": fading(0.85)}},
+    ]  # fmt: skip
+    band = section.reseeded(column)
+    if math.isfinite(band.lo) and math.isfinite(band.hi):
+        spread = {"mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
+                  "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
+                  "encoding": {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}}  # fmt: skip
+        marks.insert(0, spread)
+    known = [{"filter": f"isValid(datum['{column}']) && isValid(datum.speedup)"}]
+    marks = [m if "data" in m else m | {"transform": known} for m in marks]
+    return {"title": f"Speed-up against {quality.name}", "width": 380, "height": 270,
+            "layer": marks}  # fmt: skip
+
+
+def tooltip(column: str, title: str) -> list[Spec]:
+    """What is said of a point: the verdict, the speed-up, the figure of quality, the costs."""
+    named = {"decoder": "decoder", "verdict": "verdict", "speedup": "speed-up"}
+    named |= {"speedup_lo": "from", "speedup_hi": "to", column: title.split(",")[0]}
+    named |= {"MAL": "codes per forward", "s/image": "s/image"}
+    words = ("decoder", "verdict")
+    return [
+        {"field": field, "title": name} | ({} if field in words else {"format": ".4~g"})
+        for field, name in named.items()
+    ]
+
+
+def _seconds(entries: list[Entry], pages: dict[int, str]) -> list[Spec]:
+    """Seconds of each timed image: the fastest time of each."""
+    return [
+        {"decoder": entry.name, "seconds": plain(seconds), "prompt": as_text(prompt),
+         "page": pages.get(int(index))}
+        for entry in entries
+        for seconds, prompt, index in entry.latency_rows()[
+            ["seconds_total", "prompt", "prompt_index"]
+        ].itertuples(index=False)
+    ]  # fmt: skip
+
+
+def _strips(seconds: list[Spec], names: list[str]) -> Spec:
+    """One line a decoder, one tick an image."""
+    return {
+        "title": "Seconds of each timed image", "width": 380, "height": max(270, 16 * len(names)),
+        "name": "seconds_ticks", "data": {"values": seconds},
+        "mark": {"type": "tick", "thickness": 2, "size": 14, "cursor": "pointer"},
+        "encoding": {
+            "x": {"field": "seconds", "type": "quantitative", "title": "seconds per image"},
+            "y": {"field": "decoder", "type": "nominal", "sort": names, "title": None},
+            "color": {"legend": None}, "opacity": fading(0.8), "href": {"field": "page"},
+            "tooltip": [{"field": "decoder"}, {"field": "prompt"},
+                        {"field": "seconds", "format": ".3~g"}],
+        },
+    }  # fmt: skip
