@@ -23,7 +23,6 @@ from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
 from decoders.verify.children import at_node
 
-
 MODES = ("uniform", "dynamic")
 
 
@@ -78,8 +77,9 @@ class Untested:
 
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
-    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there every
-    skipped step is followed by a forward, and the interval is not read. Steps differ in shape, so neither a compiler nor a graph can run them."""
+    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there a forward
+    follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
+    compiler nor a graph can run them."""
 
     def __init__(
         self,
