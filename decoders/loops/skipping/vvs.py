@@ -8,7 +8,7 @@ p, and is recorded as moved mass and as bound. All other codes are judged by the
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +80,8 @@ class Vvs(Speculative):
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there a forward
     follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
     compiler nor a graph can run them."""
+
+    exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
 
     def __init__(
         self,
