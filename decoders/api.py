@@ -344,7 +344,11 @@ class AcceptRule(Protocol):
 
 
 class Decoder(Protocol):
-    """What the harness runs. ``generate`` may be called with any batch size."""
+    """What the harness runs. ``generate`` may be called with any batch size.
+
+    Optional on the class: ``exercised``, options under which small random models run every part of
+    the loop, for the gate (where a threshold is made for trained ones).
+    """
 
     sampling: Sampling
 

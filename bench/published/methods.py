@@ -1,5 +1,5 @@
-"""`python -m bench methods [RUN ...]`: every method in one Markdown table. What it is exact to, what
-its released code does, what was published, and what it reaches in the runs that are named.
+"""`python -m bench methods [RUN ...]`: every method in one Markdown table. What it is exact to,
+what its released code does, what was published, and what it reaches in the runs that are named.
 
 The words come from methods.yaml, published figures from published.csv, ours from each run's
 summary.csv: the table of docs/decoders.md is its output.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE = DEFAULT.with_name("methods.yaml")
 HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
-NOTHING = "–"
+NOTHING = "-"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from bench.report.load import load_run
 from bench.report.model import Run
 from bench.report.page.index import Figure, render, render_prompt
 from bench.report.page.prompts import PromptPage, chosen, prompt_pages
-from bench.report.plots import bars, depth, latency, moved, pareto, roofline, verification
+from bench.report.plots import bars, cost, depth, latency, moved, pareto, roofline, verification
 from bench.report.plots.style import Plot, save
 
 DRAWERS: tuple[Callable[[Run], Plot], ...] = (
@@ -76,7 +76,8 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
     if run.all_failed:
         notes.append("Every decoder of this run failed; there is nothing to plot.")
     else:
-        for draw in (*DRAWERS, *FLOORS) if run.roofline else DRAWERS:
+        costs = (cost.draw,) if cost.shown(run) else ()
+        for draw in (*DRAWERS, *costs, *(FLOORS if run.roofline else ())):
             plot = draw(run)
             plots[plot.name] = save(plot, folder / "plots")
             figures.append(Figure(plot.title, plot.caption, plots[plot.name][0]))

@@ -10,9 +10,9 @@ import math
 
 from bench.judge.paired import every_latency_row, repeats
 from bench.report.cells import RESEED_LABEL
-from bench.report.model import Run, Section
+from bench.report.model import Role, Run, Section
 from bench.report.roofline import fairness_legend
-from bench.report.table import ABSENT, NOISE, number
+from bench.report.table import ABSENT, NOISE, interval, number
 from bench.run.schedule import REPLAYED
 from metrics.stats import FEWEST_BLOCKS, Interval
 
@@ -50,8 +50,21 @@ def facts(run: Run) -> list[str]:
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), reseed_lines(section)]
+        lines += [*drift(section), *fastest(section), reseed_lines(section)]
     return [*lines, made_by(run)]
+
+
+def fastest(section: Section) -> list[str]:
+    """Which exact decoder is the fastest, where several were timed."""
+    known = [e for e in section.decoders if e.exact and not math.isnan(e.number("speedup"))]
+    if sum(entry.role is Role.DECODER for entry in known) < 2:
+        return []
+    best = max(known, key=lambda entry: entry.number("speedup"))
+    speed = Interval(*(best.number(f"speedup{end}") for end in ("", "_lo", "_hi")))
+    return [
+        f"{section.title}: of {len(known)} exact decoders {best.name} is the fastest, "
+        f"{interval(speed, 2)} times AR with {number(best.number('mal'), 2)} codes per forward."
+    ]
 
 
 def columns(run: Run) -> list[str]:
@@ -59,6 +72,8 @@ def columns(run: Run) -> list[str]:
     lines = [
         "MAL, NFE and moved mass are of the quality images, or of the timed ones if there are no "
         "others. Output TV is of quality images only; times and speed-ups are of the timed ones.",
+        "MAL expected: codes per forward that the drafter expected, 1 + the sum of its "
+        "probabilities of all drafted paths. Compared with MAL it tells the drafter's calibration.",
         f"A speed-up is noise ({NOISE}) if its interval includes 1.",
         "A quality figure is noise if AR might have it under another seed (reseed band): within "
         "Student's 95 % interval of one more run. With one other seed: within twice its difference "

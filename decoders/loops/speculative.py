@@ -33,6 +33,7 @@ from decoders.api import (
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits
 from decoders.execution.eager import Eager, Execution, Piece
+from decoders.loops.expected import Expected
 from decoders.loops.recording import PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
     Run,
@@ -118,10 +119,11 @@ class Speculative:
         run = self.begin(text, noise.to(self.model.device), pairs)
         run = self.execution.begin(self, run)
         size = self.model.target.length
+        expected = Expected()  # not of the run, whose tensors are the same in every recorded step
         blind = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(1, size):
             visited = self.execution.step(self, run)
-            run.expected.note(visited[2])
+            expected.note(visited[2])
             if run.pairs.count:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
@@ -139,7 +141,7 @@ class Speculative:
             run.pairs.pairs(),
         )
         trace.path = run.path
-        trace.expected = run.expected.mean(trace.accepted)
+        trace.expected = expected.mean(trace.accepted)
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:

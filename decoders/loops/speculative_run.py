@@ -15,7 +15,6 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
-from decoders.loops.expected import Expected
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
@@ -41,7 +40,6 @@ class Run:
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    expected: Expected = field(default_factory=Expected)  # what the drafter expects
 
     @property
     def shape(self) -> int:

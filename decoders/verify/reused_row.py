@@ -34,7 +34,7 @@ class ReusedRow(ByNode):
     def __str__(self) -> str:
         return f"exact, one row for the first {self.first} and last {self.last}"
 
-    def begin(self, start: Start) -> Tensor:
+    def begin(self, start: Start) -> Tensor:  # type: ignore[override]
         """The state: where the last codes begin, []."""
         end = max(start.model.target.length - self.last, 0)
         return torch.full((), end, device=start.first.device)

@@ -111,6 +111,9 @@ def alike(have: Draft, want: Draft) -> None:
     assert (have.q is None) == (want.q is None)
     if have.q is not None:
         torch.testing.assert_close(have.q, want.q, rtol=1e-4, atol=1e-6)
+    assert (have.expected is None) == (want.expected is None)
+    if have.expected is not None:
+        torch.testing.assert_close(have.expected, want.expected, rtol=1e-4, atol=1e-5)
     assert have.ancestry is not None
     assert torch.equal(have.ancestry, ancestry(want.parents, int(want.depth.max())))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench.judge.gate.reference import teacher_logits
+from bench.judge.gate.small import Real, small_model, small_spec
 from decoders.api import CodeKind, DecoderError, Draft, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
@@ -147,6 +148,15 @@ def test_paths_are_compared_level_by_level():
     assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(wanted)
     kids[0, 1, 1] = 0  # a child that cannot be drawn: one path of two levels is left
     assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(0.6)
+
+
+def test_the_gate_sees_the_skipped_steps_of_the_dynamic_mode():
+    """Random latents do not look alike, so the gate's models skip without a threshold."""
+    loop = PartSpec("decoders.loops.skipping.vvs.Vvs", {"mode": "dynamic", "alike": 0.9})
+    asked = replace(spec(DYNAMIC), loop=loop)
+    small = small_spec(asked, small_model(12, 3, 0, ("eagle",)), Real())
+    assert small.loop.kwargs == {"mode": "dynamic", "alike": -1.0}
+    assert small_spec(spec(DYNAMIC), MODEL, Real()).loop == LOOP
 
 
 def test_what_it_cannot_do_is_refused():

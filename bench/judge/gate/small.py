@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.judge.gate.drafters import checkpoints, options_of, shake, small_drafter
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.executed import executed
 from decoders.models.eagle_net import EagleNet
 from decoders.models.small import random_model
@@ -118,6 +118,7 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
     end)."""
     return replace(
         spec,
+        loop=_exercised(spec.loop),
         acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
         tree=_fitting_tree(spec.tree, model),
         proposer=_fitting_window(spec.proposer, model),
@@ -151,6 +152,12 @@ def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
 
 def _with(part: PartSpec, **changes: Any) -> PartSpec:
     return PartSpec(part.target, {**part.kwargs, **changes})
+
+
+def _exercised(part: PartSpec) -> PartSpec:
+    """The loop with the settings under which small random models run all of it, where it says so
+    (`decoders.api.Decoder`)."""
+    return _with(part, **getattr(resolve(part.target), "exercised", {}))
 
 
 def _scaled_rule(part: PartSpec | None, vocab: int, codebook: int) -> PartSpec | None:

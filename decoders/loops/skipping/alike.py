@@ -1,4 +1,5 @@
-"""Whether the paths of a draft look alike: when dynamic VVS skips a step (2511.13587, METHODS2 (s)).
+"""Whether the paths of a draft look alike: when dynamic VVS skips a step (2511.13587, METHODS2
+(s)).
 
 At every level: the mean cosine between the latents of the codes of two paths, over all pairs of
 root-to-leaf paths that reach it (two paths through one node have cosine 1). The levels are weighed

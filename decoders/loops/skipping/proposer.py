@@ -1,10 +1,11 @@
 """Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, METHODS2 (s)).
 
 Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
-paths that look alike (`decoders.loops.skipping.alike`). A path of the draft tree, chosen uniformly, is taken
-as it is, cut to the mean codes per forward less one; the next root comes from the target's last
-law. The drafter goes on from there with its old feature. The following step's forward runs on the
-taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under it.
+paths that look alike (`decoders.loops.skipping.alike`). A path of the draft tree, chosen uniformly,
+is taken as it is, cut to the mean codes per forward less one; the next root comes from the target's
+last law. The drafter goes on from there with its old feature. The following step's forward runs on
+the taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under
+it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ p, and is recorded as moved mass and as bound. All other codes are judged by the
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
 from decoders.verify.children import at_node
-
 
 MODES = ("uniform", "dynamic")
 
@@ -78,8 +77,11 @@ class Untested:
 
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
-    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there every
-    skipped step is followed by a forward, and the interval is not read. Steps differ in shape, so neither a compiler nor a graph can run them."""
+    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there a forward
+    follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
+    compiler nor a graph can run them."""
+
+    exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
 
     def __init__(
         self,

@@ -18,7 +18,10 @@ from bench.report.model import ReportError
 from bench.report.plots import latency
 from bench.report.plots.style import save
 
-PLOTS = {"speedup_fid", "speedup_clip", "mal_speedup", "acceptance_depth", "moved_mass", "latency"}
+PLOTS = {
+    "speedup_fid", "speedup_clip", "speedup_cost", "mal_speedup", "acceptance_depth", "moved_mass",
+    "latency",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from bench.report.code_map import COLORS, KINDS, SIDE, code_maps, kind_map
 from bench.report.contact import CAPTION, GAP, MARGIN, TILE, contact_sheet
 from bench.report.load import load_run
 from bench.report.model import Run
-from bench.report.plots import latency, moved
+from bench.report.plots import cost, latency, moved
 from bench.report.plots.bars import mal_interval
 from bench.report.plots.depth import acceptance_by_depth
 from bench.report.plots.labels import spread
@@ -216,6 +216,24 @@ def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
     speedups = [e.number("speedup") for e in run.sections[0].decoders]
     assert list(line.get_ydata()) == speedups[2:4], "not AR either: the fast one equals it"
     assert "exact decoder" in plot.caption
+
+
+def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: Run) -> None:
+    section = run.sections[0]
+    base = section.baseline
+    assert base is not None and cost.clip_loss(base, section) == (0.0, 0.0, 0.0)
+    for entry in section.decoders:
+        loss, tv = cost.clip_loss(entry, section)[0], cost.output_tv(entry, section)[0]
+        if entry.exact:
+            assert tv == 0.0
+        elif not entry.failed:
+            assert tv == entry.number("tv_output")
+            assert loss == pytest.approx(base.number("clip") - entry.number("clip"), nan_ok=True)
+    assert cost.shown(run)
+    plot = cost.draw(run)
+    assert any("lost against AR" in ax.get_xlabel() for ax in plot.figure.axes)
+    assert any("output TV" in ax.get_xlabel() for ax in plot.figure.axes)
+    assert "failed" in plot.caption
 
 
 def test_pareto_front_keeps_the_undominated() -> None:

@@ -223,7 +223,7 @@ def test_decoder_that_the_summary_forgot_is_still_shown(tmp_path: Path) -> None:
 def test_markup_is_well_formed(run: Run) -> None:
     lines = [line for line in tables.markdown(run).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
-    assert widths == {12, 17}  # main tables have 11 columns, details 16
+    assert widths == {12, 18}  # main tables have 11 columns, details 17
     latex = tables.latex(run)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 4
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
