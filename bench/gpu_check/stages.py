@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.gpu_check.run import OUT
 from bench.gpu_check.stage import Expected, Stage
@@ -53,7 +54,7 @@ def of_step(run: str, step: str, column: str) -> Callable[[Path], float]:
     def read(folder: Path) -> float:
         import pandas as pd
 
-        table = pd.read_csv(folder / run / "steps.csv").set_index("step")
+        table: Any = pd.read_csv(folder / run / "steps.csv").set_index("step")
         return float(table.at[step, column])
 
     return read
@@ -65,7 +66,7 @@ def of_decoder(run: str, decoder: str, column: str) -> Callable[[Path], float]:
     def read(folder: Path) -> float:
         import pandas as pd
 
-        table = pd.read_csv(folder / run / "summary.csv").set_index("decoder")
+        table: Any = pd.read_csv(folder / run / "summary.csv").set_index("decoder")
         return float(table.at[decoder, column])
 
     return read

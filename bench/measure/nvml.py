@@ -6,6 +6,7 @@ Python package (nvidia-ml-py) is optional, and what is not known is "".
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ def card_state(device: torch.device) -> dict[str, str]:
 
 def _nvml(device: torch.device) -> dict[str, str]:
     try:
-        import pynvml
+        pynvml: Any = importlib.import_module("pynvml")
     except ImportError:
         return {}
     try:
