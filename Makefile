@@ -37,7 +37,7 @@ except ImportError:
 endef
 export CHECK_PYTHON
 
-.PHONY: help setup bench report tiny test check format clean clean-runs
+.PHONY: help setup bench report gpu-check tiny test check format clean clean-runs
 
 help: ## list the targets
 	@echo "usage: make TARGET [STUDY=main] [ARGS='...'] [PYTHON=python3]"; echo
@@ -50,6 +50,9 @@ bench: $(STAMP) ## run a study and write its report; STUDY=smoke|main|..., ARGS=
 
 report: $(STAMP) ## table, plots and page again from the records of STUDY
 	$(PY) -m bench report study=$(STUDY) $(ARGS)
+
+gpu-check: $(STAMP) ## check an NVIDIA card in half an hour; ARGS='out=DIR' (docs/gpu.md)
+	$(PY) -m bench gpu-check $(ARGS)
 
 # Not over the shipped weights: that takes WEIGHTS=decoders/tiny/weights and ARGS='... overwrite=true'.
 tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)

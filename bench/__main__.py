@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
     "steps": "what a decoding step costs here, beside its matrix products alone and its floor",
     "scaling": "images a second and latency of a study's decoders by batch size",
+    "gpu-check": "the first half hour on an NVIDIA card: stages, a verdict each, one folder",
     "profile": "where a step's time goes: torch profiler trace, table by phase and by operator",
     "peers": "ours beside transformers' generate and assisted generation on equal weights",
     "predict": "speed-ups that a run's acceptance predicts, beside the measured, or elsewhere",
@@ -51,6 +52,7 @@ COMMANDS = {
 ELSEWHERE = {
     "steps": "bench.commands.steps",
     "scaling": "bench.scaling.command",
+    "gpu-check": "bench.gpu_check.command",
     "profile": "bench.profile.command",
     "peers": "bench.peers.command",
     "predict": "bench.predict.command",

@@ -69,11 +69,23 @@ MANUALS = {
         "check study=smoke",
     ),
     "steps": Manual(
-        "Times an AR step, verifications of trees and a drafter call of the study's model.\n"
+        "Times an AR step, verifications of the study's trees and a drafter call of its model.\n"
         "Compares them with their matrix products and their floors here. Writes steps.csv to\n"
         "run_dir.",
         (("model=NAME", "the model (`list model`)"), ("backend=NAME", "where it runs"), SOME[2]),
         "steps backend=cpu_torch",
+    ),
+    "gpu-check": Manual(
+        "Checks an NVIDIA card in stages and stops at the first that fails: kernels, graphs, step\n"
+        "costs and replayed acceptance at official sizes, study=speed, a profile. About half an\n"
+        "hour. Writes one folder with verdicts.json, README.md and every stage's log and tables.",
+        (
+            ("out=DIR", "the folder (default: results/gpu_check)"),
+            ("stages=A,B", "some of the stages, to take up where one failed"),
+        ),
+        "gpu-check out=results/gpu_check",
+        words="[out=DIR] [stages=A,B]",
+        study=False,
     ),
     "scaling": Manual(
         "Times the decoders of a study (default study=scaling) at several batch sizes. Writes\n"

@@ -36,8 +36,8 @@ COLUMNS = (
 
 
 def cmd_steps(words: Sequence[str]) -> int:
-    """Milliseconds of an AR step, of verifying trees and of a drafter call, on a study's model,
-    beside their matrix products and their floors on this machine; also as steps.csv."""
+    """Milliseconds of an AR step, of verifying the study's trees and of a drafter call, on
+    its model, beside their matrix products and their floors on this machine; also as steps.csv."""
     import torch
 
     from bench.config.compose import compose_study
@@ -47,6 +47,7 @@ def cmd_steps(words: Sequence[str]) -> int:
     from bench.measure.steps import step_costs
     from bench.os_errors import ready_folder
     from bench.run.session import opened
+    from bench.run.trees import tree_sizes
 
     config = compose_study(words)
     ready_folder(Path(config.run_dir))
@@ -58,7 +59,8 @@ def cmd_steps(words: Sequence[str]) -> int:
         rates = measure_rates(model.device, model.dtype, step_bytes(net, model), name)
     with torch.inference_mode():
         text = model.text.encode([own.prompts[0].text])
-        costs = step_costs(model, model.sampling, text)
+        nodes = (1, *(size + 1 for size in tree_sizes(config.decoders)))
+        costs = step_costs(model, model.sampling, text, nodes)
     found = step_table(costs, rates)
     say(terminal(filled(COLUMNS, found.to_dict("records"))))
     for note in notes(costs, rates):

@@ -14,6 +14,7 @@ import torch
 
 from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
+from bench.measure.nvml import card_state
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
@@ -23,7 +24,8 @@ PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "to
 @dataclass(frozen=True)
 class Provenance:
     """What the rows of this process share. git_commit: of the project's own repository, or
-    NO_CHECKOUT; versions: package name -> version."""
+    NO_CHECKOUT; versions: package name -> version, and
+    what NVML says of an NVIDIA card (`bench.measure.nvml`)."""
 
     git_commit: str
     git_dirty: bool
@@ -120,7 +122,7 @@ def provenance(device: torch.device) -> Provenance:
     return Provenance(
         git_commit=commit,
         git_dirty=dirty,
-        versions={"python": platform.python_version(), **_versions()},
+        versions={"python": platform.python_version(), **_versions(), **card_state(device)},
         cpu=_cpu(),
         gpu=gpu,
         threads=torch.get_num_threads(),

@@ -101,9 +101,10 @@ def step_costs(
     model: ImageModel,
     sampling: Sampling,
     text: TextFeatures,
-    nodes: tuple[int, ...] = (1, 5, 9, 13, 26),
+    nodes: tuple[int, ...],
 ) -> list[StepCost]:
-    """Costs of an AR step (1 node), of verifying trees of several sizes, and of a drafter call.
+    """Costs of an AR step (1 node), of verifying trees of these sizes (roots counted), and of a
+    drafter call.
 
     Half-way through an image; text is one encoded prompt. An AR step is forward, guidance,
     distribution and sample, a drafter call too; a verification is what the speculative loop charges

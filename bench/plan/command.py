@@ -109,14 +109,12 @@ def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call
 def _tree(entry: DecoderEntry, notes: list[str]) -> tuple[int, int, int]:
     """(nodes, depth, session nodes) of an entry's draft tree; zeros without one. A tree needs no
     model to be built; one that does is counted as none, with a note."""
-    if entry.spec.tree is None:
-        return 0, 0, 0
-    from bench.run.outcome import Failure, attempt
-    from decoders.compose import build_part
+    from bench.run.outcome import Failure
+    from bench.run.trees import tree_of
 
-    spec = entry.spec.tree
-    no_model: Any = None
-    tree: Any = attempt(lambda: build_part(spec, no_model))
+    tree = tree_of(entry)
+    if tree is None:
+        return 0, 0, 0
     if isinstance(tree, Failure):
         notes.append(f"the tree of {entry.name} cannot be built without its model ({tree.error})")
         return 0, 0, 0

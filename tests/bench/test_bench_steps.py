@@ -12,6 +12,7 @@ import torch
 
 from bench.__main__ import main
 from bench.commands.steps import COLUMNS, notes
+from bench.config.compose import compose_study
 from bench.measure import pieces
 from bench.measure.machine import measure_rates
 from bench.measure.pieces import Products, ar_steps, products_state, repeated
@@ -20,6 +21,7 @@ from bench.measure.roofline import Unknown, target_net
 from bench.measure.step_table import step_table
 from bench.measure.steps import ROUNDS, WARMUP, step_costs
 from bench.report.table import filled
+from bench.run.trees import tree_sizes
 from decoders.api import Sampling
 from decoders.executed import executed
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear
@@ -205,3 +207,9 @@ def test_steps_run_as_the_models_backend_runs_them(monkeypatch) -> None:
         step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
     assert backend.begun == ["Autoregressive", "Products", "Draft", "Products"]
     assert backend.steps == 2 * 4 * (ROUNDS + WARMUP)  # each is timed after its like
+
+
+def test_the_trees_of_the_study_are_measured() -> None:
+    config = compose_study(["study=replay"])
+    assert tree_sizes(config.decoders) == (57,)
+    assert tree_sizes(compose_study(["study=speed", "decoders=[ar]"]).decoders) == ()
