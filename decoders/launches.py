@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, fresh
+from decoders.execution.state import rebind, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
@@ -155,12 +156,16 @@ def step(
         raise DecoderError(f"{spec.name}: {type(loop).__name__} has no `pieces` to count")
     text = _text(model, batch)
     run = loop.begin(text, _noise(model, batch), *([0] if loop.proposer is not None else []))
+    before = tensors(run)
     found: dict[str, Counter[str]] = {}
     carries: list[tuple[Any, ...]] = [()]
     for phase, piece in loop.pieces():
         with Operators() as operators:
             carries.append(piece(run, *carries[-1]))
         found[phase] = operators.found
+    with Operators() as bound:  # what a recorded step copies back behind its last piece
+        rebind(run, before)
+    found[phase] += bound.found
     if not compiled:
         return found
     made = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
@@ -170,6 +175,8 @@ def step(
                 ready = torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backend)
                 ready(run, *carry)
             made[phase] = backend.found
+    if phase in made:
+        made[phase] += bound.found
     return made
 
 
