@@ -73,7 +73,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def attention(monkeypatch, queries, size, dtype, slots=440):
-    from decoders.kernels import sampling, tree_attention_programs as programs
+    from decoders.kernels import tree_attention_programs as programs
 
     recorded = Recorded(programs.attend_tree)
     fake = SimpleNamespace(attend_tree=recorded, unit=programs.unit, PRECISION=programs.PRECISION)
@@ -138,7 +138,7 @@ def test_every_program_compiles_for_every_architecture(monkeypatch, cache, capab
 
 
 def test_the_kernels_compile_for_rocm(monkeypatch, cache):
-    from decoders.kernels import sampling, tree_attention_programs as programs
+    from decoders.kernels import tree_attention_programs as programs
 
     monkeypatch.setattr(programs, "PRECISION", "ieee")  # what ROCm is given
     assert compiled(attention(monkeypatch, 58, 64, torch.bfloat16), CDNA3).asm["hsaco"]
