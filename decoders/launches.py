@@ -29,9 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, fresh
+from decoders.execution.state import rebind, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
-from decoders.models.eagle_net import EagleNet
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, TransformerConfig, empty
 from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
 from decoders.noise import OVERRUN, SLOTS, Noise
@@ -42,7 +43,7 @@ FREE = (  # beside views: what allocates, or says something of a tensor
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
 )  # fmt: skip
 TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
-SHALLOW = 2, 3  # layers of the models that are compiled
+SHALLOW = 1, 2  # layers of the models that are compiled
 
 
 class Operators(TorchDispatchMode):
@@ -75,27 +76,30 @@ class Piece:
 
 def launches(
     spec: DecoderSpec,
+    sampling: Sampling,
     preset: str = "llamagen_xl_256",
     *,
     compiled: bool = False,
     batch: int = 1,
     dtype: torch.dtype = torch.bfloat16,
     attention: str = "triton",
-    sampling: dict[str, Any] | None = None,
 ) -> list[Piece]:
     """Launches of a decoder's step at a preset's size, by piece. compiled: `torch.compile`'s
-    kernels in place of the eager operators. sampling: what differs from the preset's usual one."""
-    counts = []
+    kernels in place of the eager operators; attention: `torch`, or a name of decoders.kernels.
+
+    Raises DecoderError for an unknown preset, and for a loop that has no pieces."""
+    depth = config_of(preset).layers
+    plain, counts = [], []
     for layers in SHALLOW:
         with fake():
             model = fake_model(preset, layers, dtype, attention)
-            wanted = replace(model.sampling, **(sampling or {}))
-            counts.append(step(model, spec, wanted, batch, compiled))
-    depth = config_of(preset).layers
+            plain.append(step(model, spec, sampling, batch))
+            deep = {k for k in plain[-1] if plain[-1][k] != plain[0][k]} if len(plain) > 1 else None
+            counts.append(step(model, spec, sampling, batch, deep, True) if compiled else plain[-1])
     few, more = SHALLOW
     found = []
     for phase, first in counts[0].items():
-        each = (counts[1][phase].total() - first.total()) / (more - few)
+        each = (counts[1].get(phase, first).total() - first.total()) / (more - few)
         found.append(Piece(phase, each, first.total() - few * each, depth))
     return found
 
@@ -113,7 +117,8 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
     """A preset's model with fewer layers, on a CUDA device that is not there."""
     config = replace(config_of(preset), layers=layers)
     target = _filled(Transformer, config, dtype)
-    drafter = _filled(EagleNet, replace(config, layers=1), dtype)
+    kind = ChameleonEagleNet if config.tokens else EagleNet
+    drafter = _filled(kind, replace(config, layers=1), dtype)
     target.kernels = None if attention == "torch" else Kernels(attention)
     size = PRESETS[preset]
     return ImageModel(
@@ -139,31 +144,41 @@ def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any, dtype: 
 
 
 def step(
-    model: ImageModel, spec: DecoderSpec, sampling: Sampling, batch: int, compiled: bool
+    model: ImageModel,
+    spec: DecoderSpec,
+    sampling: Sampling,
+    batch: int,
+    only: set[str] | None = None,
+    compiled: bool = False,
 ) -> dict[str, Counter[str]]:
-    """Launches of one step of a decoder, by phase and name."""
+    """Launches of one step of a decoder, by phase and name. only: phases that are compiled."""
     loop: Any = build_decoder(model, spec, sampling)
     if not hasattr(loop, "pieces"):
         raise DecoderError(f"{spec.name}: {type(loop).__name__} has no `pieces` to count")
     text = _text(model, batch)
     run = loop.begin(text, _noise(model, batch), *([0] if loop.proposer is not None else []))
+    before = tensors(run)
     found: dict[str, Counter[str]] = {}
-    carry: tuple[Any, ...] = ()
-    if compiled:  # as a recorded step is: what is chosen once is chosen before
-        for _, piece in loop.pieces():
-            carry = piece(run, *carry)
-        carry = ()
+    carries: list[tuple[Any, ...]] = [()]
     for phase, piece in loop.pieces():
-        if compiled:
+        with Operators() as operators:
+            carries.append(piece(run, *carries[-1]))
+        found[phase] = operators.found
+    with Operators() as bound:  # what a recorded step copies back behind its last piece
+        rebind(run, before)
+    found[phase] += bound.found
+    if not compiled:
+        return found
+    made = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    for (phase, piece), carry in zip(loop.pieces(), carries, strict=False):
+        if only is None or phase in only:
             with scheduled() as backend:
                 ready = torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backend)
-                carry = ready(run, *carry)
-            found[phase] = backend.found
-        else:
-            with Operators() as operators:
-                carry = piece(run, *carry)
-            found[phase] = operators.found
-    return found
+                ready(run, *carry)
+            made[phase] = backend.found
+    if phase in made:
+        made[phase] += bound.found
+    return made
 
 
 def _text(model: ImageModel, batch: int) -> TextFeatures:

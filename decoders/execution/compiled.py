@@ -12,6 +12,7 @@ several times faster than a library call.
 
 from __future__ import annotations
 
+import subprocess
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -33,7 +34,21 @@ CUDA_OPTIONS: dict[str, Any] = {
     "triton.cudagraphs": False,
     "combo_kernels": True,  # small kernels that do not wait for each other are one launch
     "benchmark_combo_kernel": False,
+    "split_reductions": False,  # a tree's rows fill a GPU: a sum in two launches gains nothing
 }
+
+
+# What a compiler that is missing, broken or asked too much fails with.
+FAILURES = (RuntimeError, ImportError, OSError, subprocess.SubprocessError)
+
+
+def not_compiling(device: torch.device) -> str | None:
+    """Why torch.compile does not work on a device; None where it does. Compiles one line."""
+    try:
+        made = torch.compile(lambda x: x * 2 + 1, fullgraph=True)(torch.ones(64, device=device))
+        return None if bool((made == 3).all()) else "it computes 2 * 1 + 1 wrongly"
+    except FAILURES as error:
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 @dataclass
@@ -61,10 +76,11 @@ class Compiled:
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
         if run.shape not in loop.prepared:
-            loop.prepared[run.shape] = self._pieces(loop, run)
+            loop.prepared[run.shape] = self.pieces(loop, run)
         return chain(loop.prepared[run.shape], run)
 
-    def _pieces(self, loop: Loop, run: Any) -> list[Piece]:
+    def pieces(self, loop: Loop, run: Any) -> list[Piece]:
+        """The loop's pieces, compiled when they are first called."""
         device = device_of(run)
         options = dict(CPU_OPTIONS if device.type == "cpu" else CUDA_OPTIONS)
         if device.type == "cpu":  # a third of a small verification is Python between kernels

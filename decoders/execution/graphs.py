@@ -1,4 +1,8 @@
-"""Steps as CUDA graphs: the whole step is recorded once and replayed with one launch.
+"""Steps as CUDA graphs: the whole step is compiled, recorded once and replayed with one launch.
+
+The compiler fuses what any rule, tree or drafter does between two matrix products, so that nobody
+writes a kernel for it. A piece that it cannot compile, and every piece where there is no working
+compiler, is recorded operator by operator; a warning says so.
 
 A recorded step reads and writes fixed addresses. So the state of the first image of a (loop, batch
 size) stays, and the state of every later image is copied into it before its first step; what a
@@ -10,17 +14,21 @@ workspaces then exist before the first recording, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.execution.eager import Loop
+from decoders.execution.compiled import FAILURES, Compiled, not_compiling
+from decoders.execution.eager import Loop, Piece
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
+from decoders.kernels.runtime import capturing
 from decoders.verify.children import Judge
 
+logger = logging.getLogger(__name__)
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
 
@@ -53,7 +61,7 @@ def pool(device: torch.device) -> Pool:
         torch.cuda.CUDAGraph(),
     )
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.graph(graph, pool=handle, stream=stream):
+    with capturing(graph, pool=handle, stream=stream):
         held = torch.zeros(1, device=device)
     return Pool(handle, stream, (graph, held))
 
@@ -64,6 +72,9 @@ class Graphed:
 
     name: str = "graph"
     replays: int = 0
+    compiler: Compiled = field(default_factory=lambda: Compiled(autotune=False))
+    missing: str | None = None  # why nothing is compiled here, once it was tried
+    _tried: bool = False
     _pool: Pool | None = field(default=None, repr=False)
 
     def prepare(self, model: ImageModel) -> None:
@@ -94,10 +105,49 @@ class Graphed:
 
     def _record(self, loop: Loop, run: Any) -> Recorded:
         kept = snapshot(run)
-        replay, carry = self._capture(lambda: self._once(loop, run), device_of(run))
+        once(loop.pieces(), run)  # what is chosen and allocated once is so before anything compiles
+        pieces = self._compiled(loop, run) if self._compiles(device_of(run)) else loop.pieces()
+        fill(run, kept)
+        replay, carry = self._capture(lambda: once(pieces, run), device_of(run))
         fill(run, kept)
         run.watch.restart()
         return Recorded(replay, run, carry)
+
+    def _compiles(self, device: torch.device) -> bool:
+        """Whether pieces are compiled: on a GPU with a working compiler, which is tried once."""
+        if device.type != "cuda":
+            return False
+        if not self._tried:
+            self._tried, self.missing = True, not_compiling(device)
+            if self.missing:
+                logger.warning(
+                    "steps are recorded operator by operator, which is several times slower: "
+                    "torch.compile does not work here (%s)",
+                    self.missing,
+                )
+        return self.missing is None
+
+    def _compiled(self, loop: Loop, run: Any) -> list[Piece]:
+        """The pieces, compiled by running them; one that cannot be compiled stays as it is."""
+        made: list[Piece] = []
+        before, carry = tensors(run), ()
+        ready = self.compiler.pieces(loop, run)
+        for (phase, plain), (_, piece) in zip(loop.pieces(), ready, strict=True):
+            inner = snapshot(run)
+            try:
+                carry = piece(run, *carry)
+                made.append((phase, piece))
+            except FAILURES as error:
+                logger.warning(
+                    "the piece %r is recorded operator by operator: it cannot be compiled (%s)",
+                    phase,
+                    str(error).strip().partition("\n")[0],
+                )
+                fill(run, inner)
+                carry = plain(run, *carry)
+                made.append((phase, plain))
+        rebind(run, before)
+        return made
 
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], device: torch.device
@@ -117,16 +167,16 @@ class Graphed:
                 step()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool.handle, stream=stream):
+        with capturing(graph, pool=self._pool.handle, stream=stream):
             carry = step()
         return graph.replay, carry
 
-    @staticmethod
-    def _once(loop: Loop, run: Any) -> tuple[Any, ...]:
-        """A step that leaves every tensor of the state where it was."""
-        before = tensors(run)
-        carry: tuple[Any, ...] = ()
-        for _, piece in loop.pieces():
-            carry = piece(run, *carry)
-        rebind(run, before)
-        return carry
+
+def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+    """A step that leaves every tensor of the state where it was."""
+    before = tensors(run)
+    carry: tuple[Any, ...] = ()
+    for _, piece in pieces:
+        carry = piece(run, *carry)
+    rebind(run, before)
+    return carry

@@ -24,6 +24,7 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.kernels.candidates import AttentionShape, Implementation, implementations
 from decoders.kernels.reference import tree_attention as reference
+from decoders.kernels.runtime import capturing, without_waits
 
 MODES = ("eager", "graph")
 # Largest relative error of a head's output vector, against sums in float32.
@@ -130,6 +131,8 @@ def choose(
         given = inputs(shape, layers, used)
         for one in implementations() if among is None else among:
             reason = one.reason(shape)
+            if among is None and mode == "graph" and one.name == "flex":
+                reason = "its block mask takes many launches a step: ask for it with attention=flex"
             try:
                 if reason is None:
                     deviation[one.name] = _deviation(one, shape, given)
@@ -206,9 +209,11 @@ def _forward(
     with torch.cuda.stream(aside):
         for _ in range(3):
             run()
+        with without_waits():  # refused here, before it can break a recording
+            run()
     torch.cuda.current_stream(shape.device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         run()
     return graph.replay
 

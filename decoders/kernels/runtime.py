@@ -7,7 +7,10 @@ Triton compiles for CUDA and ROCm. On the CPU the kernels run only in Triton's i
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -46,3 +49,26 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda" or not torch.cuda.is_available():
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`, which leaves its own stream current where the end of a broken recording
+    fails; here the stream that was current is so again."""
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        torch.cuda.set_stream(before)
+
+
+@contextmanager
+def without_waits() -> Iterator[None]:
+    """What waits for the device raises RuntimeError inside, as it would break a recording."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -25,7 +25,7 @@ def test_the_kernel_runs_here_for_sampling():
     assert missing(DEVICE) is None
 
 
-@pytest.mark.parametrize("vocab", [30, 64, 200])
+@pytest.mark.parametrize("vocab", [30, 64])
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_laws_and_draws_are_those_of_the_tensor_code(sampling, vocab):
     random = torch.Generator().manual_seed(vocab)

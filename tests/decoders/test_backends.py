@@ -13,6 +13,7 @@ import torch
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.executed import execution
+from decoders.execution import graphs
 from decoders.execution.compiled import Compiled
 from decoders.execution.eager import Execution
 from decoders.execution.graphs import Graphed
@@ -76,6 +77,50 @@ def test_a_recorded_step_goes_on_from_its_own_state(name: str, temperature: floa
     steps = sum(int(g.trace.target_calls.max()) for g in made)
     assert how.replays == steps
     assert set(made[1].trace.seconds) <= {"prefill", "draft", "step"}
+
+
+class CompiledReplay(Replayed):
+    """A recorded step of compiled pieces, on the CPU."""
+
+    def _compiles(self, device: torch.device) -> bool:
+        return True
+
+
+def test_a_recorded_step_is_made_of_compiled_pieces() -> None:
+    how = CompiledReplay()
+    made, _ = codes_of(how, "ar", 1.0)
+    wanted, _ = codes_of(execution("eager"), "ar", 1.0)
+    assert_same(made, wanted)
+    assert how.compiler.seconds > 0
+
+
+def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Compiled, *_: Any) -> Any:
+        def call(run: Any, *carry: Any) -> Any:
+            run.codes.fill_(0)  # half a step is done when it fails
+            raise RuntimeError("graph break\nin line 3")
+
+        return call
+
+    monkeypatch.setattr(Compiled, "_compiled", broken)
+    made, _ = codes_of(CompiledReplay(), "ar", 1.0)
+    wanted, _ = codes_of(execution("eager"), "ar", 1.0)
+    assert_same(made, wanted)
+    assert "'verify' is recorded operator by operator" in caplog.text
+    assert "(graph break)" in caplog.text
+
+
+def test_without_a_working_compiler_there_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[torch.device] = []
+    why = "RuntimeError: no C compiler"
+    monkeypatch.setattr(graphs, "not_compiling", lambda device: tried.append(device) or why)
+    how = Graphed()
+    assert [how._compiles(torch.device("cuda")) for _ in range(2)] == [False, False]
+    assert len(tried) == 1 and caplog.text.count("no C compiler") == 1
 
 
 def test_a_compiled_step_gives_the_codes_of_an_eager_one() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoders.kernels import tree_attention
+from decoders.kernels import sampling, tree_attention
 
 triton = pytest.importorskip("triton", reason="no kernels without Triton")
 pytestmark = pytest.mark.skipif(
@@ -114,8 +114,32 @@ def test_tree_attention_compiles_for_hopper(monkeypatch, cache, queries, size, d
     assert "barrier" in steps[steps.rindex("tt.store", 0, loop) : loop]
 
 
+def sampled(monkeypatch, vocab, draws):
+    from decoders.kernels import sampling_programs as programs
+
+    recorded = Recorded(programs.sample_rows)
+    fake = SimpleNamespace(sample_rows=recorded)
+    monkeypatch.setattr(sampling, "programs", lambda name, device: fake)
+    sampling.sampled(torch.empty(1, 7, vocab), torch.empty(1, 1, draws), 1.0, 1000, 0.9)
+    return recorded
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90, 120])
+def test_every_program_compiles_for_every_architecture(monkeypatch, cache, capability):
+    """Ampere, Ada, Hopper and consumer Blackwell: within their shared memory, and real code."""
+    room = {80: 163, 90: 227}.get(capability, 99) * 1024
+    for recorded in (
+        attention(monkeypatch, 58, 64, torch.bfloat16),
+        sampled(monkeypatch, 1000, 4),
+    ):
+        made = compiled(recorded, ("cuda", capability, 32))
+        assert made.asm["cubin"] and made.metadata.shared <= room
+        assert f".target sm_{capability}" in made.asm["ptx"]
+
+
 def test_the_kernels_compile_for_rocm(monkeypatch, cache):
     from decoders.kernels import tree_attention_programs as programs
 
     monkeypatch.setattr(programs, "PRECISION", "ieee")  # what ROCm is given
     assert compiled(attention(monkeypatch, 58, 64, torch.bfloat16), CDNA3).asm["hsaco"]
+    assert compiled(sampled(monkeypatch, 1000, 1), CDNA3).asm["hsaco"]
