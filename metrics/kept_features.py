@@ -47,7 +47,7 @@ class KeptFeatures:
         known = read(place)
         new = [at for at, name in enumerate(names) if name not in known]
         if new:
-            # A metric refuses fewer images than MIN_IMAGES: a known one goes along with a single one.
+            # A metric refuses a single image, so a known one goes along.
             more = [at for at in range(len(files)) if at != new[0]] if len(new) < MIN_IMAGES else []
             asked = sorted([*new, *more[: MIN_IMAGES - 1]])
             part = dataclasses.replace(images, source=tuple(files[at] for at in asked))

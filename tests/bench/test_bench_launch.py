@@ -100,12 +100,10 @@ def run(folder: Path, *words: str) -> int:
 
 def check_same(name: str, tmp_path: Path, kills: int, every: float, *words: str) -> None:
     needs(name)
-    shards = [w for w in words if w.startswith("launch.")]
-    rest = [w for w in words if w not in shards]
     calm, disturbed = tmp_path / "calm", tmp_path / "killed"
-    assert run(calm, "launch=local", *shards, *rest) == 0
+    assert run(calm, "quality.batch=1", *[w for w in words if not w.startswith("launch.")]) == 0
     with killing(disturbed, kills, every) as killed:
-        assert run(disturbed, *HERE[name], "launch.retries=50", *shards, *rest) == 0
+        assert run(disturbed, "quality.batch=1", *HERE[name], "launch.retries=50", *words) == 0
     assert len(killed) == kills, "as many workers were killed as should be"
     found, wanted = tables(disturbed), tables(calm)
     for table in wanted:
@@ -116,7 +114,7 @@ def check_same(name: str, tmp_path: Path, kills: int, every: float, *words: str)
 @pytest.mark.parametrize("name", ["local", "slurm"])
 def test_a_launch_is_the_run_without_it(name, tmp_path):
     needs(name)
-    few = ["decoders=[fake_ar]", "quality.images=4", "quality.batch=2", "quality.reseeds=0"]
+    few = ["decoders=[fake_ar]", "quality.images=4", "quality.batch=1", "quality.reseeds=0"]
     assert run(tmp_path / "a", *few) == 0
     assert run(tmp_path / "b", *few, *HERE[name], "launch.workers=2") == 0
     one, two = tables(tmp_path / "a")["records"], tables(tmp_path / "b")["records"]
@@ -125,7 +123,7 @@ def test_a_launch_is_the_run_without_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_killed_workers_change_nothing(name, tmp_path):
-    few = ["decoders=[fake_ar]", "quality.images=24", "quality.batch=2", "loop.seconds=0.2"]
+    few = ["decoders=[fake_ar]", "quality.images=24", "loop.seconds=0.1"]
     check_same(name, tmp_path, 1, 1.0, *few, "launch.shards=2", "launch.workers=2")
 
 
@@ -134,7 +132,7 @@ def test_killed_workers_change_nothing(name, tmp_path):
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_500_images_at_4_shards_with_workers_killed_at_random(name, tmp_path):
     many = ["quality.images=500", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]"]
-    many += ["quality.batch=8", "loop.seconds=0.4", "launch.shards=4", "launch.workers=4"]
+    many += ["loop.seconds=0.05", "launch.shards=4", "launch.workers=4"]
     check_same(name, tmp_path, int(os.environ["LANTERN_BENCH_KILLS"]), 4.0, *many)
 
 

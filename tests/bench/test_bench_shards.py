@@ -1,4 +1,4 @@
-"""A run in shards: who decodes an image changes nothing of it, and nothing is lost or done twice."""
+"""A run in shards: who decodes an image changes nothing of it; merging and packing lose nothing."""
 
 from __future__ import annotations
 
