@@ -47,11 +47,9 @@ class KeptFeatures:
         known = read(place)
         new = [at for at, name in enumerate(names) if name not in known]
         if new:
-            # A metric refuses fewer images than MIN_IMAGES, so some that are known may go along.
-            more = [at for at in range(len(files)) if at not in new][
-                : max(MIN_IMAGES - len(new), 0)
-            ]
-            asked = sorted([*new, *more])
+            # A metric refuses a single image, so a known one goes along.
+            more = [at for at in range(len(files)) if at != new[0]] if len(new) < MIN_IMAGES else []
+            asked = sorted([*new, *more[: MIN_IMAGES - 1]])
             part = dataclasses.replace(images, source=tuple(files[at] for at in asked))
             rows = extract(extractor, part, layer=layer, batch=batch)
             write(place, [names[at] for at in asked], rows)

@@ -234,7 +234,7 @@ MANUALS = {
         "WebDataset's layout. Both are lossless. Takes the words of the run.",
         (
             *SOME,
-            ("pack.pictures=NAME", "kept (those of the run), decoded (again, from the codes), none"),
+            ("pack.pictures=NAME", "kept (the run's own), decoded (again, from the codes), none"),
             ("pack.gigabytes=X", "size of a tar file (default: 1)"),
             ("pack.out=DIR", "where they go (default: packed/ in the run's folder)"),
         ),

@@ -107,7 +107,7 @@ def asked(words: Sequence[str]) -> Asked:
 def _check(mine: Sequence[str], shard: str, named: bool) -> None:
     if mine and not named:
         raise ConfigError(
-            f"{mine[0]!r} is a setting of a launch; name it with launch={' or launch='.join(PLACES)}"
+            f"{mine[0]!r} is a setting of a launch; name it too: launch=local, slurm or ray"
         )
 
 

@@ -20,7 +20,7 @@ def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[L
     executor = executor_of(launch, logs)
     left, lost = list(tasks), list[Lost]()
     with progress(len(left), "shards", unit="shard") as bar:
-        for attempt in range(launch.retries + 1):
+        for _ in range(launch.retries + 1):
             with executor.batch():
                 jobs = [executor.submit(task) for task in left]
             try:
@@ -35,7 +35,7 @@ def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[L
             lost += [Lost(task, why) for task, why in both if why]
             if not left:
                 return lost
-    return lost + [Lost(task, f"{attempt + 1} jobs died, see {logs}") for task in left]
+    return lost + [Lost(task, f"{launch.retries + 1} jobs died, see {logs}") for task in left]
 
 
 def executor_of(launch: LaunchConfig, logs: Path) -> Any:

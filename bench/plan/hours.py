@@ -113,7 +113,7 @@ def launch_lines(plan: Plan, launch: LaunchConfig) -> list[str]:
     rounds = -(-launch.count // launch.workers)
     lines = [
         f"launch={launch.name}: {launch.count} shards of at most {each:,} images per decoder, on "
-        f"{launch.workers} workers ({rounds} shards each at most)"
+        f"{launch.workers} workers (at most {rounds} for each worker)"
     ]
     if config.latency.prompts:
         lines.append("  timed images are not the workers': they need a quiet machine, afterwards")

@@ -219,7 +219,8 @@ def open_folder(
     begun = any(path.glob("rows/*/*.parquet"))
     if study.exists() and begun:
         _guard(path, _read(study), identity)
-    elif not study.exists() and path.exists() and any(p.name not in BEFORE for p in path.iterdir()):
+    elif path.exists() and _foreign(path) and not study.exists():  # in this order: a worker may
+        # be beginning the folder now, and what it writes first is study.json
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
@@ -234,6 +235,12 @@ def open_folder(
             stack.callback(_remove_if_unused, path)
             yield RunFolder(path, shared=bool(shard))
             stack.pop_all()  # what came to its end stays
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a folder holds anything but what may lie there before a run."""
+    names = (found.name for found in path.iterdir())
+    return any(name not in BEFORE and not name.startswith(".tmp-") for name in names)
 
 
 @contextmanager

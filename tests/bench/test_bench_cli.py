@@ -98,6 +98,7 @@ def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
 
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
+    from bench.launch.pack import PackSettings
     from bench.peers.lineup import MODES, VARIANTS, PeersSettings
     from bench.predict.predict import PredictConfig
     from bench.predict.settings import TuneConfig
@@ -110,7 +111,7 @@ def test_help_names_every_setting_of_a_command():
 
     for command, settings in {
         "peers": PeersSettings, "profile": ProfileSettings, "scaling": ScalingSettings,
-        "predict": PredictConfig, "tune": TuneConfig,
+        "predict": PredictConfig, "tune": TuneConfig, "pack": PackSettings,
     }.items():  # fmt: skip
         for name in settings.__dataclass_fields__:
             assert f"{command}.{name}" in manual(command)
@@ -126,8 +127,8 @@ def test_help_names_every_setting_of_a_command():
 @pytest.mark.parametrize("command", [c for c in COMMANDS if MANUALS[c].study])
 def test_the_examples_of_help_are_understood(command):
     words = shlex.split(MANUALS[command].example)[1:]
-    own = ("launches.", "scaling.", "profile.", "peers.", "predict.", "tune.", "out=", "prompts")
-    compose_study([word for word in words if not word.startswith(own)])
+    own = ("launches.", "scaling.", "profile.", "peers.", "predict.", "tune.", "pack.", "out=")
+    compose_study([word for word in words if not word.startswith((*own, "prompts"))])
 
 
 def test_the_version_names_the_commit_of_the_checkout(capsys, tmp_path):
