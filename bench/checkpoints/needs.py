@@ -7,14 +7,14 @@ metrics); prompts and reference pictures are the files that the study's settings
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.plan import checkpoints as known
 from bench.plan.command import source_of
-from bench.plan.parts import Part, no_tokenizer
+from bench.plan.parts import Part, no_tokenizer, weight_parts
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
@@ -50,7 +50,7 @@ def needs_of(config: StudyConfig) -> list[Need]:
     from bench.plan.command import make
 
     source, usual, embedded = source_of(config.model)
-    parts = [] if embedded else make(config).parts
+    parts = [] if embedded else [*make(config).parts, *_networks(config)]
     found = [_need(part, config.name) for part in parts]
     if no_tokenizer(config, source, usual) and usual is not None:
         found.append(_unset_tokenizer(config.name, usual.tokenizer))
@@ -133,6 +133,20 @@ def _files(config: StudyConfig) -> list[Need]:
         where = str(place.absolute())
         found.append(Need(role, value, where, "", f"{group}.{key}", state, None, (config.name,)))
     return found
+
+
+def _networks(config: StudyConfig) -> list[Part]:
+    """Weight files of a metric whose settings name them; those of a list are in the plan."""
+    kwargs = config.metric.kwargs if config.metric else {}
+    given = kwargs.get("weights") or {}
+    if isinstance(kwargs.get("metrics"), list) or not config.quality.images:
+        return []
+    return weight_parts(network_keys(kwargs), given, given.get("folder"))
+
+
+def network_keys(kwargs: Mapping[str, Any]) -> list[str]:
+    """Keys of the weight files in a metric's settings, without what is off by its name."""
+    return [key for key in kwargs.get("weights") or {} if key != "folder" and kwargs.get(key, True)]
 
 
 def missing(needs: Sequence[Need]) -> list[Need]:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.checkpoints.needs import network_keys
 from bench.errors import ConfigError, FolderError
 from bench.plan.command import source_of
-from bench.plan.parts import metric_keys
 from bench.records.schema import write_text
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     from metrics.official.checkpoint import FILES
     from metrics.official.made import write_all
 
-    keys = [key for key in metric_keys(kwargs, kwargs["weights"] or {}) if key in FILES]
+    keys = [key for key in network_keys(kwargs) if key in FILES]
     write_all(folder / "metrics", keys)
     _reference(folder / "reference")
     named = [f"metric.weights.{key}=null" for key in keys]

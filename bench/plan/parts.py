@@ -7,7 +7,7 @@ by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,37 +143,34 @@ def parts_table(parts: Sequence[Part]) -> str:
 
 
 def metric_parts(config: StudyConfig) -> list[Part]:
-    """Weight files of the metrics that `metric.metrics` lists, or metric.weights, as
-    `metrics.official` looks for them: named in metric.weights, else under its folder."""
+    """Weight files of the metrics that `metric.metrics` lists, as `metrics.official` looks for
+    them: named in metric.weights, else under metric.folder."""
     kwargs = config.metric.kwargs if config.metric else {}
-    if not config.quality.images:
+    wanted = kwargs.get("metrics")
+    if not isinstance(wanted, list) or not config.quality.images:
         return []
+    from metrics.official.papers import METRICS
+
+    keys = dict.fromkeys(METRICS[name].weights for name in wanted if name in METRICS)
+    return weight_parts(keys, kwargs.get("weights") or {}, kwargs.get("folder"))
+
+
+def weight_parts(
+    keys: Iterable[str | None], given: Mapping[str, Any], folder: str | None
+) -> list[Part]:
+    """Weight files of these keys of `metrics.official.checkpoint`; others are no files."""
     from metrics.official.checkpoint import FILES, FOLDER
 
-    given = {**(kwargs.get("weights") or {})}
-    place = given.pop("folder", None) or kwargs.get("folder") or FOLDER
-    folder = Path(place).expanduser()
-    keys = metric_keys(kwargs, given)
+    place = Path(folder or FOLDER).expanduser()
     found = []
     for key in keys:
         if key is None or key not in FILES:
             continue
         file = FILES[key]
         names = [given[key]] if given.get(key) else [n for n in (file.path, file.other) if n]
-        here = [path for path in (folder / name for name in names) if path.is_file()]
-        found.append(_metric_part(key, file.url, here[:1], str(folder / names[0])))
+        here = [path for path in (place / name for name in names) if path.is_file()]
+        found.append(_metric_part(key, file.url, here[:1], str(place / names[0])))
     return found
-
-
-def metric_keys(kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> list[str | None]:
-    """Keys of the weight files: of the metrics listed, else those that the settings have, without
-    what is switched off by its own name."""
-    from metrics.official.papers import METRICS
-
-    wanted = kwargs.get("metrics")
-    if isinstance(wanted, list):
-        return list(dict.fromkeys(METRICS[name].weights for name in wanted if name in METRICS))
-    return [key for key in given if kwargs.get(key, True)]
 
 
 def _metric_part(key: str, url: str, here: Sequence[Path], wanted: str) -> Part:

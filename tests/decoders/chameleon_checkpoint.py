@@ -14,24 +14,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+from decoders.models.made import chameleon as made
+
 CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
 DIM = 8  # of the codebook
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SENTENCE = "a red fox in snow Generate an image of x 64 according to the following prompt :"
 WORDS = SENTENCE.split(" ")
-CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
-
-
-def letters(code: int) -> str:
-    return "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code))
+SPECIAL, CONTROL, letters = made.SPECIAL, made.CONTROL, made.letters
 
 
 def vocabulary() -> dict[str, int]:
-    names = {name: i for i, name in enumerate(SPECIAL)}
-    names |= {f"IMGIMG{letters(code)}Z": 4 + (5 * code + 3) % CODES for code in range(CODES)}
-    for name in (*CONTROL, "<reserved08802>", "<reserved08803>", *WORDS):
-        names[name] = len(names)
-    return names
+    return made.vocabulary(CODES, WORDS, (2, 3))
 
 
 def token_of(code: int) -> int:
@@ -41,19 +34,11 @@ def token_of(code: int) -> int:
 
 
 def write_tokenizer(path: Path) -> None:
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel(vocabulary(), unk_token="<unk>"))
-    numbers = pre_tokenizers.Split(Regex(r"\d+"), "isolated")
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), numbers])
-    made.add_special_tokens([*SPECIAL, *CONTROL, "<reserved08802>"])
-    made.save(str(path))
+    made.write_tokenizer(path, vocabulary())
 
 
 def hf_model(seed: int = 0, **changes: Any) -> Any:
     """transformers' Chameleon with random weights, distributions far from uniform."""
-    from transformers import ChameleonConfig, ChameleonForConditionalGeneration
-
     settings: dict[str, Any] = {
         "vocab_size": 80,
         "hidden_size": WIDTH,
@@ -61,7 +46,6 @@ def hf_model(seed: int = 0, **changes: Any) -> Any:
         "num_hidden_layers": 2,
         "num_attention_heads": HEADS,
         "num_key_value_heads": HEADS,
-        "vocabulary_map": vocabulary(),
         "vq_config": {
             "embed_dim": DIM,
             "num_embeddings": CODES,
@@ -72,19 +56,7 @@ def hf_model(seed: int = 0, **changes: Any) -> Any:
             "num_res_blocks": 1,
         },
     }
-    model = ChameleonForConditionalGeneration(ChameleonConfig(**{**settings, **changes})).eval()
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        fan = parameter[0].numel() if parameter.ndim > 1 else 1
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            parameter.data = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
-        elif parameter.ndim == 1:
-            parameter.data = 0.1 * noise
-        else:
-            parameter.data = noise * fan**-0.5
-    model.lm_head.weight.data *= 4
-    return model.requires_grad_(False)
+    return made.hf_model(vocabulary(), {**settings, **changes}, seed)
 
 
 def decoder_tensors(seed: int = 1) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.made.chameleon import published_drafter as published
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
@@ -39,26 +40,6 @@ def hf():
 def model(hf, tmp_path_factory):
     folder = C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
     return load_lumina(dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX)
-
-
-def published(hf: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """transformers' decoder layer with random weights, and the drafter's file it stands for."""
-    from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer
-
-    layer = ChameleonDecoderLayer(hf.config, 0).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(11)
-    for name, parameter in layer.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        norm = "norm" in name
-        parameter.data = 0.3 * noise if norm else noise * parameter.shape[-1] ** -0.5
-        if norm and name.endswith("weight"):
-            parameter.data += 1
-    named = {f"layers.0.{name}": values.clone() for name, values in layer.state_dict().items()}
-    named["embed_tokens.weight"] = hf.model.embed_tokens.weight.clone()
-    eye = torch.eye(C.WIDTH)
-    named["fc.weight"] = torch.cat([0.3 * eye, 0.8 * eye], 1)
-    named["fc.bias"] = 0.1 * torch.randn(C.WIDTH, generator=generator)
-    return layer, named
 
 
 def write(folder, tensors: dict[str, torch.Tensor], pickled: bool = True, **config: Any) -> str:
