@@ -130,7 +130,7 @@ def _row(entry: Entry) -> Spec:
 
 def axis(field: str, title: str) -> Spec:
     """A position on an axis that need not begin at 0."""
-    scale = {"zero": False, "nice": True}
+    scale = {"zero": False, "nice": False, "padding": 16}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
@@ -149,18 +149,11 @@ def _pareto(section: Section, quality: Quality) -> Spec:
         for place in sides
     ]
     marks.append(points(f"{column}_points", x, y, tooltip(column, title)))
-    middle = sum(_ends([quality.of(entry) for entry in drawn])) / 2
     known = f"isValid(datum['{column}']) && isValid(datum.speedup)"
     marks = [mark | {"transform": [{"filter": known}]} for mark in marks]
-    for right in (False, True):  # a name lies on the side where there is room for it
-        here = f"{known} && (datum['{column}'] > {middle}) == {str(right).lower()}"
-        marks.append(names(x, y, "decoder", right) | {"transform": [{"filter": here}]})
+    marks += names(x, y, "decoder", [quality.of(entry) for entry in drawn], known)
     return {"title": f"Speed-up against {quality.name}", "width": 380, "height": 270,
             "layer": _below(section, quality, drawn, x, y) + marks}  # fmt: skip
-
-
-def _ends(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def _below(section: Section, quality: Quality, drawn: list[Entry], x: Spec, y: Spec) -> list[Spec]:
@@ -198,13 +191,19 @@ def points(name: str, x: Spec, y: Spec, said: list[Spec]) -> Spec:
     }  # fmt: skip
 
 
-def names(x: Spec, y: Spec, field: str, right: bool) -> Spec:
-    """What a point is called; right: it lies in the right half, so the text is to its left."""
-    side = {"align": "right", "dx": -8} if right else {"align": "left", "dx": 8}
-    return {
-        "mark": {"type": "text", "dy": -7, "fontSize": 10, **side},
-        "encoding": {"x": x, "y": y, "text": {"field": field}, "opacity": fading(0.85)},
-    }
+def names(x: Spec, y: Spec, field: str, values: list[float], known: str = "true") -> list[Spec]:
+    """What points are called, on the side where there is room. values: their places along x;
+    known: which rows have one."""
+    middle = (min(values) + max(values)) / 2
+    layers = []
+    for test, side in (("<=", {"align": "left", "dx": 8}), (">", {"align": "right", "dx": -8})):
+        here = f"{known} && datum['{x['field']}'] {test} {middle}"
+        layers.append({
+            "transform": [{"filter": here}],
+            "mark": {"type": "text", "dy": -7, "fontSize": 10, **side},
+            "encoding": {"x": x, "y": y, "text": {"field": field}, "opacity": fading(0.85)},
+        })  # fmt: skip
+    return layers
 
 
 def tooltip(column: str, title: str) -> list[Spec]:

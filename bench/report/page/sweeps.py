@@ -149,7 +149,7 @@ def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
                       "color": {**color}, "opacity": fading(0.5)}},
         points(f"{swept.setting}_{quality.column}".replace(".", "_"), x, y,
                [{"field": "label", "title": swept.setting}, *tooltip(quality.column, title)]),
-        names(x, y, "label", right=False),
     ]  # fmt: skip
+    layers += names(x, y, "label", [point[quality.column] for point in found])
     return {"title": f"{swept.setting}: {quality.name}", "width": 250, "height": 190,
             "data": {"values": found}, "layer": layers}  # fmt: skip

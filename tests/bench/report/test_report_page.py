@@ -1,5 +1,5 @@
-"""The page in a real browser: sorting, filtering, opening a prompt, linked charts, and a prompt that
-is a script. And what the pages of prompts say, without one."""
+"""The page in a real browser: sorting, filtering, opening a prompt, linked charts, and a prompt
+that is a script. And what the pages of prompts say, without one."""
 
 from __future__ import annotations
 
