@@ -91,8 +91,7 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
         notes.append("No image was kept, so there is neither a contact sheet nor a code map.")
     if not run.roofline:
         notes.append(NO_ROOFLINE)
-    page = folder / "index.html"
-    write_text(page, render(run, figures, notes, _prompts(run, folder / "prompts")))
+    page = write_page(run, folder, figures, notes)
     return ReportPaths(
         folder, page, folder / "table.txt", folder / "table.md", folder / "table.tex",
         folder / "table.csv", terminal, plots, sheet, maps,
@@ -104,6 +103,12 @@ NO_ROOFLINE = (
     "is said of the baseline's own speed."
 )
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
+
+
+def write_page(run: Run, folder: Path, figures: list[Figure], notes: list[str]) -> Path:
+    """index.html and the pages of its prompts."""
+    prompts = _prompts(run, folder / "prompts")
+    return write_text(folder / "index.html", render(run, figures, notes, prompts))
 
 
 def _prompts(run: Run, folder: Path) -> list[PromptPage]:

@@ -8,6 +8,8 @@ The map has one cell a code, in raster order, over the same area as the image.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +128,7 @@ def _card(run: Run, entry: Entry, row: pd.Series | None) -> Image.Image:
     return card
 
 
-def kinds_of(row: pd.Series | None) -> NDArray[np.uint8]:
+def kinds_of(row: pd.Series | Mapping[str, Any] | None) -> NDArray[np.uint8]:
     """How each code of an image came to be; empty where that was not recorded."""
     if row is None or row["kind"] is None:
         return np.empty(0, dtype=np.uint8)

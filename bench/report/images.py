@@ -81,15 +81,18 @@ def sheet_prompts(run: Run, count: int) -> list[tuple[int, str]]:
 
 
 def image_row(entry: Entry, prompt_index: int) -> pd.Series | None:
-    """The entry's row of a prompt: quality before latency, lowest seed first, of an image that was
-    timed several times the round that kept its picture; None without one."""
-    rows = entry.ok[entry.ok["prompt_index"] == prompt_index]
-    if rows.empty:
-        return None
+    """The entry's row of a prompt, see `shown_rows`; None without one."""
+    rows = shown_rows(entry.ok[entry.ok["prompt_index"] == prompt_index])
+    return None if rows.empty else rows.iloc[0]
+
+
+def shown_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a prompt: quality before latency, lowest seed first, of an image that was timed
+    several times the round that kept its picture."""
     rank = (rows["protocol"] != "quality").astype(int)
     keys = {"rank": rank, "seed": rows["seed"], "unkept": rows["image"].map(as_text) == ""}
     order = pd.DataFrame(keys).sort_values([*keys])
-    return rows.loc[order.index[0]]
+    return rows.loc[order.index].drop_duplicates("prompt_index")
 
 
 def tile(run: Run, entry: Entry, row: pd.Series | None, side: int) -> Image.Image:

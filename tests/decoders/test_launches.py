@@ -41,24 +41,24 @@ def test_views_and_allocations_launch_nothing() -> None:
 
 
 def test_eager_operators_of_a_step() -> None:
-    ar = by_phase(launches(AR, SAMPLING))["verify"]
+    ar = by_phase(launches(AR, SAMPLING))["forward"]
     assert ar.layers == 36 and ar.layer <= 11
     assert ar.rest <= 30  # 63 before sampling was one program
     found = by_phase(launches(lantern_pp(), SAMPLING))
     assert found["draft"].total <= 230  # 662
-    assert found["verify"].layer <= 11 and found["verify"].rest <= 20
+    assert found["forward"].layer <= 11 and found["forward"].rest <= 20
     assert found["draft"].layer == found["accept"].layer == 0
 
 
 def test_kernels_of_an_ar_step() -> None:
-    ar = by_phase(launches(AR, SAMPLING, compiled=True))["verify"]
+    ar = by_phase(launches(AR, SAMPLING, compiled=True))["forward"]
     assert ar.layer <= 8 and ar.rest <= 10
 
 
 def test_kernels_of_a_speculative_step() -> None:
     found = by_phase(launches(lantern_pp(), SAMPLING, compiled=True))
     assert found["draft"].total <= 80
-    assert found["verify"].layer <= 8 and found["verify"].rest <= 10
+    assert found["forward"].layer <= 8 and found["forward"].rest <= 10
     assert found["accept"].total <= 30
 
 

@@ -17,14 +17,21 @@ from bench.report.plots.pareto import CLIP, FID, TV, Quality, front, interval, m
 from bench.report.plots.style import FAINT, MUTED, looks
 
 Spec = dict[str, Any]
-SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 PICK = "pick"  # the page's script listens to it
 MEASURES = (FID, CLIP, TV)
 SHAPES = {"exact": "circle", "bounded": "diamond", "violates": "cross", "not judged": "square"}
 LOOK: Spec = {
     "font": "system-ui, DejaVu Sans, sans-serif",
     "view": {"stroke": None},
-    "axis": {"domainColor": MUTED, "tickColor": MUTED, "gridColor": "#e8e8e8"},
+    "axis": {
+        "domainColor": MUTED,
+        "tickColor": MUTED,
+        "gridColor": "#e8e8e8",
+        "tickCount": 6,
+        "labelFlush": False,
+        "labelLimit": 100,
+    },
     "legend": {"orient": "bottom", "columns": 6, "labelLimit": 180, "symbolOpacity": 1},
 }
 FADED = 0.12
@@ -86,7 +93,7 @@ def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str]) -> Spec:
     pick = {"name": PICK, "select": select, "bind": {"legend": "click"}, "views": views}
     return {
         "$schema": SCHEMA, "config": LOOK, "data": {"values": rows}, "params": [pick],
-        "concat": panels, "columns": 2, "spacing": 24,
+        "concat": panels, "columns": 2, "spacing": 24, "align": "none",
         "resolve": {"scale": {"color": "shared", "shape": "shared"}},
     }  # fmt: skip
 
@@ -123,7 +130,7 @@ def _row(entry: Entry) -> Spec:
 
 def axis(field: str, title: str) -> Spec:
     """A position on an axis that need not begin at 0."""
-    scale = {"zero": False, "nice": True}
+    scale = {"zero": False, "nice": False, "padding": 16}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
@@ -132,39 +139,71 @@ def _pareto(section: Section, quality: Quality) -> Spec:
     column, title = quality.column, quality.label(section)
     x, y = axis(column, title), axis("speedup", "speed-up over AR")
     drawn = [entry for entry in section.decoders if measured(entry, quality)]
-    dashed = [{column: plain(c), "speedup": plain(s)} for c, s in front(section, drawn, quality)]
-    color: Spec = {"legend": {"title": "decoder"}}
     bars = {"type": "rule", "strokeWidth": 1.4}
-    marks = [
-        {"mark": {"type": "rule", "color": MUTED}, "data": {"values": [{"speedup": 1}]},
-         "encoding": {"y": y}},
-        {"mark": {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2},
-         "data": {"values": dashed}, "encoding": {"x": x, "y": y}},
-        {"mark": bars, "encoding": {
-            "x": x | {"field": f"{column}_lo"}, "x2": {"field": f"{column}_hi"}, "y": y,
-            "color": {**color}, "opacity": fading(0.6)}},
-        {"mark": bars, "encoding": {
-            "x": x, "y": y | {"field": "speedup_lo"}, "y2": {"field": "speedup_hi"},
-            "color": {**color}, "opacity": fading(0.6)}},
-        {"name": f"{column}_points",
-         "mark": {"type": "point", "filled": True, "size": 110, "stroke": "white",
-                  "strokeWidth": 0.8, "cursor": "pointer"},
-         "encoding": {"x": x, "y": y, "color": {**color},
-                      "shape": {"legend": {"title": "verdict"}}, "opacity": fading(1),
-                      "tooltip": tooltip(column, title)}},
-        {"mark": {"type": "text", "align": "left", "dx": 8, "dy": -7, "fontSize": 10},
-         "encoding": {"x": x, "y": y, "text": {"field": "decoder"}, "opacity": fading(0.85)}},
-    ]  # fmt: skip
+    color: Spec = {"legend": {"title": "decoder"}}
+    across = {"x": x | {"field": f"{column}_lo"}, "x2": {"field": f"{column}_hi"}, "y": y}
+    upward = {"x": x, "y": y | {"field": "speedup_lo"}, "y2": {"field": "speedup_hi"}}
+    sides = [upward] if quality is TV else [across, upward]
+    marks: list[Spec] = [
+        {"mark": bars, "encoding": place | {"color": {**color}, "opacity": fading(0.6)}}
+        for place in sides
+    ]
+    marks.append(points(f"{column}_points", x, y, tooltip(column, title)))
+    known = f"isValid(datum['{column}']) && isValid(datum.speedup)"
+    marks = [mark | {"transform": [{"filter": known}]} for mark in marks]
+    marks += names(x, y, "decoder", [quality.of(entry) for entry in drawn], known)
+    return {"title": f"Speed-up against {quality.name}", "width": 380, "height": 270,
+            "layer": _below(section, quality, drawn, x, y) + marks}  # fmt: skip
+
+
+def _below(section: Section, quality: Quality, drawn: list[Entry], x: Spec, y: Spec) -> list[Spec]:
+    """What lies below the points: the reseed band, the line at 1, the front."""
+    column, layers = quality.column, list[Spec]()
     band = section.reseeded(column)
     if math.isfinite(band.lo) and math.isfinite(band.hi):
-        spread = {"mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
-                  "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
-                  "encoding": {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}}  # fmt: skip
-        marks.insert(0, spread)
-    known = [{"filter": f"isValid(datum['{column}']) && isValid(datum.speedup)"}]
-    marks = [m if "data" in m else m | {"transform": known} for m in marks]
-    return {"title": f"Speed-up against {quality.name}", "width": 380, "height": 270,
-            "layer": marks}  # fmt: skip
+        layers.append({
+            "mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
+            "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
+            "encoding": {"x": x | {"field": "lo"}, "x2": {"field": "hi"}},
+        })  # fmt: skip
+    layers.append({
+        "mark": {"type": "rule", "color": MUTED}, "data": {"values": [{"speedup": 1}]},
+        "encoding": {"y": y},
+    })  # fmt: skip
+    best = [{column: value, "speedup": speed} for value, speed in front(section, drawn, quality)]
+    if len(best) > 1:
+        layers.append({
+            "mark": {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2},
+            "data": {"values": best}, "encoding": {"x": x, "y": y},
+        })  # fmt: skip
+    return layers
+
+
+def points(name: str, x: Spec, y: Spec, said: list[Spec]) -> Spec:
+    """The decoders' marks: colour by decoder, shape by verdict. said: the tooltip."""
+    return {
+        "name": name,
+        "mark": {"type": "point", "filled": True, "size": 110, "stroke": "white",
+                 "strokeWidth": 0.8, "cursor": "pointer"},
+        "encoding": {"x": x, "y": y, "color": {"legend": {"title": "decoder"}},
+                     "shape": {"legend": {"title": "verdict", "columns": 1}}, "opacity": fading(1),
+                     "tooltip": said},
+    }  # fmt: skip
+
+
+def names(x: Spec, y: Spec, field: str, values: list[float], known: str = "true") -> list[Spec]:
+    """What points are called, on the side where there is room. values: their places along x;
+    known: which rows have one."""
+    middle = (min(values) + max(values)) / 2
+    layers = []
+    for test, side in (("<=", {"align": "left", "dx": 8}), (">", {"align": "right", "dx": -8})):
+        here = f"{known} && datum['{x['field']}'] {test} {middle}"
+        layers.append({
+            "transform": [{"filter": here}],
+            "mark": {"type": "text", "dy": -7, "fontSize": 10, **side},
+            "encoding": {"x": x, "y": y, "text": {"field": field}, "opacity": fading(0.85)},
+        })  # fmt: skip
+    return layers
 
 
 def tooltip(column: str, title: str) -> list[Spec]:
@@ -200,7 +239,7 @@ def _strips(seconds: list[Spec], names: list[str]) -> Spec:
         "encoding": {
             "x": {"field": "seconds", "type": "quantitative", "title": "seconds per image"},
             "y": {"field": "decoder", "type": "nominal", "sort": names, "title": None},
-            "color": {"legend": None}, "opacity": fading(0.8), "href": {"field": "page"},
+            "color": {}, "opacity": fading(0.8), "href": {"field": "page"},
             "tooltip": [{"field": "decoder"}, {"field": "prompt"},
                         {"field": "seconds", "format": ".3~g"}],
         },

@@ -10,27 +10,52 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.judge.paired import latency_rows
 from bench.report.code_map import COLORS as KIND_COLORS
 from bench.report.code_map import KINDS, MEANINGS, kind_map, kinds_of
-from bench.report.images import image_row
-from bench.report.model import Entry, Run, as_text
+from bench.report.images import shown_rows
+from bench.report.model import Entry, Role, Run, as_text
 from bench.report.plots.latency import COLORS as PHASE_COLORS
-from bench.report.plots.latency import NAMES, phase_seconds
+from bench.report.plots.latency import COLUMNS, NAMES, phases_of
+from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
-SAME, DIFFERENT = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's, and are not
+SAME, DIFFERENT = (225, 225, 225), (45, 45, 45)  # colours of codes that are AR's, and are not
 KEY = [(f"rgb{color}", name, text)
        for color, name, text in zip(KIND_COLORS, KINDS, MEANINGS, strict=True)]  # fmt: skip
 PHASE_KEY = [(PHASE_COLORS[name], NAMES[name]) for name in NAMES]
+
+
+Line = Mapping[str, Any]  # a row of the records
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a decoder, by prompt index: the row of its image, its seconds_* columns
+    where it was timed, and its error where it has no image."""
+
+    entry: Entry
+    images: dict[int, Line]
+    seconds: dict[int, dict[str, float]]
+    errors: dict[int, str]
+
+    def total(self, index: int) -> float:
+        """Seconds of the prompt's timed image; NaN where there is none."""
+        return self.seconds.get(index, {}).get("seconds_total", math.nan)
+
+    @property
+    def baseline(self) -> bool:
+        return self.entry.role is Role.BASELINE
 
 
 @dataclass(frozen=True)
@@ -90,49 +115,52 @@ def chosen(run: Run, count: int = PAGES) -> list[tuple[int, str]]:
 
 def prompt_pages(run: Run) -> Iterator[PromptPage]:
     """The pages of the chosen prompts, one after the other."""
-    rows = {id(e): dict([*e.records.groupby("prompt_index")]) for e in run.entries}
-    for index, prompt in chosen(run):
-        groups, facts = [], dict[str, str]()
-        for section in run.sections:
-            own = [
-                replace(e, records=rows[id(e)].get(index, e.records.iloc[:0]))
-                for e in section.decoders
-            ]
-            baseline = next((e for e in own if e.name == getattr(section.baseline, "name", "")), None)
-            groups.append((section.title, _cards(run, own, baseline, index)))
-            facts = facts or _facts(own, baseline)
-        yield PromptPage(index, prompt, groups, facts)
+    prompts = chosen(run)
+    numbers = [index for index, _ in prompts]
+    sections = [(s.title, [_shown(e, numbers) for e in s.decoders]) for s in run.sections]
+    for index, prompt in prompts:
+        groups = [(title, _cards(run, shown, index)) for title, shown in sections]
+        yield PromptPage(index, prompt, groups, _facts(sections[0][1], index))
 
 
-def _facts(entries: list[Entry], baseline: Entry | None) -> dict[str, str]:
-    """Of a prompt, in its line of the report's page."""
-    seconds = {e.name: _total(e) for e in entries}
+def _shown(entry: Entry, prompts: list[int]) -> Shown:
+    """Read once for all prompts: looking a prompt up in a table takes milliseconds."""
+    records = entry.records[entry.records["prompt_index"].isin(prompts)]
+    failed = records[records["status"] != "ok"].drop_duplicates("prompt_index")
+    columns = ["seed", "nfe", "mal", "image", "kind", "codes", "step"]
+    images = shown_rows(records[records["status"] == "ok"]).set_index("prompt_index")[columns]
+    timed = latency_rows(records).drop_duplicates("prompt_index").set_index("prompt_index")
+    return Shown(
+        entry,
+        images.to_dict("index"),
+        timed[[*COLUMNS]].to_dict("index"),
+        {int(i): as_text(error) for i, error in failed[["prompt_index", "error"]].to_numpy()},
+    )
+
+
+def _facts(shown: list[Shown], index: int) -> dict[str, str]:
+    """Of a prompt, in its line of the report's page: those of the first section."""
+    seconds = {one.entry.name: one.total(index) for one in shown}
     timed = {name: value for name, value in seconds.items() if math.isfinite(value)}
-    own = math.nan if baseline is None else seconds[baseline.name]
+    own = next((one.total(index) for one in shown if one.baseline), math.nan)
     fastest = min(timed, key=lambda name: timed[name]) if timed else ""
-    pictures = sum(bool((e.ok["image"].map(as_text) != "").any()) for e in entries)
+    pictures = sum(bool(as_text(one.images.get(index, {}).get("image"))) for one in shown)
     return {
         "pictures": str(pictures),
-        "AR s": f"{own:.3f}" if math.isfinite(own) else "—",
-        "fastest": fastest or "—",
-        "its speed-up": f"{own / timed[fastest]:.2f}" if fastest and math.isfinite(own) else "—",
+        "AR s": number(own, 3),
+        "fastest": fastest or ABSENT,
+        "its speed-up": number(own / timed[fastest] if fastest else math.nan, 2),
     }
 
 
-def _total(entry: Entry) -> float:
-    """Seconds of an entry's first timed image of the prompt; NaN where there is none."""
-    rows = entry.latency_rows()
-    return float(rows["seconds_total"].iloc[0]) if len(rows) else math.nan
-
-
-def _cards(run: Run, entries: list[Entry], baseline: Entry | None, index: int) -> list[Card]:
+def _cards(run: Run, shown: list[Shown], index: int) -> list[Card]:
     """A card each, with bars of seconds on one scale."""
-    reference = None if baseline is None else image_row(baseline, index)
-    phases = [phase_seconds(replace(e, records=e.latency_rows().iloc[:1])) for e in entries]
+    reference = next((one.images.get(index) for one in shown if one.baseline), None)
+    phases = [phases_of(one.seconds[index]) if index in one.seconds else {} for one in shown]
     longest = max((sum(one.values()) for one in phases), default=0.0)
     return [
-        _card(run, entry, image_row(entry, index), reference, _bars(seconds, longest))
-        for entry, seconds in zip(entries, phases, strict=True)
+        _card(run, one, index, reference, _bars(seconds, longest))
+        for one, seconds in zip(shown, phases, strict=True)
     ]
 
 
@@ -146,36 +174,34 @@ def _bars(seconds: dict[str, float], longest: float) -> list[tuple[str, str, flo
 
 def _card(
     run: Run,
-    entry: Entry,
-    row: pd.Series | None,
-    reference: pd.Series | None,
+    shown: Shown,
+    index: int,
+    reference: Line | None,
     seconds: list[tuple[str, str, float, str]],
 ) -> Card:
-    verdict = entry.text("exactness")
+    name, verdict = shown.entry.name, shown.entry.text("exactness")
+    row = shown.images.get(index)
     if row is None:
-        empty = Card(entry.name, verdict, "", "", "", "not run", "", "", "", None, seconds)
-        broken = [as_text(error) for error in entry.records["error"] if as_text(error)]
-        return replace(empty, error=broken[0], missing="failed") if broken else empty
+        error = shown.errors.get(index, "")
+        missing = "failed" if error else "not run"
+        return Card(name, verdict, "", error, "", missing, "", "", "", None, seconds)
     picture, missing = _picture(run, row)
     kinds, codes, steps = kinds_of(row), _whole(row, "codes"), _whole(row, "step")
     facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
-    total = _total(entry)
-    if math.isfinite(total):
+    if math.isfinite(total := shown.total(index)):
         facts += f", {total:.3f} s"
-    differs, difference = _differs(codes, row, reference, entry.role.value == "baseline")
-    return Card(
-        entry.name, verdict, facts, "", picture, missing,
-        _png(kind_map(kinds)) if len(kinds) else "", differs, difference,
-        strip_of(steps) if len(steps) else None, seconds,
-    )  # fmt: skip
+    same = ("", "the baseline") if shown.baseline else _differs(codes, row, reference)
+    drawn = _png(kind_map(kinds)) if len(kinds) else ""
+    strip = strip_of(steps) if len(steps) else None
+    return Card(name, verdict, facts, "", picture, missing, drawn, *same, strip, seconds)
 
 
-def _whole(row: pd.Series, column: str) -> NDArray[np.int64]:
+def _whole(row: Line, column: str) -> NDArray[np.int64]:
     """A list column of a row; empty where nothing was recorded."""
     return np.asarray([] if row[column] is None else row[column], dtype=np.int64)
 
 
-def _picture(run: Run, row: pd.Series) -> tuple[str, str]:
+def _picture(run: Run, row: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
     path = run.folder / as_text(row["image"])
     if not as_text(row["image"]) or not path.is_file():
@@ -193,13 +219,9 @@ def _picture(run: Run, row: pd.Series) -> tuple[str, str]:
     return _uri(data, kind), ""
 
 
-def _differs(
-    codes: NDArray[np.int64], row: pd.Series, reference: pd.Series | None, is_reference: bool
-) -> tuple[str, str]:
+def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tuple[str, str]:
     """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
     no map where there is nothing to compare."""
-    if is_reference:
-        return "", ""
     theirs = np.empty(0) if reference is None else _whole(reference, "codes")
     if reference is None or len(theirs) != len(codes) or not len(codes):
         return "", "no codes of AR to compare with"
@@ -228,7 +250,7 @@ def strip_of(steps: NDArray[np.int64]) -> Strip:
     height = int(counts.max())
     edges = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
     path = f"M0 {height}"
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         path += f"V{height - int(counts[start])}H{end}"
     return Strip(f"{path}V{height}Z", len(counts), height)
 

@@ -23,7 +23,9 @@ from bench.report.page.charts import (
     fading,
     kind_of,
     linked,
+    names,
     plain,
+    points,
     tooltip,
 )
 from bench.report.plots.pareto import Quality, interval, measured
@@ -120,20 +122,20 @@ def _part(name: str, target: str | None, entry: Entry) -> str:
 
 def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
     """One small chart; None where fewer than two of the decoders have the figure."""
-    points = []
+    found = []
     for number, line in enumerate(swept.series):
         for value, entry in line:
             if not measured(entry, quality):
                 continue
             low, high = interval(entry, "speedup")
-            points.append({
+            found.append({
                 "decoder": entry.name, "kind": kind_of(entry), "label": str(value),
-                "verdict": entry.text("exactness"), "order": len(points), "series": number,
+                "verdict": entry.text("exactness"), "order": len(found), "series": number,
                 "numbers": isinstance(value, int | float), "speedup": entry.number("speedup"),
                 "speedup_lo": plain(low), "speedup_hi": plain(high),
                 quality.column: quality.of(entry),
             })  # fmt: skip
-    if len(points) < 2:
+    if len(found) < 2:
         return None
     title = quality.label(section)
     x, y = axis(quality.column, title), axis("speedup", "speed-up over AR")
@@ -145,14 +147,9 @@ def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
         {"mark": {"type": "rule", "strokeWidth": 1.2},
          "encoding": {"x": x, "y": y | {"field": "speedup_lo"}, "y2": {"field": "speedup_hi"},
                       "color": {**color}, "opacity": fading(0.5)}},
-        {"name": f"{swept.setting}_{quality.column}".replace(".", "_"),
-         "mark": {"type": "point", "filled": True, "size": 70, "cursor": "pointer"},
-         "encoding": {"x": x, "y": y, "color": {**color}, "opacity": fading(1),
-                      "shape": {"legend": {"title": "verdict"}},
-                      "tooltip": [{"field": "label", "title": swept.setting},
-                                  *tooltip(quality.column, title)]}},
-        {"mark": {"type": "text", "align": "left", "dx": 6, "dy": -6, "fontSize": 10},
-         "encoding": {"x": x, "y": y, "text": {"field": "label"}, "opacity": fading(0.9)}},
+        points(f"{swept.setting}_{quality.column}".replace(".", "_"), x, y,
+               [{"field": "label", "title": swept.setting}, *tooltip(quality.column, title)]),
     ]  # fmt: skip
+    layers += names(x, y, "label", [point[quality.column] for point in found])
     return {"title": f"{swept.setting}: {quality.name}", "width": 250, "height": 190,
-            "data": {"values": points}, "layer": layers}  # fmt: skip
+            "data": {"values": found}, "layer": layers}  # fmt: skip

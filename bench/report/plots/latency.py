@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +23,7 @@ COLORS = {
     "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "vq": "#009E73",
 }  # fmt: skip
+COLUMNS = (*(f"seconds_{phase}" for phase in PHASES), "seconds_total")
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 
 
@@ -44,17 +47,22 @@ def draw(run: Run) -> Plot:
 
 
 def phase_seconds(entry: Entry) -> dict[str, float]:
-    """Mean seconds of every phase over the timed images, 0 where not recorded; {} without any.
-
-    `other` is what seconds_total holds beyond its four timed parts.
-    """
+    """Mean seconds of every phase over the timed images, see `phases_of`; {} without any."""
     rows = entry.latency_rows()
     if rows.empty:
         return {}
-    means = {phase: float(np.nan_to_num(rows[f"seconds_{phase}"].mean())) for phase in PHASES}
-    total = float(rows["seconds_total"].mean())
-    means["other"] = max(float(np.nan_to_num(total)) - sum(means[name] for name in INSIDE), 0.0)
-    return {name: means[name] for name in NAMES}
+    return phases_of({column: float(rows[column].mean()) for column in COLUMNS})
+
+
+def phases_of(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of every phase, 0 where not recorded, of the seconds_* columns of a row.
+
+    `other` is what seconds_total holds beyond its four timed parts.
+    """
+    known = {phase: float(np.nan_to_num(seconds[f"seconds_{phase}"])) for phase in PHASES}
+    total = float(np.nan_to_num(seconds["seconds_total"]))
+    known["other"] = max(total - sum(known[name] for name in INSIDE), 0.0)
+    return {name: known[name] for name in NAMES}
 
 
 def _bar(ax: Axes, at: int, entry: Entry) -> bool:

@@ -4,9 +4,9 @@ for (const table of document.querySelectorAll("table.grid")) {
 }
 for (const holder of document.querySelectorAll(".chart")) {
   const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
-  const least = Math.min(...spec.concat.map((panel) => panel.width)) + 90;
+  const least = Math.min(...spec.concat.map((panel) => panel.width)) + 60;
   spec.columns = Math.max(1, Math.min(spec.concat.length, Math.floor(holder.clientWidth / least)));
-  for (const panel of spec.concat) panel.width = holder.clientWidth / spec.columns - 100;
+  for (const panel of spec.concat) panel.width = holder.clientWidth / spec.columns - 120;
   spec.config.legend.columns = Math.max(2, Math.floor(holder.clientWidth / 170));
   const { view } = await vegaEmbed(holder, spec, { renderer: "svg", actions: false });
   view.addSignalListener("pick", (_, picked) => {

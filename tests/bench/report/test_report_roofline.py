@@ -100,7 +100,7 @@ def test_the_mark_and_its_footnote_are_in_every_form(built: ReportPaths) -> None
     assert rf"\footnotesize (1) unfair baseline: {SLOW}." in latex
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 8
     page = built.page.read_text(encoding="utf-8")
-    assert "<td>2.35 [2.27, 2.44] unfair baseline (1)</td>" in page
+    assert ">2.35 [2.27, 2.44] unfair baseline (1)</td>" in page
     assert f"<li>(1) unfair baseline: {SLOW}.</li>" in page
     table = pd.read_csv(built.csv, keep_default_na=False).set_index("decoder")
     assert list(table.fairness) == ["unfair", "", "unfair", "fair", "fair", "fair"]
