@@ -222,7 +222,7 @@ class Schedule:
         return made(graph, inputs)
 
     def _count(self, graph: Any, inputs: list[Any]) -> Any:
-        from functorch.compile import make_boxed_func
+        from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
         from torch._inductor.compile_fx import view_to_reshape
         from torch._inductor.debug import DebugContext
         from torch._inductor.fx_passes.post_grad import post_grad_passes

@@ -9,7 +9,7 @@ is in a table of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ def _grouped(lines: Sequence[Line], key: Any) -> Iterable[tuple[Any, list[Line]]
     return groups.items()
 
 
-def _machine(machine: dict[str, Any], row: dict[str, Any]) -> str:
+def _machine(machine: dict[str, Any], row: Mapping[Any, Any]) -> str:
     name = machine.get("gpu") if str(row["device"]).startswith("cuda") else machine.get("cpu")
     threads = "/".join(map(str, machine.get("threads", [])))
     on_cpu = f", {threads} threads" if str(row["device"]) == "cpu" and threads else ""

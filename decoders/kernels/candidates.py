@@ -235,8 +235,8 @@ def launched(
 
 
 @launched.register_fake
-def _(qkv: Tensor, *_: Any) -> Tensor:
-    rows, queries, _, heads, size = qkv.shape
+def _(qkv: Tensor, *others: Any) -> Tensor:
+    rows, queries, _three, heads, size = qkv.shape
     return qkv.new_empty(rows, queries, heads, size)
 
 

@@ -195,8 +195,12 @@ def names(x: Spec, y: Spec, field: str, values: list[float], known: str = "true"
     """What points are called, on the side where there is room. values: their places along x;
     known: which rows have one."""
     middle = (min(values) + max(values)) / 2
-    layers = []
-    for test, side in (("<=", {"align": "left", "dx": 8}), (">", {"align": "right", "dx": -8})):
+    layers: list[Spec] = []
+    sides: dict[str, Spec] = {
+        "<=": {"align": "left", "dx": 8},
+        ">": {"align": "right", "dx": -8},
+    }
+    for test, side in sides.items():
         here = f"{known} && datum['{x['field']}'] {test} {middle}"
         layers.append({
             "transform": [{"filter": here}],

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +132,8 @@ def _shown(entry: Entry, prompts: list[int]) -> Shown:
     timed = latency_rows(records).drop_duplicates("prompt_index").set_index("prompt_index")
     return Shown(
         entry,
-        images.to_dict("index"),
-        timed[[*COLUMNS]].to_dict("index"),
+        cast(dict[int, Line], images.to_dict("index")),
+        cast(dict[int, dict[str, float]], timed[[*COLUMNS]].to_dict("index")),
         {int(i): as_text(error) for i, error in failed[["prompt_index", "error"]].to_numpy()},
     )
 

@@ -122,7 +122,7 @@ def _part(name: str, target: str | None, entry: Entry) -> str:
 
 def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
     """One small chart; None where fewer than two of the decoders have the figure."""
-    found = []
+    found: list[dict[str, Any]] = []
     for number, line in enumerate(swept.series):
         for value, entry in line:
             if not measured(entry, quality):

@@ -166,7 +166,13 @@ class ChameleonTokenizer:
         return self.vq.decode(grid.flatten(1))  # [B, side**2] codes
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends."""
+        """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends. Raises DecoderError
+        for a tokenizer that only decodes."""
+        if not isinstance(self.vq, LlamaGenVQ):
+            raise DecoderError(
+                f"expected a tokenizer with an encoder, found {type(self.vq).__name__}, which "
+                "turns codes into pictures alone; give codes (data=shards), not pictures"
+            )
         side = self.vq.cfg.grid
         codes = self.vq.encode(images)  # [B, side**2]
         if not self.row_end:
