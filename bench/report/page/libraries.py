@@ -34,7 +34,7 @@ def libraries() -> Libraries:
     tables = Path(itables.__file__).parent / "html" / "dt_bundle.js"
     code = base64.b64encode(tables.read_bytes()).decode("ascii")
     return Libraries(
-        charts=_inside("script", vl_convert.javascript_bundle(snippet=None)),
+        charts=_inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
         tables=f"data:text/javascript;base64,{code}",
         table_style=_inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
     )
