@@ -34,8 +34,9 @@ from bench.report.plots.style import MUTED, looks
 Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
 PARTS = ("loop", "drafter", "tree", "proposer", "acceptance")
 CAPTION = (
-    "Decoders that differ in one setting only; a point's label is its value. A line joins the "
-    "values of a number in rising order. Up is faster. Bars: 95 % intervals of the speed-up."
+    "Decoders that differ in one setting or one part only; a point's label is the setting's value, "
+    "or the decoder's name where a whole part differs. A line joins the values of a number in "
+    "rising order. Up is faster. Bars: 95 % intervals of the speed-up."
 )
 
 
@@ -106,18 +107,12 @@ def _differ(name: str, line: list[tuple[Any, Entry]]) -> bool:
 
 
 def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]]:
-    """Numbers by size, parts by their names in the tables."""
+    """Numbers by size; where whole parts differ, the decoders' names stand for them."""
     if name in PARTS:
-        return [(_part(name, value[name], entry), entry) for value, entry in line]
+        return [(entry.name, entry) for _, entry in line]
     if all(isinstance(value, int | float) for value, _ in line):
         return sorted(line, key=lambda pair: pair[0])
     return line
-
-
-def _part(name: str, target: str | None, entry: Entry) -> str:
-    """A part in the words of the tables, else its class."""
-    words = entry.text(name) if name in entry.row else ""
-    return words or (target or "none").rpartition(".")[2]
 
 
 def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
