@@ -151,7 +151,7 @@ def test_a_shard_that_no_worker_ends_is_named_and_there_is_no_table(tmp_path, ca
         (["launch=locl"], "'local'"),
         (["launch.workers=2"], "name it too"),
         (["launch=local", "shard=0/2"], "give one of the two"),
-        (["launch=local", "launch.gpus=1"], "'gpus'"),
+        (["launch=local", "launch.gpus=1"], "unknown setting 'launch.gpus'"),
         (["launch=local", "launch.workers=0"], "launch.workers"),
         (["shard=2/2"], "0 <= i < n"),
         (["shard="], "expected shard=i/n"),
@@ -168,7 +168,8 @@ def test_bad_launches_say_what_to_do(words, expected, tmp_path, capsys):
 
 def test_a_cluster_of_ones_own_and_threads(tmp_path):
     (tmp_path / "launch").mkdir()
-    mine = "where: slurm\nworkers: 3\ncpus: 2\noptions: {slurm_partition: gpu}\nname: mine\n"
+    mine = "defaults: [slurm, _self_]\nname: mine\nworkers: 3\ncpus: 2\n"
+    mine += "options: {slurm_partition: gpu}\n"
     (tmp_path / "launch" / "mine.yaml").write_text(mine)
     place = f"hydra.searchpath=[file://{tmp_path}]"
     found = asked(["launch=mine", place, "seed=3", "launch.shards=9"])

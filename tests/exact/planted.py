@@ -149,7 +149,7 @@ class HalfTarget(Speculative):
             p = probabilities(logits, sampling).bfloat16().float()
             return p / p.sum(-1, keepdim=True)
 
-        with swapped("probabilities", half):
+        with swapped("law_of", half):
             return super().settle(*args)
 
 
@@ -160,7 +160,7 @@ class UnfilteredTarget(Speculative):
         def plain(logits, sampling):
             return probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
 
-        with swapped("probabilities", plain):
+        with swapped("law_of", plain):
             return super().settle(*args)
 
 

@@ -96,6 +96,7 @@ def test_a_click_on_a_heading_sorts_by_the_figure(opened: Any) -> None:
     timed = [name for name in first_column(opened) if not name.startswith(("AR", "lantern_chain"))]
     assert timed == ["lantern", "lantern_delta0.3", "lantern_delta0.1", "sd_chain", "ar"]
     heading.click()
+    opened.locator("th[aria-sort=descending]").first.wait_for()
     assert first_column(opened)[0] == "ar"
 
 
