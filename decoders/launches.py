@@ -275,6 +275,7 @@ def _pretend(stack: ExitStack) -> None:
     import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch.utils._triton import has_triton
 
     limits = {
         "major": 9,
@@ -289,6 +290,9 @@ def _pretend(stack: ExitStack) -> None:
         name="H100", minor=0, total_memory=80 << 30, shared_memory_per_block=49152,
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="", **limits,
     )  # fmt: skip
+    # PyTorch asks once for a Triton that runs, and remembers the answer of the machine at hand.
+    has_triton.cache_clear()
+    stack.callback(has_triton.cache_clear)
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,

@@ -17,10 +17,13 @@ from decoders.noise import BELOW_ONE
 MOST_CODES = 65536  # that a program holds
 
 
-@torch.compiler.assume_constant_result
 def fits(device: str, vocab: int) -> bool:
     """Whether rows of `vocab` codes are sampled by the program on a device of this type."""
     return device == "cuda" and vocab <= MOST_CODES and missing(torch.device(device)) is None
+
+
+# What `torch.compiler.assume_constant_result` sets; calling it would import the compiler and Triton.
+fits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("lantern::sample", mutates_args=())

@@ -215,7 +215,7 @@ def test_where_looks_cost_something_no_step_is_run_behind_the_end(how: Execution
         made.append(copy.deepcopy(decoder.generate(text, noise)))
         steps.append(count[0])
     assert torch.equal(made[0].codes, made[1].codes)
-    recording = 0 if how.name == "eager" else 1
+    recording = 0 if how.name == "eager" else 2  # once to allocate, once to record
     assert steps == [int(made[0].trace.target_calls) + recording] * 2
 
 
