@@ -22,7 +22,7 @@ def fits(device: str, vocab: int) -> bool:
     return device == "cuda" and vocab <= MOST_CODES and missing(torch.device(device)) is None
 
 
-# What `torch.compiler.assume_constant_result` sets; calling it would import the compiler and Triton.
+# Set by `torch.compiler.assume_constant_result`, whose call would import the compiler and Triton.
 fits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
