@@ -54,7 +54,8 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
         _copy(run / "report" / name, folder / name)
     if (run / "report" / "plots").is_dir():
         shutil.rmtree(folder / "plots", ignore_errors=True)
-        shutil.copytree(run / "report" / "plots", folder / "plots")
+        pictures = shutil.ignore_patterns("*.svg")  # thousands of lines that say the same
+        shutil.copytree(run / "report" / "plots", folder / "plots", ignore=pictures)
     text = json.dumps(record_of(folder, left_out), indent=1) + "\n"
     records.write_text(folder / FILE, text)
     return sorted(p for p in folder.iterdir() if p.is_file())

@@ -74,12 +74,13 @@ def test_a_missing_file_and_a_changed_record_are_refused(run):
 def test_published_runs_are_small_and_can_be_compared(run, tmp_path, capsys):
     (run / "report" / "plots").mkdir(parents=True)
     (run / "report" / "table.md").write_text("table")
+    (run / "report" / "plots" / "a.png").write_text("png")
     (run / "report" / "plots" / "a.svg").write_text("<svg/>")
     out = tmp_path / "tables" / "main"
     assert main(["publish", str(run), str(out)]) == 0
     said = read_record(out / "run.json").said
     assert set(said["left_out"]) == set(records.LISTS)
-    assert (out / "table.md").read_text() == "table" and (out / "plots" / "a.svg").is_file()
+    assert (out / "table.md").read_text() == "table" and [p.name for p in (out / "plots").iterdir()] == ["a.png"]
     whole, slim = (records.read(place / "records.parquet") for place in (run, out))
     plain = [table.drop_columns([*records.LISTS]).to_pandas() for table in (slim, whole)]
     assert plain[0].equals(plain[1])
