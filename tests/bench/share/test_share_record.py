@@ -80,7 +80,8 @@ def test_published_runs_are_small_and_can_be_compared(run, tmp_path, capsys):
     assert main(["publish", str(run), str(out)]) == 0
     said = read_record(out / "run.json").said
     assert set(said["left_out"]) == set(records.LISTS)
-    assert (out / "table.md").read_text() == "table" and [p.name for p in (out / "plots").iterdir()] == ["a.png"]
+    assert (out / "table.md").read_text() == "table"
+    assert [path.name for path in (out / "plots").iterdir()] == ["a.png"]
     whole, slim = (records.read(place / "records.parquet") for place in (run, out))
     plain = [table.drop_columns([*records.LISTS]).to_pandas() for table in (slim, whole)]
     assert plain[0].equals(plain[1])
