@@ -206,9 +206,8 @@ def train(
         share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
         logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
     named = Named(model).to(device)
-    if compiled:
-        for layer in model.target.layers:
-            layer.compile(dynamic=False)
+    for layer in model.target.layers if compiled else ():
+        layer.compile(dynamic=False)
 
     def step_loss(work: tuple[int, Batch]) -> tuple[Tensor, dict[str, float]]:
         step, batch = work
