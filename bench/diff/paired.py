@@ -4,8 +4,9 @@ Speed is the ratio of two speed-ups, each over the AR of its own run, so that wh
 machine does to both drops out. Seconds are compared where both sides were timed in turns (one run),
 or for AR itself on one machine. The log of a ratio is taken as normal, with the width of the
 intervals of `bench.judge.paired`. Scores per image are compared by a paired bootstrap and a
-permutation test of the signs; FID against the band of AR's own reseeds. Over many decoders p-values
-are adjusted for false discoveries (Benjamini and Hochberg 1995).
+permutation test of the signs; FID against the band of AR's own reseeds, where both drew the same
+prompts. Over many decoders p-values are adjusted for false discoveries (Benjamini and Hochberg
+1995).
 """
 
 from __future__ import annotations
@@ -130,8 +131,16 @@ def _sign_test(less: np.ndarray) -> float:
     return float(tested.pvalue)
 
 
+def _drawn(side: Side) -> list[str]:
+    """The prompts that FID is of."""
+    rows = side.rows
+    return sorted(rows[(rows["protocol"] == "quality") & (rows["status"] == "ok")]["prompt"])
+
+
 def _fid(a: Side, b: Side) -> Finding | None:
     if math.isnan(a.fid) or math.isnan(b.fid) or a.band is None:
+        return None
+    if _drawn(a) != _drawn(b):  # FID depends on how many images there are, and of what
         return None
     less, reach = b.fid - a.fid, a.band.half_width
     found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), reach, None)
