@@ -24,6 +24,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.models.checkpoint import Checkpoint, locate
+from decoders.models.text.tokens import left_padded, read_tokenizer
 from decoders.models.weights import read_json
 
 START, SEPARATOR, BOI, EOI = "<s>", "<reserved08706>", "<racm3:break>", "<eoss>"
@@ -163,8 +164,10 @@ class ChameleonEncoder:
         Raises DecoderError: no or empty prompts, one that is too long or holds control tokens, no
         tokenizer.
         """
-        ids, mask = self._padded(self._rows(prompts))
-        uncond, uncond_mask = self._padded([list(self.template.uncond)] * len(prompts))
+        ids, mask = left_padded(self._rows(prompts), self.length, self.device)
+        uncond, uncond_mask = left_padded(
+            [list(self.template.uncond)] * len(prompts), self.length, self.device
+        )
         return TextFeatures(ids, mask, uncond, uncond_mask)
 
     def _rows(self, prompts: list[str]) -> list[list[int]]:
@@ -190,20 +193,7 @@ class ChameleonEncoder:
             )
         return ids
 
-    def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Token ids and validity, both [B, P]; ids on the padding are 0 and never read."""
-        ids = torch.zeros(len(rows), self.length, dtype=torch.long)
-        mask = torch.zeros(len(rows), self.length, dtype=torch.bool)
-        for row, tokens in enumerate(rows):
-            ids[row, -len(tokens) :] = torch.tensor(tokens)
-            mask[row, -len(tokens) :] = True
-        return ids.to(self.device), mask.to(self.device)
-
     def _load(self) -> Any:
         if self._tokenizer is None:
-            from tokenizers import Tokenizer
-
-            path = tokenizer_file(self.opened, self.source)
-            read_json(path)  # a clear message where it is no JSON
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = read_tokenizer(tokenizer_file(self.opened, self.source))
         return self._tokenizer

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.models.checkpoint import Checkpoint, locate
-from decoders.models.weights import read_json
+from decoders.models.text.tokens import left_padded, read_tokenizer
 
 TOKENIZER = "tokenizer.json"
 POSITIVE = " masterpiece, film grained, best quality."
@@ -155,20 +155,11 @@ class PromptEncoder:
                 f"the unconditional prompt has {longest} tokens, model.prefix is {self.length}; "
                 "raise model.prefix"
             )
-        ids = torch.zeros(len(rows), self.length, dtype=torch.long)
-        mask = torch.zeros(len(rows), self.length, dtype=torch.bool)
-        for row, tokens in enumerate(rows):
-            ids[row, -len(tokens) :] = torch.tensor(tokens)
-            mask[row, -len(tokens) :] = True
-        return ids.to(self.device), mask.to(self.device)
+        return left_padded(rows, self.length, self.device)
 
     def _load(self) -> Any:
         if self._tokenizer is None:
-            from tokenizers import Tokenizer
-
-            path = tokenizer_file(self.opened, self.source)
-            read_json(path)  # a clear message where it is no JSON
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = read_tokenizer(tokenizer_file(self.opened, self.source))
         return self._tokenizer
 
 
