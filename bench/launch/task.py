@@ -50,11 +50,13 @@ class Task:
         return found
 
     def __call__(self) -> int:
-        """Runs it in this process; returns its exit status."""
+        """Runs it in this process, which finds modules where the launcher does; returns its exit
+        status."""
         from bench.__main__ import main
 
         os.chdir(self.cwd)
         os.environ.update(self.environment())
+        sys.path[:] = dict.fromkeys((*self.path, *sys.path))  # in the launcher's order
         return main(self.arguments())
 
     def checkpoint(self, *_: Any) -> Any:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from bench.__main__ import main
 from bench.errors import ConfigError
 from bench.launch.settings import asked
+from bench.launch.task import Task
 from tests.bench import fakes
 
 WORDS = [fakes.SEARCHPATH, "study=fake", "latency.prompts=0"]
@@ -33,7 +35,7 @@ NEEDED = {"ray": "ray", "slurm": "submitit"}
 
 @pytest.fixture(autouse=True)
 def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's workers wait behind everything else on a busy machine, unless told not to."""
+    """Ray's workers wait behind everything else on a busy machine, unless asked not to."""
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -134,6 +136,15 @@ def test_500_images_at_4_shards_with_workers_killed_at_random(name, tmp_path):
     many = ["quality.images=500", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]"]
     many += ["loop.seconds=0.05", "launch.shards=4", "launch.workers=4"]
     check_same(name, tmp_path, int(os.environ["LANTERN_BENCH_KILLS"]), 4.0, *many)
+
+
+def test_a_task_finds_modules_in_the_launchers_order(tmp_path, monkeypatch):
+    # Ray starts workers with a path of its own; a package called `tests` may lie in site-packages.
+    theirs = Task(("study=fake",), path=(str(tmp_path), "/other"))
+    monkeypatch.setattr(sys, "path", ["/ray", "/other"])
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("bench.__main__.main", lambda _: sys.path[:])
+    assert theirs() == [str(tmp_path), "/other", "/ray"]
 
 
 def test_a_shard_that_no_worker_ends_is_named_and_there_is_no_table(tmp_path, capsys):
