@@ -22,7 +22,7 @@ Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is ch
 
 
 class Loop(Protocol):
-    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
+    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape: `kept_run`
 
     def pieces(self) -> Sequence[Piece]:
         """The chain of one step: the first is called with the run alone, each later one with the
@@ -55,6 +55,12 @@ class Execution(Protocol):
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
         """One step; returns what the last piece returned. Charges laps to `run.watch`."""
         ...
+
+
+def kept_run(loop: Loop, shape: Any) -> Any:
+    """The run that an execution keeps for a loop's runs of a shape, as a recorded step goes on in
+    its tensors: what is prefilled there need not be copied there. None where it keeps none."""
+    return getattr(loop.prepared.get(shape), "run", None)
 
 
 def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
