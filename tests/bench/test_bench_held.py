@@ -1,0 +1,89 @@
+"""What recorded steps hold, and when: the runner drops a state behind its last call, and the plan
+counts those that are held at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.run import schedule
+from bench.run.runner import LATE, Run, run_study
+from bench.run.shard import Shard, run_shard
+from tests.bench import fakes
+from tests.bench.test_bench_run import FAILING
+
+NAMES = {"fake_ar": "ar", "fake_spec": "spec"}
+UNTIMED = "latency.prompts=0"
+
+
+def held() -> set[tuple[str, int]]:
+    """(decoder, batch) of what is recorded at the moment."""
+    return {(label, size) for label, size, kept in fakes.PREPARED if size in kept}
+
+
+@pytest.fixture
+def moments(monkeypatch) -> list[set[tuple[str, int]]]:
+    """What is held behind every batch of a run, before any of it is dropped."""
+    found: list[set[tuple[str, int]]] = []
+    run = Run.run
+
+    def watched(self, batch, again=False):
+        run(self, batch, again)
+        found.append(held())
+
+    monkeypatch.setattr(Run, "run", watched)
+    return found
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_the_runner_holds_what_the_schedule_says(fake_study, moments, blocks):
+    config = fake_study(f"latency.blocks={blocks}", "decoders=[fake_ar,fake_spec]")
+    result = run_study(config)
+    every = result.cells
+    parts = schedule.parts(
+        schedule.latency_batches(config, every),
+        schedule.quality_batches(config, every),
+        config.latency.parts,
+    )
+    wanted = [
+        {(NAMES[b.cell.entry.name], len(b.indices)) for b in kept}
+        for _, kept in schedule.held(parts)
+    ]
+    assert moments == wanted
+    assert max(map(len, wanted)) == {1: 3, 2: 5}[blocks]
+    assert held() == set()
+
+
+def test_a_decoder_is_done_behind_its_last_batch_of_each_size(fake_study, moments):
+    run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+    both = {("ar", 1), ("spec", 1)}
+    assert moments[:7] == [both] * 7, "timed in turns, so both are kept to the last prompt"
+    assert moments[7] in ({("ar", 1)}, {("spec", 1)})
+    # AR is decoded again under another seed, behind the other decoder.
+    assert moments[8:] == [
+        {("ar", 4)},
+        {("ar", 4), ("ar", 2)},
+        {("ar", 4), ("ar", 2), ("spec", 4)},
+        {("ar", 4), ("ar", 2), ("spec", 2)},
+        {("ar", 4), ("ar", 2)},
+        {("ar", 2)},
+    ]
+
+
+def test_a_worker_holds_one_decoder_at_a_time(fake_study, moments):
+    config = fake_study("quality.reseeds=0", "decoders=[fake_ar,fake_spec]", UNTIMED)
+    run_shard(config, Shard(0, 1))
+    assert moments == [{("ar", 4)}, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]
+    assert held() == set()
+
+
+def test_what_is_tried_again_image_by_image_is_dropped_too(fake_study):
+    run_shard(fake_study(f"decoders=[fake_ar,{FAILING}]", UNTIMED), Shard(0, 1))
+    assert ("spec", 1) in {(label, size) for label, size, _ in fakes.PREPARED}
+    assert held() == set()
+
+
+def test_a_decoder_that_is_not_tried_any_more_holds_nothing(fake_study, moments):
+    slow = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=20', 'loop.label=slow']}"
+    run_study(fake_study(f"decoders=[fake_ar,{slow}]", "time_limit=1", "quality.images=0"))
+    assert ("slow", 1) in moments[0], "of the warm-up, which ran into the limit"
+    assert not any(("slow", 1) in kept for kept in moments[LATE:])
