@@ -22,7 +22,7 @@ Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is ch
 
 
 class Loop(Protocol):
-    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape: `kept_run`
+    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
 
     def pieces(self) -> Sequence[Piece]:
         """The chain of one step: the first is called with the run alone, each later one with the

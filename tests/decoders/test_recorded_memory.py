@@ -62,9 +62,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_later_images_are_prefilled_where_the_first_one_was(
-    name: str, made: list[KVCache]
-) -> None:
+def test_later_images_are_prefilled_where_the_first_one_was(name: str, made: list[KVCache]) -> None:
     decoder = decoder_of(name)
     decoded(decoder, FIRST)
     run = decoder.prepared[2].run

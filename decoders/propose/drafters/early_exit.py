@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import RESTART, DecoderError, ImageModel, Sampling, TextFeatures
