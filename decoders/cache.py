@@ -22,7 +22,10 @@ def aligned(slots: int, to: int = ALIGNED) -> int:
 
 
 class KVCache:
-    """Keys and values of R rows, S slots each. Slots are addressed by the caller."""
+    """Keys and values of R rows, S slots each. Slots are addressed by the caller, who lets no query
+    see a slot before it is written: what a step has written is undone by forgetting it."""
+
+    put_back = False  # see `decoders.execution.state.snapshot`
 
     def __init__(
         self,
@@ -42,6 +45,12 @@ class KVCache:
         self._flat = self.data.view(layers, 2, rows * heads * capacity, head_dim).unbind(0)
         self._views = [(k, v) for k, v in (layer.unbind(0) for layer in self.data.unbind(0))]
         self._all = self.data.view(layers * 2, rows * heads * capacity, head_dim)
+
+    def cleared(self) -> KVCache:
+        """The same cache for other images. Zeros, as in a new one: a weight of 0 hides every number
+        but NaN, which an image that failed may have left."""
+        self.data.zero_()
+        return self
 
     def widened(self, capacity: int) -> KVCache:
         """A cache of `capacity` slots a row with the same content: attention reads every slot, so a

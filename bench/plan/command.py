@@ -16,6 +16,7 @@ from bench.config.plugins import call_prompts
 from bench.console import say
 from bench.plan import checkpoints as known
 from bench.plan.costs import Load, Shape
+from bench.plan.held import Moment, fullest
 from bench.plan.hours import launch_lines, time_lines, work_lines
 from bench.plan.parts import GB, Part, metric_parts, model_parts, no_tokenizer, parts_table
 from bench.plan.plan import Call, Plan
@@ -156,16 +157,22 @@ def _origin(part: Part) -> str:
 
 
 def _memory_lines(plan: Plan) -> list[str]:
-    """The largest call of each protocol."""
+    """The fullest moment of each protocol."""
     device = "GPU memory" if plan.config.backend.device.startswith("cuda") else "memory"
-    largest: dict[str, tuple[float, str]] = {}
-    for call in plan.calls:
-        peak = plan.memory(call.load)
-        if peak is not None and peak > largest.get(call.protocol, (0.0, ""))[0]:
-            name = f"{call.decoder}, {call.protocol} (batch {call.load.batch})"
-            largest[call.protocol] = (peak, name)
-    if not largest:
+    moments = fullest(plan).values()
+    if not moments:
         return [f"{device}: not known"]
     lines = [f"{device} (estimated): weights {plan.weights / GB:.1f} GB"]
-    lines += [f"  {peak / GB:.1f} GB at most in {name}" for peak, name in largest.values()]
-    return lines
+    return lines + [_moment_line(moment) for moment in moments]
+
+
+def _moment_line(moment: Moment) -> str:
+    call, states = moment.call, moment.states
+    line = f"  {moment.peak / GB:.1f} GB at most in "
+    line += f"{call.decoder}, {call.protocol} (batch {call.load.batch})"
+    if states:
+        line += (
+            f": caches of {states} recorded step{'s' if states > 1 else ''} "
+            f"{moment.caches / GB:.1f} GB, their pool {moment.pool / GB:.1f} GB"
+        )
+    return line

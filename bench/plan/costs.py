@@ -224,6 +224,11 @@ def logit_bytes(shape: Shape, load: Load, size: int) -> float:
     return places * shape.vocab * (load.rows * size + 4 * 4 * load.batch)
 
 
+def returned_bytes(shape: Shape, load: Load) -> float:
+    """Of these, what a step returns: p and q, float32 [B, N + 1, V]. AR returns no law."""
+    return 2 * 4.0 * load.batch * (load.nodes + 1) * shape.vocab if load.nodes else 0.0
+
+
 def picture_bytes(shape: Shape, vq: VQShape, batch: int) -> float:
     """Three float32 feature maps of the tokenizer's narrowest level at full resolution."""
     return 3 * 4 * batch * shape.side**2 * vq.channels

@@ -41,7 +41,7 @@ from bench.records.rows import Context, measured
 from bench.records.schema import write_text
 from bench.run import schedule as study
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
-from bench.run.schedule import Batch, Cell
+from bench.run.schedule import Batch, Cell, call_of
 from bench.run.session import frozen_heap, load_model, with_text_hashes
 from bench.run.time_limit import require_main_thread
 from bench.run.warmup import warm_up
@@ -103,11 +103,6 @@ def opened(
     return Run(config, folder, model, every, made, prompts, codes)
 
 
-def call_of(batch: Batch) -> tuple[str, int]:
-    """What decides the shapes of a call: whose it is, and of how many images."""
-    return batch.cell.key, len(batch.indices)
-
-
 class Run:
     """The state of a run in progress."""
 
@@ -130,6 +125,7 @@ class Run:
         self.warm: set[str] = set()  # cells that were warmed up until stable
         own = self._labels(every), codes, weights.by_cell()
         self.late: Counter[str] = Counter()  # of each cell: calls that ran into the time limit
+        self.ahead: Counter[tuple[str, int]] = Counter()  # of each `call_of`: batches to come
         self.context = Context(config, made, prompts, *own)
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
@@ -194,7 +190,7 @@ class Run:
         total = sum(len(b.indices) for part in parts for b in part)
         todo = [[b for b in part if not self.recorded(b)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
-        ahead = Counter(call_of(b) for part in todo for b in part)
+        self.expect([batch for part in todo for batch in part])
         timed = [part for part in todo if part and part[0].protocol == "latency"]
         # A session stopped behind the last timed image has left the moment after it to this one.
         behind = bool(timed) or (
@@ -217,10 +213,8 @@ class Run:
                 for batch in part:
                     bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
                     self.run(batch)
+                    self.done(batch)
                     bar.update(len(batch.indices))
-                    ahead[call_of(batch)] -= 1
-                    if not ahead[call_of(batch)]:
-                        self._release(batch)
             if behind:
                 self._look(bar)
 
@@ -230,11 +224,21 @@ class Run:
             bar.set_postfix_str("measuring the machine")
             log.info("the machine: %s", self.watch.look())
 
-    def _release(self, batch: Batch) -> None:
-        """Drops what the backend prepared for calls that do not come again: a recorded step keeps
-        its caches."""
-        prepared = getattr(self.decoders[batch.cell.key], "prepared", {})
-        prepared.pop(len(batch.indices), None)
+    def expect(self, batches: Sequence[Batch]) -> None:
+        """What is to come, each batch of it until it is `done`."""
+        self.ahead = Counter(map(call_of, batches))
+
+    def done(self, batch: Batch) -> None:
+        """Counts a batch that was decoded or given up. Drops what the decoder's backend prepared
+        for calls that do not come again: a recorded step keeps its caches."""
+        key = batch.cell.key
+        self.ahead[call_of(batch)] -= 1
+        prepared: dict[Any, Any] = getattr(self.decoders[key], "prepared", {})
+        left = {size for (cell, size), count in self.ahead.items() if cell == key and count > 0}
+        if not left or self.late[key] >= LATE:
+            prepared.clear()
+        for size in [size for size in prepared if isinstance(size, int) and size not in left]:
+            del prepared[size]
 
     def recorded(self, batch: Batch) -> bool:
         return all(self.folder.has(*key) for key in batch.keys)

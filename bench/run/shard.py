@@ -118,6 +118,7 @@ def require_images(config: StudyConfig) -> None:
 def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
     trying = _Trying(run.folder.path / SHARDS / f"{shard.name}.trying")
     left = [batch for batch in mine if not run.recorded(batch)]
+    run.expect(left)
     total, todo = (sum(len(b.indices) for b in batches) for batches in (mine, left))
     with progress(total, f"{run.config.name} {shard}", total - todo) as bar:
         for batch in left:
@@ -128,6 +129,7 @@ def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
                 else:
                     error = f"{died} workers died while they decoded it (killed, out of memory?)"
                     run.fail(batch, error, now())
+            run.done(batch)
             bar.update(len(batch.indices))
 
 

@@ -57,6 +57,12 @@ class Execution(Protocol):
         ...
 
 
+def kept_run(loop: Loop, shape: Any) -> Any:
+    """The run that an execution keeps for a loop's runs of a shape, as a recorded step goes on in
+    its tensors: what is prefilled there need not be copied there. None where it keeps none."""
+    return getattr(loop.prepared.get(shape), "run", None)
+
+
 def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     """Runs the pieces one after the other, charging their time to their phases."""
     carry: tuple[Any, ...] = ()

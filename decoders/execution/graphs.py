@@ -5,9 +5,10 @@ writes a kernel for it. A piece that it cannot compile, and every piece where th
 compiler, is recorded operator by operator; a warning says so.
 
 A recorded step reads and writes fixed addresses. So the state of the first image of a (loop, batch
-size) stays, and the state of every later image is copied into it before its first step; what a
-piece binds anew is copied back to where the next step reads it (`state.rebind`). Recording is done
-on the first image before its first timed step, on a copy of the state that is put back. All graphs
+size) stays. Later images are prefilled into its caches; the rest of their state is copied into it
+before their first step. What a piece binds anew is copied back to where the next step reads it
+(`state.rebind`). Recording is done on the first image before its first timed step; its state, but
+for the caches, is copied before and put back after (`state.snapshot`). All graphs
 of a study share one memory pool (only one of them runs at a time) and one stream, whose libraries'
 workspaces then exist before the first recording, once.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from decoders.api import AcceptRule, DecoderError, ImageModel
 from decoders.execution.compiled import FAILURES, Compiled, not_compiling
@@ -34,12 +36,13 @@ WARM_UP = 2  # steps before the recording: libraries allocate their workspaces i
 
 @dataclass
 class Recorded:
-    """A step that was recorded on `run`; `carry` is what its last piece returned, rewritten by
-    every replay."""
+    """A step that was recorded on `run`, whose tensors were `held` then; `carry` is what its last
+    piece returned, rewritten by every replay."""
 
     replay: Callable[[], None]
     run: Any
     carry: tuple[Any, ...]
+    held: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Graphed:
             return run
         recorded = loop.prepared[run.shape]
         recorded.run.watch, recorded.run.pairs = run.watch, run.pairs
+        rebind(recorded.run, recorded.held)  # what a session bound anew when it started again
         fill(recorded.run, tensors(run))
         run.watch.lap("prefill")
         return recorded.run
@@ -111,7 +115,7 @@ class Graphed:
         replay, carry = self._capture(lambda: once(pieces, run), device_of(run))
         fill(run, kept)
         run.watch.restart()
-        return Recorded(replay, run, carry)
+        return Recorded(replay, run, carry, tensors(run))
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler, which is tried once."""

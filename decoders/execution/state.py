@@ -66,9 +66,13 @@ def device_of(run: Any) -> torch.device:
 
 
 def snapshot(root: Any) -> dict[str, Tensor]:
-    """The tensors below `root` with those that `fill` reads copied."""
+    """The tensors below `root` with those that `fill` reads copied, but for those of an owner with
+    ``put_back = False``: a cache, the largest of all, whose slots nothing sees before they are
+    written again once the rest is put back."""
+    owners = {path: owner for path, (owner, _), _ in slots(root)}
     mine = tensors(root)
-    return mine | {path: mine[path].clone() for path in whole(mine)}
+    copied = [path for path in whole(mine) if getattr(owners[path], "put_back", True)]
+    return mine | {path: mine[path].clone() for path in copied}
 
 
 def whole(mine: dict[str, Tensor]) -> list[str]:

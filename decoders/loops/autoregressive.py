@@ -25,7 +25,7 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, KVCache
 from decoders.distribution import code_logits
-from decoders.execution.eager import Eager, Execution, Piece
+from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.recording import Recorder
 from decoders.loops.start import begin, choose, require_finite
 from decoders.loops.timing import Stopwatch
@@ -118,7 +118,8 @@ class Autoregressive:
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch, length = Stopwatch(device), target.length
         most = min(BLOCK, length) if self.grows else length
-        start = begin(self.model, sampling, text, noise, target.prefix + most)
+        kept = kept_run(self, text.batch)
+        start = begin(self.model, sampling, text, noise, target.prefix + most, kept)
         record = Recorder(text.batch, length, 1, device)
         record.check(start.law)
         first = self.first(start, record)

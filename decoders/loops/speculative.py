@@ -32,11 +32,12 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits
-from decoders.execution.eager import Eager, Execution, Piece
+from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.expected import Expected
 from decoders.loops.recording import PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
     Run,
+    begun,
     first_seen,
     looks_ahead,
     show,
@@ -152,15 +153,16 @@ class Speculative:
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
         record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
         noise = noise.stepping(record.steps, self.renews)
-        start = begin(self.model, self.sampling, text, noise, capacity)
+        kept = kept_run(self, text.batch)
+        start = begin(self.model, self.sampling, text, noise, capacity, kept)
         record.check(start.law)
         record.first(start.first)
         watch.lap("prefill")
-        session = proposer.begin(start)
-        watch.lap("draft")
         if self.draft_calls is None:
             self._probe(start, record)
             watch.restart()
+        session = begun(proposer, start, kept)
+        watch.lap("draft")
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
         return Run(

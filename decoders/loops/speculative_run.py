@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
+from decoders.capability import computed
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
@@ -50,6 +51,13 @@ class Run:
 def looks_ahead(verifier: Any) -> bool:
     """Whether what a verifier accepts depends on places that it leaves open."""
     return bool(getattr(verifier, "looks_ahead", False))
+
+
+def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:
+    """The proposer's session on these images: that of `kept`, the run of as many earlier images
+    that a recorded step goes on in, where it can start again; else a new one."""
+    session: Any = getattr(kept, "session", None)
+    return session.restart(start) if computed(session, "restart") else proposer.begin(start)
 
 
 def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = True) -> Seen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,17 +15,24 @@ from decoders.processed import processed
 
 
 def begin(
-    model: ImageModel, sampling: Sampling, text: TextFeatures, noise: Noise, capacity: int
+    model: ImageModel,
+    sampling: Sampling,
+    text: TextFeatures,
+    noise: Noise,
+    capacity: int,
+    kept: Any = None,
 ) -> Start:
-    """Prefill of B images into a new cache of `capacity` slots a row, and their first codes. Raises
-    DecoderError where the noise is of other images."""
+    """Prefill of B images and their first codes: into the cache of `kept`, the run of as many
+    earlier images that a recorded step goes on in, or into a new one of `capacity` slots a row.
+    Raises DecoderError where the noise is of other images."""
     if len(noise.uniform) != text.batch:
         raise DecoderError(
             f"expected noise of {text.batch} images, one row per prompt, found "
             f"{len(noise.uniform)} rows; make it with Noise.for_prompts for the same prompts"
         )
     target, copies = model.target, sampling.guidance_rows
-    cache = target.new_cache(text.batch * copies, capacity)
+    rows = text.batch * copies
+    cache = target.new_cache(rows, capacity) if kept is None else kept.cache.cleared()
     hidden = target.prefill(text, copies, cache)  # [R, P, D]
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
     logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]

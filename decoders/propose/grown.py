@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError, Draft, NumericalError, Seen, Start
+from decoders.api import RESTART, Computes, DecoderError, Draft, NumericalError, Seen, Start
+from decoders.capability import computed
 from decoders.noise import MAX_CHILDREN, OVERRUN
 from decoders.propose.drafters.session import (
     Drafter,
@@ -23,7 +24,7 @@ from decoders.propose.drafters.session import (
 class GrownSession:
     """A drafter's session, and the tree that grows in it."""
 
-    computes = (Computes("grown", ("propose", "advance", "grow")),)
+    computes = (Computes("grown", ("propose", "advance", "grow")), RESTART)
 
     def __init__(self, part: Grown, start: Start, most: int = 0) -> None:
         """most: codes that a step commits at most, where others than the tree's are."""
@@ -38,6 +39,16 @@ class GrownSession:
             most or tree.depth + 1,
             tree.session_nodes,
         )
+
+    def restart(self, start: Start) -> GrownSession:
+        """See `decoders.api.ProposerSession`: a new session where the drafter's cannot start
+        again."""
+        session: Any = self.session
+        if not computed(session, "restart"):
+            return self.part.begin(start)
+        session.restart(start.text, start.hidden)
+        self.bad.zero_()
+        return self
 
     @property
     def calls(self) -> int:

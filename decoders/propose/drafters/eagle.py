@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import RESTART, Computes, DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits
 from decoders.models.eagle_net import EagleNet
@@ -32,7 +32,7 @@ class EagleSession:
     child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
     """
 
-    computes = (Computes("eagle session", ("advance", "expand", "_forward", "_logits")),)
+    computes = (Computes("eagle session", ("advance", "expand", "_forward", "_logits")), RESTART)
 
     def __init__(
         self,
@@ -55,17 +55,28 @@ class EagleSession:
         heads, head_dim = net.cfg.heads, net.cfg.head_dim
         self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
         self.places = torch.arange(capacity, device=device)  # [S]
-        rows_text, drop = text.paired(self.copies)
-        mask = net.valid(rows_text, drop)  # [R, P - 1]
-        self.prefix = F.pad(mask, (0, capacity - self.start))[:, None]  # [R, 1, S]
+        self.prefix = torch.zeros(rows, 1, capacity, dtype=torch.bool, device=device)  # [R, 1, S]
         self.behind = self.places >= self.start  # [S], slots of the image's codes
         self.features = prefix_hidden.new_zeros(rows, nodes + 1, prefix_hidden.shape[-1])
         self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
-        self.calls = 0
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self._read(text, prefix_hidden)
+
+    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        """See `decoders.propose.drafters.session.DraftSession`. Features and masks of nodes are
+        written before they are read."""
+        self.cache.cleared()
+        self._read(text, prefix_hidden)
+
+    def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        """Reads the images' prefix."""
+        self.calls = 0
+        rows, drop = text.paired(self.copies)
+        mask = self.net.valid(rows, drop)  # [R, P - 1]
+        self.prefix[:, 0, : self.start].copy_(mask)
         if self.start:
-            self._read_prefix(net.prefix_ids(rows_text, drop), mask, prefix_hidden)
+            self._read_prefix(self.net.prefix_ids(rows, drop), mask, prefix_hidden)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""

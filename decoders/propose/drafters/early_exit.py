@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import RESTART, DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import aligned
 from decoders.distribution import code_logits
 from decoders.models.transformer import Transformer, empty
@@ -44,6 +43,8 @@ class EarlyExitSession:
     """Drafts for B images, kept as R rows. Node i of the tree writes i slots behind the root; what
     it may see is its parent's row of `seen` with its own slot."""
 
+    computes = (RESTART,)
+
     def __init__(
         self, net: Transformer, text: TextFeatures, sampling: Sampling, max_new: int, nodes: int
     ) -> None:
@@ -52,15 +53,26 @@ class EarlyExitSession:
         rows = self.copies * text.batch
         capacity = aligned(net.prefix + net.length + max_new + nodes + 1)
         self.cache = net.new_cache(rows, capacity)
-        net.prefill(text, self.copies, self.cache)
         device = net.output.weight.device
         self.slots = torch.arange(capacity, device=device)  # [S]
-        self.caption = F.pad(text.row_mask(self.copies), (0, capacity - net.prefix))[:, None]
+        self.caption = torch.zeros(rows, 1, capacity, dtype=torch.bool, device=device)
         self.behind = self.slots >= net.prefix  # [S], slots of the image's codes
         self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
         self.root_place = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self._read(text)
+
+    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        """See `decoders.propose.drafters.session.DraftSession`."""
+        del prefix_hidden  # its own first layers read the prefix
+        self.cache.cleared()
+        self._read(text)
+
+    def _read(self, text: TextFeatures) -> None:
+        """Reads the images' prefix."""
         self.calls = 1
+        self.caption[:, 0, : self.prefix].copy_(text.row_mask(self.copies))
+        self.net.prefill(text, self.copies, self.cache)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[B, ...] -> [R, ...]."""

@@ -16,6 +16,11 @@ from decoders.noise import Noise
 
 
 class DraftSession(Protocol):
+    """Optional: ``restart(text, prefix_hidden)``, arguments as in `Drafter.begin`, from a class
+    that says `decoders.api.RESTART` in its ``computes``: after it the session is as a new one for
+    other images, as many, in the same tensors. A recorded step goes on in the session of its first
+    image. Without `restart` a new one is copied there, which takes the memory of two meanwhile."""
+
     root_code: Tensor  # [B] int64, the last committed code
     calls: int  # forwards of the drafter so far
 
