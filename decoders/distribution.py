@@ -76,8 +76,8 @@ def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def pick(p: Tensor, x: Tensor) -> Tensor:
-    """p [..., V], x [...] -> p(x) [...]."""
-    return p.gather(-1, x.unsqueeze(-1)).squeeze(-1)
+    """p [..., V], x [...] -> p(x) [...]; leading dims of p broadcast over those of x."""
+    return p.expand(*x.shape, -1).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
 
 def without(p: Tensor, x: Tensor) -> Tensor:
