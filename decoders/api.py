@@ -121,7 +121,7 @@ class Target(Protocol):
     width: int
     length: int  # L
     prefix: int  # P
-    forced: Tensor | None  # [>= L] int64: a structural code that must stand at a place, else -1
+    barred: Tensor | None  # [W, V] bool: codes that may not stand at a place n, row n % W
 
     def new_cache(self, rows: int, capacity: int) -> Any:
         """A preallocated `decoders.cache.KVCache` of `capacity` positions per row."""
