@@ -1,8 +1,8 @@
 """The output head: one matrix, or Janus's two layers (2501.17811): V2 gelu(V1 h + b1) + b2.
 
-A matrix of 8,193 rows (Lumina's codes and the row end) costs a GPU a slower kernel, whose writes are
-not aligned. So a head that is loaded for decoding has zero rows up to the next multiple of 64, and
-what they give is cut off.
+A matrix of 8,193 rows (Lumina's codes and the row end) costs a GPU a slower kernel, as its writes
+are not aligned. So a head that is loaded for decoding has zero rows up to the next multiple of 64,
+and what they give is cut off.
 """
 
 from __future__ import annotations
