@@ -121,7 +121,7 @@ class Target(Protocol):
     width: int
     length: int  # L
     prefix: int  # P
-    forced: Tensor | None  # [>= L] int64: a structural code that must stand at a place, else -1
+    barred: Tensor | None  # [W, V] bool: codes that may not stand at a place n, row n % W
 
     def new_cache(self, rows: int, capacity: int) -> Any:
         """A preallocated `decoders.cache.KVCache` of `capacity` positions per row."""
@@ -331,7 +331,8 @@ class AcceptRule(Protocol):
 
     A rule that depends on the depth or the place also has ``at(draft, place) -> AcceptRule``: the
     rule of this draft, place [B] that of the root's children. It then judges the children of all
-    nodes, x [B, N + 1]; at temperature 0 all children at once, x [B, N + 1, K].
+    nodes, x [B, N + 1]; at temperature 0 all children at once, p [B, N + 1, 1, V] and x
+    [B, N + 1, K].
 
     Two attributes say more, where a rule has them. ``bounds_output``: its `Test.bound` is on what
     the test does to the code's law, TV(law, p) (METHODS2, lemma R), and not on TV(p, p_A).
@@ -344,7 +345,9 @@ class AcceptRule(Protocol):
         ...
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:
-        """The same at temperature 0: `accept` is 0 or 1, p the raw softmax, residual ignored."""
+        """The same at temperature 0: `accept` is 0 or 1, p the raw softmax, residual ignored.
+
+        A node's children share one p, so the leading dims of p broadcast over those of x."""
         ...
 
 

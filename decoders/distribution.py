@@ -7,7 +7,6 @@ would create ties that change which codes top-k keeps; everything here is float3
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Sampling, Target
@@ -31,18 +30,14 @@ def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> T
     """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
 
     Where the model has structural codes (Lumina's row ends) they stand at their places with
-    certainty and nowhere else.
+    certainty and nowhere else: `target.barred`.
     """
     own = getattr(target, "guided_logits", None)  # a target may do both at once
     logits = guided(target.logits(hidden), cfg) if own is None else own(hidden, cfg)
-    forced = target.forced
-    if forced is None:
+    barred = target.barred
+    if barred is None:
         return logits
-    must = forced[places.clamp_max(len(forced) - 1)][..., None]  # [B, T, 1]
-    code = torch.arange(logits.shape[-1], device=logits.device)
-    structural = torch.zeros_like(code, dtype=torch.bool)  # [V]
-    structural = F.pad(structural, (1, 0)).index_fill(0, forced + 1, True)[1:]  # -1 falls off
-    return logits.masked_fill(torch.where(must < 0, structural, code != must), IMPOSSIBLE)
+    return logits.masked_fill(barred[places % len(barred)], IMPOSSIBLE)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -76,8 +71,8 @@ def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def pick(p: Tensor, x: Tensor) -> Tensor:
-    """p [..., V], x [...] -> p(x) [...]."""
-    return p.gather(-1, x.unsqueeze(-1)).squeeze(-1)
+    """p [..., V], x [...] -> p(x) [...]; leading dims of p broadcast over those of x."""
+    return p.expand(*x.shape, -1).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
 
 def without(p: Tensor, x: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from decoders.execution.state import rebind, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.head import pad_head
 from decoders.models.transformer import Transformer, TransformerConfig, empty
 from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
 from decoders.noise import OVERRUN, SLOTS, Noise
@@ -117,6 +118,7 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
     """A preset's model with fewer layers, on a CUDA device that is not there."""
     config = replace(config_of(preset), layers=layers)
     target = _filled(Transformer, config, dtype)
+    pad_head(target)
     kind = ChameleonEagleNet if config.tokens else EagleNet
     drafter = _filled(kind, replace(config, layers=1), dtype)
     target.kernels = None if attention == "torch" else Kernels(attention)

@@ -27,8 +27,9 @@ from decoders.kernels.reference import tree_attention as reference
 from decoders.kernels.runtime import capturing, without_waits
 
 MODES = ("eager", "graph")
-# Largest relative error of a head's output vector, against sums in float32.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+# Largest relative error of a head's output vector, against sums in float32. Of up to 8,000 slots
+# float32 leaves 2e-6, on tensor cores too, in three tf32 parts; a single tf32 product leaves 5e-4.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from decoders.api import (
     Start,
     TextFeatures,
 )
-from decoders.cache import BLOCK, KVCache
+from decoders.cache import BLOCK, KVCache, aligned
 from decoders.distribution import code_logits
 from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.recording import Recorder
@@ -39,7 +39,7 @@ class Run:
     """The moving state of B images. Its tensors are changed in place: an execution may hold their
     addresses."""
 
-    seen: Tensor  # [R, 1, P + L] bool, cache slots that the next query may look at
+    seen: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
     noise: Noise
     cache: KVCache
     record: Recorder
@@ -87,8 +87,8 @@ class Autoregressive:
         run = self.begin(text, noise)
         run.seen[..., target.prefix : target.prefix + place - 1] = True
         run.place.fill_(place)
-        most = target.prefix + target.length
-        run.cache = run.cache.widened(max(run.cache.capacity, min(capacity, most)))
+        wanted = self._capacity(capacity - target.prefix)
+        run.cache = run.cache.widened(max(run.cache.capacity, wanted))
         return run
 
     @torch.inference_mode()
@@ -100,8 +100,7 @@ class Autoregressive:
         while place < target.length:
             slot = target.prefix + place - 1
             if slot == run.cache.capacity:
-                most = target.prefix + target.length
-                run.cache = run.cache.widened(min(slot + BLOCK, most))
+                run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
             run.room = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
             place += self.execution.step(self, run)[0]
         record = run.record
@@ -117,17 +116,23 @@ class Autoregressive:
         """Prefill and the first code."""
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch, length = Stopwatch(device), target.length
-        most = min(BLOCK, length) if self.grows else length
+        most = self._capacity(length)
+        capacity = self._capacity(BLOCK) if self.grows else most
         kept = kept_run(self, text.batch)
-        start = begin(self.model, sampling, text, noise, target.prefix + most, kept)
+        start = begin(self.model, sampling, text, noise, capacity, kept)
         record = Recorder(text.batch, length, 1, device)
         record.check(start.law)
         first = self.first(start, record)
         valid = text.row_mask(sampling.guidance_rows)  # [R, P]
-        seen = F.pad(valid, (0, length))[:, None].contiguous()  # [R, 1, P + L]
+        seen = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=device)
         watch.lap("prefill")
         return Run(seen, noise, start.cache, record, watch, first, place)
+
+    def _capacity(self, codes: int) -> int:
+        """Cache slots for so many codes, of the image's at most."""
+        target = self.model.target
+        return aligned(target.prefix + min(codes, target.length))
 
     def first(self, start: Start, record: Recorder) -> Tensor:
         """Records the first code of every image, [B]."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.models.chameleon_layout import layer_sources
 from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
+from decoders.models.head import pad_head
 from decoders.models.hub_shape import hub_shape, text_config
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
@@ -112,6 +113,7 @@ def load_target(
         return name.startswith(HUB) or harmless(name)
 
     fill(module, sources(cfg, tokens, tied), opened, dtype, device, unused)
+    pad_head(module)
     return cast(module, device, dtype)
 
 

@@ -20,6 +20,7 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.models.chameleon import head_rows
 from decoders.models.chameleon_layout import layer_sources
 from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
+from decoders.models.head import pad_head
 from decoders.models.hub_shape import hub_shape, text_config
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
@@ -133,6 +134,7 @@ def load_target(
         return harmless(name) or (bool(pictures) and name.startswith(str(pictures)))
 
     fill(module, out, opened, dtype, device, unused)
+    pad_head(module)
     return cast(module, device, dtype)
 
 

@@ -110,16 +110,16 @@ def rope_table(cfg: TransformerConfig) -> Tensor:
     return torch.cat([prefix, cells, torch.zeros(OVERRUN, half, dtype=cells.dtype)])
 
 
-def forced_codes(cfg: TransformerConfig) -> Tensor | None:
-    """[L + OVERRUN] int64: the structural code that must stand at a place, -1 where the model
-    chooses; None where it always does."""
+def barred_codes(cfg: TransformerConfig) -> Tensor | None:
+    """[grid + 1, V] bool: codes that may not stand in a column of the grid: in the last all but the
+    row end, elsewhere the row end alone. None where all codes may stand anywhere."""
     if not cfg.row_end:
         return None
-    place = torch.arange(cfg.length + OVERRUN)
-    return torch.where(place % (cfg.grid + 1) == cfg.grid, cfg.vocab - 1, -1)
+    last = torch.arange(cfg.grid + 1) == cfg.grid
+    return last[:, None] != (torch.arange(cfg.vocab) == cfg.vocab - 1)
 
 
 def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
     """The buffers that follow from a configuration: never stored, made at construction."""
     own = torch.arange(cfg.vocab) if cfg.tokens else None
-    return {"rope": rope_table(cfg), "forced": forced_codes(cfg), "code_tokens": own}
+    return {"rope": rope_table(cfg), "barred": barred_codes(cfg), "code_tokens": own}

@@ -250,7 +250,7 @@ class Transformer(nn.Module):
 
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
-    forced: Tensor | None  # see `forced_codes`
+    barred: Tensor | None  # see `barred_codes`
     kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
     computes = (
         Computes("stack", ("stack",)),

@@ -23,6 +23,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextEncoder, TextFe
 from decoders.models import chameleon, emu3, janus, llamagen
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.head import pad_head
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.labels import LabelEncoder
 from decoders.models.transformer import Transformer, cast, empty
@@ -157,6 +158,7 @@ def load(
     generator = torch.Generator(device=place).manual_seed(seed)
     target: Transformer = empty(Transformer, shape)
     randomise(target, shape.layers, kind, place, generator)
+    pad_head(target)
     drafter: EagleNet
     if shape.tokens:
         drafter = empty(ChameleonEagleNet, replace(shape, layers=1))

@@ -36,12 +36,17 @@ class Places:
     """What is known of an image's places: codes of a row, and the codes that are forced."""
 
     row: int
-    forced: Tensor | None  # [>= L] int64, -1 where the model chooses
+    forced: Tensor | None  # [W] int64, of a place n at n % W; -1 where the model chooses
 
     @staticmethod
     def of(target: Any) -> Places:
         """A grid is square; with structural codes a row has one more place."""
-        return Places(math.isqrt(target.length) + (target.forced is not None), target.forced)
+        side = math.isqrt(target.length)
+        if target.barred is None:
+            return Places(side, None)
+        open_ = ~target.barred  # [W, V]
+        alone = open_.sum(-1) == 1
+        return Places(side + 1, torch.where(alone, open_.int().argmax(-1), -1))
 
 
 def blank(init: str, last: Tensor, first: Tensor) -> Tensor:
@@ -71,7 +76,7 @@ def copied(
         codes = _from_above(kind.row, codes, fresh, image, places)
     if kind.forced is None:
         return codes, torch.zeros_like(fresh)
-    must = kind.forced[places.clamp_max(len(kind.forced) - 1)]  # [B, W]
+    must = kind.forced[places % len(kind.forced)]  # [B, W]
     known = fresh & (must >= 0)
     return torch.where(known, must, codes), known
 

@@ -19,7 +19,7 @@ from decoders.training.states import States
 class Drafted:
     """What was drafted at one depth for all R rows.
 
-    Logits are ``head.logits(hidden)``; ``head.forced`` are the structural codes, as of a target.
+    Logits are ``head.logits(hidden)``; ``head.barred``: where codes may not stand, as of a target.
     """
 
     places: Tensor  # [m] int64, the places of the codes that are predicted

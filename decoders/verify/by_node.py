@@ -66,8 +66,7 @@ class ByNode:
             judge = partial(test_children, rule)
         if not law.greedy:
             return judge(law.p, draft.q, codes, valid)
-        wide = law.p[:, :, None].expand(-1, -1, codes.shape[-1], -1)  # [B, N + 1, K, V]
-        judged = rule.greedy(wide, codes)
+        judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
         accept, strict, moved, bound = (
             torch.where(valid, value, 0.0)
             for value in (judged.accept, judged.strict, judged.moved, judged.bound)

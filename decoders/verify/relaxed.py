@@ -32,9 +32,10 @@ class Relaxation:
 
 
 def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxation:
-    """p [..., V], x [...], table [V, >= k] int32, bound [...] -> the relaxation at x."""
+    """p [..., V] that broadcasts over x [...], table [V, >= k] int32, bound [...] -> the relaxation
+    at x."""
     near = table[x].long()  # [..., columns]
-    masses = p.gather(-1, near[..., :k])  # [..., k]
+    masses = p.expand(*x.shape, -1).gather(-1, near[..., :k])  # [..., k]
     admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
     mass = (masses * admitted).sum(-1)
     return Relaxation(near, admitted, mass, pick(p, x))
@@ -94,7 +95,7 @@ class RelaxedRule:
         """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
         bound = self.bound_of(p, x)
         r = relax(p, x, self.table, self.k, bound)
-        peak = p.max(-1).values
+        peak, best = p.max(-1)
         hit = (r.p_x + r.mass >= peak).float()
-        strict = (p.argmax(-1) == x).float()
+        strict = (best == x).float()
         return Test(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))

@@ -92,7 +92,7 @@ def test_a_floor_is_the_larger_of_reading_and_computing():
 
 
 class NoConfig:
-    vocab_size, width, length, prefix, forced = 8, 4, 4, 1, None
+    vocab_size, width, length, prefix, barred = 8, 4, 4, 1, None
 
 
 @pytest.mark.parametrize(

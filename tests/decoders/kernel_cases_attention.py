@@ -209,5 +209,5 @@ def test_the_choice_measures_the_kernel_too():
     found = choose(shape, layers=2, repeats=2, mode="eager", among=ways)
     assert set(found.milliseconds) == {"products", "triton", "triton_2"}
     assert found.refused == {}
-    assert all(found.deviation[name] < 1e-4 for name in found.milliseconds)
+    assert all(found.deviation[name] <= 1e-5 for name in found.milliseconds)
     assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)

@@ -11,7 +11,9 @@ from decoders.models.small import random_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern_within import LanternWithin
 from decoders.verify.neighbours import latent_space, neighbour_table
+from decoders.verify.typical import Typical
 
 VOCAB = 6
 
@@ -144,6 +146,23 @@ def test_greedy_accepts_where_p_a_peaks():
 def test_greedy_takes_the_lowest_index_on_ties():
     tied = torch.tensor([[0.4, 0.4, 0.2]])
     assert [float(Exact().greedy(tied, torch.tensor([x])).accept) for x in range(3)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Exact(), Lantern(MODEL, k=3), LanternPP(MODEL, k=3), LanternWithin(MODEL, k=3), Typical()],
+    ids=str,
+)
+def test_at_temperature_zero_the_children_of_a_node_share_its_law(rule):
+    g = torch.Generator().manual_seed(0)
+    p = torch.randn(2, 5, VOCAB, generator=g).softmax(-1)
+    p[0, 0] = 1 / VOCAB  # ties
+    x = torch.randint(VOCAB, (2, 5, 4), generator=g)
+    found = rule.greedy(p[:, :, None], x)
+    for child in range(4):
+        alone = rule.greedy(p, x[..., child])
+        for name in ("accept", "strict", "moved", "bound"):
+            assert torch.equal(getattr(found, name)[..., child], getattr(alone, name)), name
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4)])

@@ -3,18 +3,24 @@ places whatever decodes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
+from decoders.distribution import code_logits
+from decoders.launches import Operators
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.fresh import Places
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
@@ -177,6 +183,47 @@ def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
     assert torch.equal(anole.code_tokens, expected)
     assert lumina.code_tokens.tolist() == [*expected.tolist(), C.token_of(C.CODES)]
     assert torch.equal(lumina.output.weight, hf.lm_head.weight[lumina.code_tokens])
+
+
+def test_the_padded_head_gives_the_same_logits_and_codes(folder):
+    model = load(folder, True)
+    head, text = model.target.output, model.text.encode(PROMPTS)
+    assert head.rows.shape == (64, C.WIDTH) and not head.rows[C.CODES + 1 :].any()
+    hidden = torch.randn(2, 5, C.WIDTH, generator=torch.Generator().manual_seed(1))
+    plain = torch.nn.Linear(C.WIDTH, C.CODES + 1, bias=False).requires_grad_(False)
+    plain.weight.copy_(head.weight)
+    found, right = head(hidden), plain(hidden)
+    assert found.shape == right.shape
+    torch.testing.assert_close(found, right, atol=1e-6, rtol=1e-6)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    codes = []
+    for each in (head, plain):
+        model.target.output = each
+        codes.append(Autoregressive(model, Sampling(cfg=2.0)).generate(text, noise).codes)
+    assert torch.equal(*codes)
+
+
+def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
+    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
+    every = torch.zeros(1, 14, 9)
+    places = torch.arange(14)[None]
+    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
+    p = code_logits(target, every, 1.0, places).softmax(-1)[0]
+    for place, law in enumerate(p):
+        alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
+        assert law.tolist() == pytest.approx(alone)
+    kind = Places.of(SimpleNamespace(length=cfg.length, barred=target.barred))
+    assert kind.row == 4 and kind.forced.tolist() == [-1, -1, -1, 8]
+    assert barred_codes(replace(cfg, row_end=False)) is None
+
+
+def test_structural_codes_cost_three_operators():
+    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
+    logits, places = torch.zeros(1, 2, 9), torch.arange(2)[None]
+    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
+    with Operators() as operators:
+        code_logits(target, logits, 1.0, places)
+    assert sum(operators.found.values()) == 3
 
 
 def test_half_precision_is_a_cast(folder):

@@ -14,7 +14,7 @@ from decoders.api import DecoderError
 from decoders.kernels import candidates, runtime
 from decoders.kernels.candidates import AttentionShape, Flex, Products, Sdpa, Triton
 from decoders.kernels.choose import choose, inputs
-from decoders.kernels.reference import tree_attention
+from decoders.kernels.reference import rotate_and_append, tree_attention
 from decoders.models.transformer import attend
 
 CPU = torch.device("cpu")
@@ -87,6 +87,41 @@ class Forgetful(Products):
 
     def attend(self, qkv, rope, prepared, keys, values):
         return super().attend(qkv, rope, prepared, keys.clone(), values.clone())
+
+
+def tf32(x):
+    """Rounded to the 10 bits of fraction that a tensor core reads."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def one_part(a, b):
+    return tf32(a) @ tf32(b)
+
+
+def three_parts(a, b):
+    high, other = tf32(a), tf32(b)
+    return tf32(a - high) @ other + high @ tf32(b - other) + high @ other
+
+
+class TensorCores(Products):
+    """Float32 as the units of a GPU multiply it."""
+
+    def __init__(self, product):
+        self.name, self.product = product.__name__, product
+
+    def attend(self, qkv, rope, prepared, keys, values):
+        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)
+        scores = self.product(query, keys.transpose(-1, -2)) * query.shape[-1] ** -0.5
+        return self.product((scores + prepared.bias).softmax(-1), values).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("queries", "slots"), [(5, 64), (58, 448), (1, 2480)])
+def test_float32_in_three_parts_passes_and_in_one_does_not(queries, slots):
+    shape = AttentionShape(1, queries, 4, slots, 64, torch.float32, CPU)
+    ways = [TensorCores(one_part), TensorCores(three_parts)]
+    found = choose(shape, layers=1, repeats=1, used=slots, among=ways)
+    assert found.name == "three_parts" and found.deviation["three_parts"] < 4e-6
+    assert "allowed 1e-05" in found.refused["one_part"]
 
 
 class Broken(Products):

@@ -62,6 +62,12 @@ def test_kernels_of_a_speculative_step() -> None:
     assert found["accept"].total <= 30
 
 
+def test_kernels_of_a_greedy_step() -> None:
+    greedy = Sampling(temperature=0, cfg=7.5)
+    assert by_phase(launches(lantern_pp(), greedy))["accept"].total <= 138
+    assert by_phase(launches(lantern_pp(), greedy, compiled=True))["accept"].total <= 15
+
+
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(DecoderError, match="unknown preset 'xl'; known: llamagen_xl_256"):
         launches(AR, SAMPLING, "xl")

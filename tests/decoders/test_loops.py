@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
-from decoders.cache import KVCache
+from decoders.cache import ALIGNED, KVCache
 from decoders.loops import autoregressive, speculative
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
@@ -196,3 +196,17 @@ def test_a_growing_cache_changes_nothing(
         grown.clear()
     assert torch.equal(found[1][0], found[64][0])
     assert torch.equal(found[1][1], found[64][1])
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_ar_s_cache_has_an_aligned_length(grows: bool) -> None:
+    """GPU kernels pad a mask of another width in every layer. MODEL: 4 positions of text."""
+    ar = Autoregressive(MODEL, Sampling())
+    ar.grows = grows
+    with torch.inference_mode():
+        run = ar.begin(MODEL.text.encode(["a"]), Noise.for_prompts(0, ["a"], LENGTH))
+        wide = ar.standing(MODEL.text.encode(["a"]), Noise.for_prompts(0, ["a"], LENGTH), 5, 999)
+    need = 4 + LENGTH
+    assert run.cache.capacity % ALIGNED == 0 and wide.cache.capacity % ALIGNED == 0
+    assert need <= wide.cache.capacity < need + ALIGNED
+    assert run.seen.shape[-1] == wide.cache.capacity

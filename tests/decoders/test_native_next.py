@@ -182,8 +182,8 @@ def test_filters_run_in_the_kernel_structural_codes_and_other_backends_do_not(ca
         assert calls
         calls.clear()
     target: Any = model.target
-    target.forced = torch.full((16,), -1)
-    target.forced[7] = 3
+    target.barred = torch.zeros(16, target.vocab_size, dtype=torch.bool)
+    target.barred[7] = torch.arange(target.vocab_size) != 3
     assert image(model, Sampling()).codes[0, 7] == 3
     assert not calls
 

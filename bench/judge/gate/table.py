@@ -46,7 +46,7 @@ class Net:
 class TableTarget:
     """V codes, n places, one prefix position. `calls`: forwards since the last prefill."""
 
-    prefix, forced = 1, None
+    prefix, barred = 1, None
 
     def __init__(self, vocab: int, length: int, seed: int) -> None:
         self.vocab_size, self.length, self.calls = vocab, length, 0

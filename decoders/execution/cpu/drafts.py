@@ -57,7 +57,7 @@ def drafter_of(session: Any, execution: Any) -> NativeDrafter | None:
         return None
     net, target = session.net, session.target
     own, theirs = execution.native(net), execution.native(target)
-    if own is None or theirs is None or target.forced is not None:
+    if own is None or theirs is None or target.barred is not None:
         return None
     if not computed(net, "eagle net") or not computed(target, "guided_logits"):
         return None  # the kernel's calls have no norm before the layer, and the target's own head

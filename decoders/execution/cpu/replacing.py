@@ -118,7 +118,7 @@ class Cpu:
         """A target whose forward may be one call from codes to logits; None where a part of it is
         not built in, and with structural codes."""
         native = self.native(target)
-        if native is None or target.forced is not None:
+        if native is None or target.barred is not None:
             return None
         if not all(computed(target, name) for name in WHOLE):
             return None

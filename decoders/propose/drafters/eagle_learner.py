@@ -51,8 +51,8 @@ class Head:
     target: Transformer
 
     @property
-    def forced(self) -> Tensor | None:
-        return self.target.forced
+    def barred(self) -> Tensor | None:
+        return self.target.barred
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""

@@ -30,15 +30,15 @@ Heads = Annotated[int, Within(most=64)]
 
 
 class Head(nn.Module):
-    """One distance: D -> V. ``forced`` as in a target: the structural codes, if there are any."""
+    """One distance: D -> V. ``barred`` as in a target: where codes may not stand, if anywhere."""
 
-    forced: Tensor | None
+    barred: Tensor | None
 
-    def __init__(self, width: int, vocab: int, forced: Tensor | None) -> None:
+    def __init__(self, width: int, vocab: int, barred: Tensor | None) -> None:
         super().__init__()
         self.block = nn.Linear(width, width)
         self.output = nn.Linear(width, vocab, bias=False)
-        self.register_buffer("forced", forced, persistent=False)
+        self.register_buffer("barred", barred, persistent=False)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
@@ -54,7 +54,7 @@ class MedusaNet(nn.Module):
         target = transformer_of(model)
         if heads < 1:
             raise DecoderError(f"drafter.heads must be at least 1, found {heads}")
-        made = [Head(target.width, target.vocab_size, target.forced) for _ in range(heads)]
+        made = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
         self.heads = nn.ModuleList(made)
         with torch.no_grad():
             for head in made:
