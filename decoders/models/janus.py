@@ -29,6 +29,8 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of
 
 FAMILY = "Janus-Pro"
+# Of transformers' LlamaConfig: DeepSeek's config.json leaves out what is equal to it.
+USUAL = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,11 @@ def layout_of(opened: Checkpoint) -> Layout:
 
 def config_of(opened: Checkpoint, codes: int, grid: int, prefix: int) -> TransformerConfig:
     """The target's shape from config.json; codes: V."""
-    given = text_config(opened, FAMILY, ("text_config", "language_config"))
-    heads = given["num_attention_heads"]
-    shared = (given.get("num_key_value_heads") or heads) != heads
+    given = text_config(opened, FAMILY, ("text_config", "language_config"), USUAL)
     return hub_shape(
         opened,
         given,
-        wrong={"grouped-query attention": shared},
+        wrong={},
         family=FAMILY,
         places=16384,
         norm_eps=1e-6,
@@ -126,7 +126,7 @@ def sources(cfg: TransformerConfig, layout: Layout) -> dict[str, Source]:
             out[f"output.{own}.{kind}"] = Source((f"{theirs}.{kind}",))
     for n in range(cfg.layers):
         theirs = f"{layout.words}layers.{n}."
-        out |= layer_sources(f"layers.{n}.", theirs, cfg.heads, cfg.head_dim, qk_norm=False)
+        out |= layer_sources(f"layers.{n}.", theirs, cfg)
     return out
 
 
