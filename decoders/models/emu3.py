@@ -4,6 +4,12 @@ A picture of 720 x 720 pixels is 90 rows of 90 codes, and every row is closed by
 token: the grammar of Lumina-mGPT's row ends, so the same structural codes serve it. Of the head
 only the rows of visual tokens and of the row end are kept. The 32 query heads share 8 heads of
 keys and values (2305.13245).
+
+Sources: baaivision/Emu3, image_generation.py (guidance 3, top-k 2048, temperature 1; the area of
+720 x 720 is the model's `image_area`), emu3/mllm/utils_emu3.py (which token may stand where: a row
+end after every row, the last one too), emu3/mllm/configuration_emu3.py (sizes),
+emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8). What follows
+the last row end (end of frame, image and text) is not drawn here.
 """
 
 from __future__ import annotations
@@ -139,7 +145,7 @@ def load(
     name: str = "emu3_gen",
     device: str = "cpu",
     dtype: str = "bfloat16",
-    checkpoint: str = "Emu3-community/Emu3-Gen-hf",
+    checkpoint: str = "BAAI/Emu3-Gen-hf",
     grid: int = 90,
     prefix: int = 160,
     tokenizer: str | None = None,

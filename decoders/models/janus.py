@@ -4,6 +4,12 @@ Codes are no words of the vocabulary. A code's embedding is an aligner, two laye
 8 numbers for each code; it is computed once, while loading, and stands below the words in one
 table. The head has two layers (`decoders.models.head`); pictures come from LlamaGen's VQ-16.
 Two layouts are read: DeepSeek's own and transformers'.
+
+Sources: deepseek-ai/Janus, README.md (guidance 5, temperature 1, no filter, 576 codes of 24 x 24,
+logits uncond + cfg (cond - uncond)), janus/models/modeling_vlm.py (aligner, head) and
+janus/models/vq_model.py (VQ-16: 16384 codes of 8 numbers, 256 channels). Sizes: config.json of
+deepseek-ai/Janus-Pro-7B on the hub. Names in transformers' layout: huggingface/transformers,
+src/transformers/models/janus/convert_janus_weights_to_hf.py.
 """
 
 from __future__ import annotations

@@ -220,6 +220,27 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
 
 
+def test_the_names_of_the_hub_s_emu3_are_the_same_model(folders, tmp_path):
+    """Emu3-Gen-hf was written by a transformers that had other prefixes."""
+    renamed = [
+        ("model.text_model.", "text_model.model."),
+        ("lm_head.", "text_model.lm_head."),
+        ("model.vqmodel.", "vqmodel."),
+    ]
+    made = {}
+    for name, tensor in load_file(folders["emu3"] / "model.safetensors").items():
+        new, old = next(pair for pair in renamed if name.startswith(pair[0]))
+        made[old + name.removeprefix(new)] = tensor
+    save_file(made, tmp_path / "model.safetensors")
+    for file in ("config.json", "tokenizer.json"):
+        (tmp_path / file).write_text((folders["emu3"] / file).read_text())
+    first, second = (load(place, "emu3") for place in (folders["emu3"], tmp_path))
+    for name, values in first.target.state_dict().items():
+        assert torch.equal(values, second.target.state_dict()[name]), name
+    codes = some_codes("emu3")
+    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "janus shares keys": ("janus", {"num_key_value_heads": 2}, "does config.json belong"),
     "janus layers": ("janus", {"num_hidden_layers": 1}, "unexpected .*layers.1"),
