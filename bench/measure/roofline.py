@@ -2,9 +2,10 @@
 
 Roofline model (Williams, Waterman, Patterson 2009): seconds >= max(bytes / bandwidth, operations /
 rate). Of a decoder-only network with n layers of width D and a body of W parameters, on R rows of T
-codes each that see S cache slots, with Z bytes a number (METHODS 2 has the notation):
+codes each that see S cache slots, with Z bytes a number (METHODS 2 has the notation; G query heads
+share a head of keys and values):
 
-    bytes      = Z (W + V D + 2 n R S D)           weights and head once, keys and values of S slots
+    bytes      = Z (W + V D + 2 n R S D / G)       weights and head once, keys and values of S slots
     operations = 2 R (T W + H V D) + 4 n R T S D   products; H codes a row reach the head; attention
 
 Bandwidth: see `MachineRates.bytes_per_s`. Activations are left out, and so is everything but matrix
@@ -49,12 +50,13 @@ class Work:
 @dataclass(frozen=True)
 class Net:
     """A network as its forward sees it. body: W parameters, head: V D, size: Z bytes a number;
-    slots: cache slots before the image's first code; length: L."""
+    kv_width: D / G; slots: cache slots before the image's first code; length: L."""
 
     body: int
     head: int
     layers: int
     width: int
+    kv_width: int
     slots: int
     length: int
     size: int
@@ -77,7 +79,7 @@ class Net:
         """
         slots = self.half + codes if seen is None else seen
         last = codes if heads is None else heads
-        cache = 2 * self.layers * rows * slots * self.width
+        cache = 2 * self.layers * rows * slots * self.kv_width
         products = 2 * rows * (codes * self.body + last * self.head)
         attention = 4 * self.layers * rows * codes * slots * self.width
         return Work(self.weights_bytes + self.size * cache, products + attention)
@@ -122,6 +124,7 @@ def net_of(shape: Shape, size: int) -> Net:
         head=shape.head,
         layers=shape.layers,
         width=shape.width,
+        kv_width=shape.kv_width,
         slots=shape.prefix,
         length=shape.length,
         size=size,
@@ -149,6 +152,7 @@ def drafter_net(net: Any, target: Net | Unknown) -> Net | Unknown:
         head=head or target.head,
         layers=len(layers),
         width=cfg.width,
+        kv_width=cfg.width // getattr(cfg, "group", 1),
         slots=max(target.slots - 1, 0),  # a drafter's prefix is a place shorter (METHODS 6)
         length=target.length,
         size=target.size,

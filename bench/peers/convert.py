@@ -10,6 +10,7 @@ look-up in our table, so that grid, zero prefix and all are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ def _config(cfg: TransformerConfig, layers: int, attention: str, dtype: torch.dt
         intermediate_size=cfg.ffn,
         num_hidden_layers=layers,
         num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.heads,
+        num_key_value_heads=cfg.kv_heads,
         rms_norm_eps=cfg.norm_eps,
         max_position_embeddings=cfg.prefix + cfg.length,
         tie_word_embeddings=False,
@@ -118,12 +119,13 @@ def _weights(target: Transformer, layers: int) -> dict[str, Tensor]:
         "lm_head.weight": target.output.weight,
     }
     for i in range(layers):
-        own = dict(target.layers[i].named_parameters())
-        query, key, value = own["attention.wqkv.weight"].chunk(3)  # [D, D] each
+        layer: Any = target.layers[i]
+        own = dict(layer.named_parameters())
+        query, key, value = layer.attention.matrices()
         gate, up = own["feed_forward.w13.weight"].chunk(2)  # [F, D] each
         named = {
             "self_attn.q_proj": halves(query, target.cfg.heads),
-            "self_attn.k_proj": halves(key, target.cfg.heads),
+            "self_attn.k_proj": halves(key, target.cfg.kv_heads),
             "self_attn.v_proj": value,
             "self_attn.o_proj": own["attention.wo.weight"],
             "mlp.gate_proj": gate,

@@ -38,10 +38,9 @@ JANUS = Shape(
     vocab=16384, width=4096, layers=30, ffn=11008, length=576, prefix=128, side=384,
     tokens=102400 + 16384, head_layers=2,
 )  # fmt: skip
-# As loaded: keys and values, shared by four heads each in the file, are repeated for each of them.
 EMU3 = Shape(
     vocab=32769, width=4096, layers=32, ffn=14336, length=90 * 91, prefix=160, side=720,
-    tokens=184622,
+    tokens=184622, group=4,
 )  # fmt: skip
 CLASSES = {  # LlamaGen's class-conditional models: (width, layers, ffn) (2406.06525, table 7)
     "B": (768, 12, 2048),
@@ -52,7 +51,7 @@ CLASSES = {  # LlamaGen's class-conditional models: (width, layers, ffn) (2406.0
 }
 LLAMAGEN_VQ = VQShape(codes=16384, dim=8, z_channels=256)
 CHAMELEON_VQ = VQShape(codes=8192, dim=256, z_channels=256, attention=False)
-# Emu3's, without its convolutions over time and spatial norms: a few per cent of it.
+# Emu3's, without its convolutions over time and spatial norms: a thousandth less than it has.
 EMU3_VQ = VQShape(codes=32768, dim=4, z_channels=4, channels=256, ch_mult=(1, 2, 2, 4))
 FLAN_T5_XL = T5Shape(vocab=32128, width=2048, inner=2048, ffn=5120, layers=24, heads=32)
 
@@ -86,6 +85,13 @@ def shards(count: int) -> tuple[str, ...]:
     return (LISTS[0], *names)
 
 
+# As the hub lists deepseek-ai's two files: 9.99 + 4.85 GB of bfloat16. How many files the other
+# repository has is not known.
+_BINS = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+JANUS_FILES = {
+    "deepseek-community/Janus-Pro-7B": Published((LISTS[0],), 7_420_000_000, "bfloat16"),
+    "deepseek-ai/Janus-Pro-7B": Published((LISTS[1], *_BINS), 7_420_000_000, "bfloat16"),
+}
 _SINGLE = ("config.json", "model.safetensors")
 _DRAFTER = ("config.json", "pytorch_model.bin")
 VQGAN = "vqgan.ckpt"
@@ -97,9 +103,12 @@ REPOSITORIES = {
     "google/flan-t5-xl": Published(shards(2), FLAN_T5_XL.stored),
     "leloy/Anole-7b-v0.1-hf": Published(shards(3), ANOLE.stored + CHAMELEON_VQ.params, "bfloat16"),
     "Alpha-VLLM/Lumina-mGPT-7B-768": Published(shards(2), LUMINA.stored, "bfloat16"),
-    # Documented: both carry parts that see pictures; Emu3's head has a row for every word.
-    "deepseek-community/Janus-Pro-7B": Published(shards(4), 7_420_000_000, "bfloat16"),
-    "Emu3-community/Emu3-Gen-hf": Published(shards(4), 8_760_000_000, "bfloat16"),
+    # Both carry parts that see pictures, so their shapes above do not give the size.
+    **JANUS_FILES,
+    # Parameters of transformers' Emu3ForConditionalGeneration: the 35.05 GB that the hub lists.
+    "BAAI/Emu3-Gen-hf": Published(shards(8), 8_762_751_807),
+    # Without the VQ model; 33.97 GB on the hub.
+    "BAAI/Emu3-Gen": Published(shards(7), EMU3.stored),
     "jadohu/llamagen_drafter": Published(_DRAFTER, LLAMAGEN_256.drafter),
     "jadohu/llamagen2_drafter": Published(_DRAFTER, LLAMAGEN_512.drafter),
     "jadohu/anole_drafter": Published(_DRAFTER, ANOLE.drafter),
@@ -109,9 +118,10 @@ REPOSITORIES = {
 }
 
 
-# Networks of the quality metrics by their key in metrics.official; documented parameter counts.
+# Networks of the quality metrics by their key in metrics.official; parameters counted in the
+# networks of torchvision (VGG16), open_clip (CLIP and HPS) and torch-fidelity (Inception).
 METRIC_WEIGHTS = {
-    "inception": Published(("weights-inception-2015-12-05-6726825d.pth",), 23_900_000),
+    "inception": Published(("weights-inception-2015-12-05-6726825d.pth",), 23_850_960),
     "vgg": Published(("vgg16-397923af.pth",), 138_357_544),
     "clip": Published(("open_clip_model.safetensors",), 151_277_313),
     "clip_g": Published(("open_clip_model.safetensors",), 1_366_678_273),
@@ -153,7 +163,7 @@ MODELS = {
         "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, cfg=3.0,
     ),
     "janus_pro_7b": Model(JANUS, LLAMAGEN_VQ, "deepseek-community/Janus-Pro-7B", "", cfg=5.0),
-    "emu3_gen": Model(EMU3, EMU3_VQ, "Emu3-community/Emu3-Gen-hf", "", cfg=3.0),
+    "emu3_gen": Model(EMU3, EMU3_VQ, "BAAI/Emu3-Gen-hf", "", cfg=3.0),
 }  # fmt: skip
 
 

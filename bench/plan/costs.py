@@ -18,7 +18,8 @@ CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
 class Shape:
     """A decoder-only target. tokens: embedding rows where the codes are part of a larger vocabulary
     (0: they are all of it); side: pixels of an image, 0 where no picture is made.
-    head_layers: 2 for a head with a hidden layer of D units (Janus)."""
+    head_layers: 2 for a head with a hidden layer of D units (Janus). group: G, query heads that
+    share a head of keys and values (2305.13245)."""
 
     vocab: int
     width: int
@@ -32,6 +33,7 @@ class Shape:
     classes: int = 0
     qk_norm: bool = False
     head_layers: int = 1
+    group: int = 1
 
     @classmethod
     def of(cls, cfg: Any) -> Shape:
@@ -49,14 +51,25 @@ class Shape:
             tokens=getattr(cfg, "tokens", 0),
             qk_norm=getattr(cfg, "qk_norm", False),
             head_layers=2 if getattr(cfg, "head", "linear") == "mlp" else 1,
+            group=getattr(cfg, "group", 1),
         )
 
     @property
+    def kv_width(self) -> int:
+        """D / G: numbers of a key or a value, which the cache holds."""
+        return self.width // self.group
+
+    @property
+    def products(self) -> int:
+        """A layer's matrices: 2 D^2 + 2 D^2 / G (attention) + 3 D F (SwiGLU)."""
+        return self.width * (2 * self.width + 2 * self.kv_width + 3 * self.ffn)
+
+    @property
     def layer(self) -> int:
-        """4 D^2 (attention) + 3 D F (SwiGLU) + 2 D (norms) + 4 D (scales and shifts of queries and
+        """A layer: its matrices + 2 D (norms) + 2 D + 2 D / G (scales and shifts of queries and
         keys, where they are normalised)."""
-        width = self.width
-        return 4 * width**2 + 3 * width * self.ffn + (6 if self.qk_norm else 2) * width
+        norms = 2 * (self.width + self.kv_width) if self.qk_norm else 0
+        return self.products + 2 * self.width + norms
 
     @property
     def conditioning(self) -> int:
@@ -95,10 +108,9 @@ class Shape:
 
     @property
     def drafter(self) -> int:
-        """An EAGLE drafter: embedding T D, fc 2 D^2 + D, a layer 4 D^2 + 3 D F + D (METHODS 3)."""
+        """An EAGLE drafter: embedding T D, fc 2 D^2 + D, a layer's matrices and D (METHODS 3)."""
         width = self.width
-        layer = 4 * width**2 + 3 * width * self.ffn + width
-        return (self.tokens or self.vocab) * width + 2 * width**2 + width + layer
+        return (self.tokens or self.vocab) * width + 2 * width**2 + width + self.products + width
 
 
 @dataclass(frozen=True)
@@ -207,14 +219,14 @@ class Load:
 
 
 def cache_bytes(shape: Shape, load: Load, size: int) -> float:
-    """Keys and values: n 2 R S D x size, S = P + L + N + 1; and the drafter's, one layer of
+    """Keys and values: n 2 R S D / G x size, S = P + L + N + 1; and the drafter's, one layer of
     S = P + L + 2 depth + session + 1."""
     slots = shape.prefix + shape.length + load.nodes + 1
-    target = shape.layers * 2 * load.rows * slots * shape.width * size
+    target = shape.layers * 2 * load.rows * slots * shape.kv_width * size
     if not load.nodes:
         return target
     slots = shape.prefix + shape.length + load.depth + load.session + 1
-    return target + 2 * load.rows * slots * shape.width * size
+    return target + 2 * load.rows * slots * shape.kv_width * size
 
 
 def logit_bytes(shape: Shape, load: Load, size: int) -> float:

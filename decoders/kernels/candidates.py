@@ -33,7 +33,8 @@ from decoders.kernels.tree_attention import (
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """R rows, T queries a row, H heads of width d, S cache slots, on a device."""
+    """R rows, T queries a row, H heads of width d, S cache slots, on a device. group: heads that
+    share a head of keys and values."""
 
     rows: int
     queries: int
@@ -42,6 +43,12 @@ class AttentionShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    group: int = 1
+
+    @property
+    def kv_heads(self) -> int:
+        """K."""
+        return self.heads // self.group
 
 
 class Implementation(Protocol):
@@ -59,14 +66,14 @@ class Implementation(Protocol):
     def attend(
         self, qkv: Tensor, rope: Tensor, prepared: Any, keys: Tensor, values: Tensor
     ) -> Tensor:
-        """qkv [R, T, 3, H, d], rope [R, T, d / 2] complex64, keys, values [R, H, S, d] (written) ->
-        [R, T, H, d] in the dtype of qkv."""
+        """qkv [R, T, H + 2 K, d], rope [R, T, d / 2] complex64, keys, values [R, K, S, d] (written)
+        -> [R, T, H, d] in the dtype of qkv."""
         ...
 
 
 @dataclass(frozen=True)
 class Biased:
-    """bias [R, 1, T, S] of 0 and -inf in the model's dtype; slots [R, T]."""
+    """bias [R, 1, G T, S] of 0 and -inf in the model's dtype; slots [R, T]."""
 
     bias: Tensor
     slots: Tensor
@@ -74,7 +81,20 @@ class Biased:
 
 def biased(shape: AttentionShape, mask: Tensor, slots: Tensor) -> Biased:
     zero = torch.zeros((), dtype=shape.dtype, device=mask.device)
-    return Biased(torch.where(mask, zero, float("-inf"))[:, None], slots)
+    bias = torch.where(mask, zero, float("-inf"))[:, None]  # [R, 1, T, S]
+    each = bias.expand(-1, shape.group, -1, -1)  # for every head of a group
+    return Biased(each.reshape(len(mask), 1, -1, mask.shape[-1]), slots)
+
+
+def grouped(query: Tensor, keys: Tensor) -> Tensor:
+    """[R, H, T, d] -> [R, K, G T, d]: the heads that read the same keys below each other."""
+    return query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
+
+
+def headed(out: Tensor, slots: Tensor) -> Tensor:
+    """[R, K, G T, d] -> [R, T, H, d]; slots [R, T]."""
+    split = out.unflatten(2, (-1, slots.shape[1]))  # [R, K, G, T, d]
+    return split.flatten(1, 2).transpose(1, 2)
 
 
 class Products:
@@ -92,10 +112,10 @@ class Products:
     def attend(
         self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
     ) -> Tensor:
-        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        query = grouped(rotate_and_append(qkv, rope, prepared.slots, keys, values), keys)
         scale = query.shape[-1] ** -0.5
         scores = torch.add(prepared.bias, query @ keys.transpose(-1, -2), alpha=scale)
-        return (scores.softmax(-1) @ values).transpose(1, 2)  # [R, T, H, d]
+        return headed(scores.softmax(-1) @ values, prepared.slots)
 
 
 class Sdpa:
@@ -112,9 +132,9 @@ class Sdpa:
     def attend(
         self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
     ) -> Tensor:
-        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        query = grouped(rotate_and_append(qkv, rope, prepared.slots, keys, values), keys)
         out = F.scaled_dot_product_attention(query, keys, values, attn_mask=prepared.bias)
-        return out.transpose(1, 2)  # [R, T, H, d]
+        return headed(out, prepared.slots)
 
 
 @dataclass(frozen=True)
@@ -167,7 +187,9 @@ class Flex:
         self, qkv: Tensor, rope: Tensor, prepared: Blocks, keys: Tensor, values: Tensor
     ) -> Tensor:
         query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
-        return self._call(query, keys, values, block_mask=prepared.mask).transpose(1, 2)
+        shares = query.shape[1] != keys.shape[1]
+        out = self._call(query, keys, values, block_mask=prepared.mask, enable_gqa=shares)
+        return out.transpose(1, 2)  # [R, T, H, d]
 
 
 @dataclass(frozen=True)
@@ -235,9 +257,9 @@ def launched(
 
 
 @launched.register_fake
-def _(qkv: Tensor, *others: Any) -> Tensor:
-    rows, queries, _three, heads, size = qkv.shape
-    return qkv.new_empty(rows, queries, heads, size)
+def _(qkv: Tensor, turns: Tensor, mask: Tensor, slots: Tensor, keys: Tensor, *_: Any) -> Tensor:
+    rows, queries, every, size = qkv.shape
+    return qkv.new_empty(rows, queries, every - 2 * keys.shape[1], size)
 
 
 def implementations() -> tuple[Implementation, ...]:

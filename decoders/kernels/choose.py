@@ -67,11 +67,11 @@ def _plain(value: Any) -> Any:
 class Inputs:
     """A random forward of a shape: `used` slots behind which nothing is visible."""
 
-    qkv: Tensor  # [R, T, 3, H, d]
+    qkv: Tensor  # [R, T, H + 2 K, d]
     rope: Tensor  # [R, T, d / 2]
     mask: Tensor  # [R, T, S]
     slots: Tensor  # [R, T]
-    caches: list[tuple[Tensor, Tensor]]  # one a layer: keys, values [R, H, S, d]
+    caches: list[tuple[Tensor, Tensor]]  # one a layer: keys, values [R, K, S, d]
 
 
 def inputs(shape: AttentionShape, layers: int, used: int, seed: int = 0) -> Inputs:
@@ -93,10 +93,10 @@ def inputs(shape: AttentionShape, layers: int, used: int, seed: int = 0) -> Inpu
     mask[:, :, used - queries : used] = above
     angle = torch.randn(rows, queries, size // 2, generator=random)
     slots = torch.arange(used - queries, used).repeat(rows, 1)  # [R, T]
-    cache = (rows, shape.heads, shape.slots, size)
+    cache = (rows, shape.kv_heads, shape.slots, size)
     first = (normal(*cache), normal(*cache))
     return Inputs(
-        normal(rows, queries, 3, shape.heads, size),
+        normal(rows, queries, shape.heads + 2 * shape.kv_heads, size),
         torch.polar(torch.ones_like(angle), angle).to(shape.device),
         mask.to(shape.device),
         slots.to(shape.device),
@@ -157,7 +157,7 @@ def fitting(shape: AttentionShape, layers: int) -> int:
     if shape.device.type != "cuda":
         return layers
     size = torch.empty((), dtype=shape.dtype).element_size()
-    cache = 2 * shape.rows * shape.heads * shape.slots * shape.head_dim * size
+    cache = 2 * shape.rows * shape.kv_heads * shape.slots * shape.head_dim * size
     return max(1, min(layers, torch.cuda.mem_get_info(shape.device)[0] // 4 // cache))
 
 

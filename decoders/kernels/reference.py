@@ -15,24 +15,26 @@ from torch import Tensor
 def rotate_and_append(
     qkv: Tensor, rope: Tensor, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
-    """qkv [R, T, 3, H, d], rope [R, T, d / 2] complex64 (compiled: float32 [R, T, d / 2, 2]), slots
-    [R, T] int64 -> query [R, H, T, d].
+    """qkv [R, T, H + 2 K, d]: query heads, key heads, value heads; rope [R, T, d / 2] complex64
+    (compiled: float32 [R, T, d / 2, 2]), slots [R, T] int64 -> query [R, H, T, d].
 
-    keys, values [R, H, S, d] are written in place at `slots`. Rotation is float32, the result has
+    keys, values [R, K, S, d] are written in place at `slots`. Rotation is float32, the result has
     the dtype of qkv.
     """
-    both = qkv[:, :, :2].float().unflatten(-1, (-1, 2))  # [R, T, 2, H, d / 2, 2]
-    turn = rope[:, :, None, None]  # [R, T, 1, 1, d / 2], or with a last dim of 2
+    shared = keys.shape[1]  # K
+    turning, value = qkv.split((qkv.shape[2] - shared, shared), 2)
+    both = turning.float().unflatten(-1, (-1, 2))  # [R, T, H + K, d / 2, 2]
+    turn = rope[:, :, None]  # [R, T, 1, d / 2], or with a last dim of 2
     if rope.is_complex():
         turned = torch.view_as_real(torch.view_as_complex(both.contiguous()) * turn)
     else:
         (re, im), (cos, sin) = both.unbind(-1), turn.unbind(-1)
         turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
-    turned = turned.flatten(-2).to(qkv.dtype)  # [R, T, 2, H, d]
-    query, key = turned.transpose(1, 3).unbind(2)  # [R, H, T, d] each
-    index = slots[:, None, :, None].expand_as(key)  # [R, H, T, d]
+    turned = turned.flatten(-2).to(qkv.dtype).transpose(1, 2)  # [R, H + K, T, d]
+    query, key = turned.split((turned.shape[1] - shared, shared), 1)
+    index = slots[:, None, :, None].expand_as(key)  # [R, K, T, d]
     keys.scatter_(2, index, key)
-    values.scatter_(2, index, qkv[:, :, 2].transpose(1, 2))
+    values.scatter_(2, index, value.transpose(1, 2))
     return query
 
 
@@ -41,12 +43,14 @@ def tree_attention(
 ) -> Tensor:
     """T queries a row against the cache -> [R, T, H, d] in the dtype of qkv.
 
-    qkv [R, T, 3, H, d]; rope [R, T, d / 2] complex64, the table's rows at the queries' places;
+    qkv [R, T, H + 2 K, d]; rope [R, T, d / 2] complex64, the table's rows at the queries' places;
     mask [R, T, S] bool, True where a query may look (its own slot included, so that no query looks
-    nowhere); slots [R, T] int64, different within a row; keys, values [R, H, S, d], written at
-    `slots`.
+    nowhere); slots [R, T] int64, different within a row; keys, values [R, K, S, d], written at
+    `slots`. Query head h reads head h // (H / K) of them (2305.13245).
     """
     query = rotate_and_append(qkv, rope, slots, keys, values).float()
-    scores = query @ keys.float().transpose(-1, -2) * query.shape[-1] ** -0.5  # [R, H, T, S]
+    group = query.shape[1] // keys.shape[1]
+    k, v = (each.float().repeat_interleave(group, 1) for each in (keys, values))  # [R, H, S, d]
+    scores = query @ k.transpose(-1, -2) * query.shape[-1] ** -0.5  # [R, H, T, S]
     weights = scores.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
-    return (weights @ values.float()).transpose(1, 2).to(qkv.dtype)  # [R, T, H, d]
+    return (weights @ v).transpose(1, 2).to(qkv.dtype)  # [R, T, H, d]

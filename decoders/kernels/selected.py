@@ -22,12 +22,13 @@ class Kernels:
         self.mode = mode
         self.fixed: Implementation | None = None if name == "auto" else implementation(name)
         self.choices: dict[AttentionShape, Choice] = {}
-        self._made: dict[tuple[int, int, int, int], Implementation] = {}
+        self._made: dict[tuple[int, int, int, int, int], Implementation] = {}
 
     def of(self, shape: AttentionShape, most: int, layers: int) -> Implementation:
         """What runs this shape, and the same with other slots, in a target of `layers` layers;
         chosen for `most` slots. Raises DecoderError where the one asked for cannot run it."""
-        key = (shape.rows, shape.queries, shape.heads, shape.head_dim)  # a compiler can look it up
+        # A compiler can look this up.
+        key = (shape.rows, shape.queries, shape.heads, shape.group, shape.head_dim)
         if key not in self._made:
             self._made[key] = self._chosen(replace(shape, slots=most), layers)
         return self._made[key]

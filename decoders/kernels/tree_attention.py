@@ -3,9 +3,11 @@
 In plain tensor code a layer's attention is a dozen launches, of which most only move the T new
 vectors. Here one program per (row, head) and split of the slots rotates the queries, appends the
 new keys and values among its slots, and runs the softmax block by block in float32 (online, as in
-FlashAttention 2205.14135); with few rows and heads the slots are split over programs so that batch
-1 fills a GPU (flash-decoding). The preallocated cache may be much longer than what is used: slots
-behind a row's last new one are never read.
+FlashAttention 2205.14135). Query head h reads head h // G of keys and values, where G share it
+(2305.13245); the programs of a group append the same numbers to the same slots. With few rows and
+heads the slots are split over programs so that batch 1 fills a GPU (flash-decoding). The
+preallocated cache may be much longer than what is used: slots behind a row's last new one are never
+read.
 
 Nothing waits for the device and no allocation depends on data, so a call can be captured in a CUDA
 graph after one call outside (which compiles). `decoders.kernels.reference` is the same in plain
@@ -103,23 +105,24 @@ def tree_attention(
 ) -> Tensor:
     """T <= 64 queries a row against the cache -> [R, T, H, d] in the dtype of qkv.
 
-    qkv [R, T, 3, H, d] float32, bfloat16 or float16; rope [R, T, d / 2] complex64 or float32 [R, T,
-    d / 2, 2], the table's rows at the queries' places; mask [R, T, S] bool, True where a query may
-    look (its own slot included); slots [R, T] int64, different within a row; keys, values [R, H, S,
-    d], one layout, written at `slots`, behind the last of which no query looks. space, out: what
-    would else be allocated. A query that may look nowhere gives zeros.
+    qkv [R, T, H + 2 K, d] float32, bfloat16 or float16: query, key and value heads; rope [R, T, d /
+    2] complex64 or float32 [R, T, d / 2, 2], the table's rows at the queries' places; mask [R, T,
+    S] bool, True where a query may look (its own slot included); slots [R, T] int64, different
+    within a row; keys, values [R, K, S, d], one layout, written at `slots`, behind the last of
+    which no query looks. space, out: what would else be allocated. A query that may look nowhere
+    gives zeros.
 
     Raises DecoderError where Triton cannot run and for shapes that do not fit.
     """
     device = programs("tree_attention_programs", qkv.device)
     turns = torch.view_as_real(rope) if rope.is_complex() else rope  # [R, T, d / 2, 2]
-    _check(qkv, turns, mask, slots, keys, values)
-    rows, queries, _, heads, size = qkv.shape
+    heads = _check(qkv, turns, mask, slots, keys, values)
+    rows, queries, _, size = qkv.shape
     if chosen is None:
         chosen = plan(rows, queries, heads, keys.shape[2], size, qkv.dtype, qkv.device)
     if space is None:
         space = workspace(rows, queries, heads, size, chosen, qkv.device)
-    elif space.sums.shape != (needed := _sums_shape(qkv, chosen)):
+    elif space.sums.shape != (needed := _sums_shape(qkv, heads, chosen)):
         raise DecoderError(
             f"workspace for sums {tuple(space.sums.shape)}, expected {needed}: make it with "
             "`workspace` for this shape and plan"
@@ -129,8 +132,9 @@ def tree_attention(
     grid = (rows * heads, chosen.splits)
     device.attend_tree[grid](
         qkv, turns, mask, slots, keys, values, out, space.sums, space.arrived,
-        queries, heads, size, keys.shape[2], size**-0.5 * math.log2(math.e),
-        *qkv.stride()[:4], *turns.stride()[:2], *mask.stride(), *slots.stride(),
+        queries, heads, heads // keys.shape[1], size, keys.shape[2],
+        size**-0.5 * math.log2(math.e),
+        *qkv.stride()[:3], *turns.stride()[:2], *mask.stride(), *slots.stride(),
         *keys.stride()[:3], *out.stride()[:3],
         TP=padded(queries), DP=padded(size), BLOCK=chosen.block, SPLITS=chosen.splits,
         WIDE=1 << (chosen.splits - 1).bit_length(),
@@ -141,27 +145,30 @@ def tree_attention(
     return out
 
 
-def _sums_shape(qkv: Tensor, chosen: Plan) -> tuple[int, ...]:
-    rows, queries, _, heads, size = qkv.shape
+def _sums_shape(qkv: Tensor, heads: int, chosen: Plan) -> tuple[int, ...]:
+    rows, queries, _, size = qkv.shape
     return (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, size + 2)
 
 
 def _check(
     qkv: Tensor, rope: Tensor, mask: Tensor, slots: Tensor, keys: Tensor, values: Tensor
-) -> None:
-    if qkv.ndim != 5 or qkv.shape[2] != 3 or keys.ndim != 4:
+) -> int:
+    """H, or DecoderError where the shapes do not fit."""
+    shared = keys.shape[1] if qkv.ndim == keys.ndim == 4 else 0  # K
+    heads = qkv.shape[2] - 2 * shared if shared else 0
+    if heads < 1 or heads % shared:
         raise DecoderError(
-            f"tree attention takes qkv [R, T, 3, H, d] and keys [R, H, S, d], found "
-            f"{tuple(qkv.shape)} and {tuple(keys.shape)}"
+            f"tree attention takes qkv [R, T, H + 2 K, d] and keys [R, K, S, d], H a multiple of "
+            f"K, found {tuple(qkv.shape)} and {tuple(keys.shape)}"
         )
-    rows, queries, _, heads, size = qkv.shape
+    rows, queries, _, size = qkv.shape
     slots_all = keys.shape[2]
     expected = {
         "rope": (rope, (rows, queries, size // 2, 2), torch.float32),
         "mask": (mask, (rows, queries, slots_all), torch.bool),
         "slots": (slots, (rows, queries), torch.int64),
-        "keys": (keys, (rows, heads, slots_all, size), qkv.dtype),
-        "values": (values, (rows, heads, slots_all, size), qkv.dtype),
+        "keys": (keys, (rows, shared, slots_all, size), qkv.dtype),
+        "values": (values, (rows, shared, slots_all, size), qkv.dtype),
     }
     for name, (tensor, shape, dtype) in expected.items():
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
@@ -182,8 +189,9 @@ def _check(
             f"and keys must be dense; found strides {keys.stride()}, {values.stride()}, "
             f"{qkv.stride()}"
         )
-    if any(step % 4 for step in (*qkv.stride()[:4], *keys.stride()[:3])):
+    if any(step % 4 for step in (*qkv.stride()[:3], *keys.stride()[:3])):
         raise DecoderError(
             "tree attention: vectors must start at multiples of four numbers, found strides "
             f"{qkv.stride()} of qkv, {keys.stride()} of keys"
         )
+    return heads

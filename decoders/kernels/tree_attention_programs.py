@@ -2,7 +2,8 @@
 
 One program per (row and head, split of the slots). A split's slots are read by its program alone,
 so that program also appends the new keys and values that fall among them: nothing written here is
-read by another program, and no barrier over the grid is needed. The splits' partial softmax sums
+read by another program, but by those of heads that share these keys, which write the same numbers
+themselves; no barrier over the grid is needed. The splits' partial softmax sums
 (as in flash-decoding) are put together by the program that finishes last.
 """
 
@@ -30,8 +31,8 @@ def rotated(x, turn, e, here, TP: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def append_new(
-    qkv, rope, slots, keys, values, low, high, queries, size,
-    qkv_t, qkv_3, rope_t, slots_t, cache_s, TP: tl.constexpr, DP: tl.constexpr,
+    new_keys, new_values, rope, slots, keys, values, low, high, queries, size,
+    qkv_t, rope_t, slots_t, cache_s, TP: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     """Writes the new keys and values whose slot is in [low, high). Pointers are at (row, head)."""
     t = tl.arange(0, TP)[:, None]
@@ -39,9 +40,9 @@ def append_new(
     slot = tl.load(slots + t * slots_t, mask=t < queries, other=-1)  # [T, 1]
     mine = (slot >= low) & (slot < high) & (e < size)  # [T, d]
     place = slot * cache_s + e
-    key = rotated(qkv + qkv_3 + t * qkv_t, rope + t * rope_t, e, mine, TP, DP)
+    key = rotated(new_keys + t * qkv_t, rope + t * rope_t, e, mine, TP, DP)
     tl.store(keys + place, key.to(keys.dtype.element_ty), mask=mine)
-    value = tl.load(qkv + 2 * qkv_3 + t * qkv_t + e, mask=mine, other=0.0)
+    value = tl.load(new_values + t * qkv_t + e, mask=mine, other=0.0)
     tl.store(values + place, value, mask=mine)
 
 
@@ -117,8 +118,8 @@ def gather_splits(
 @triton.jit
 def attend_tree(
     qkv, rope, mask, slots, keys, values, out, sums, arrived,
-    queries, heads, size, slots_all, scale,
-    qkv_r, qkv_t, qkv_3, qkv_h, rope_r, rope_t, mask_r, mask_t, mask_s, slots_r, slots_t,
+    queries, heads, group, size, slots_all, scale,
+    qkv_r, qkv_t, qkv_h, rope_r, rope_t, mask_r, mask_t, mask_s, slots_r, slots_t,
     cache_r, cache_h, cache_s, out_r, out_t, out_h,
     TP: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     WIDE: tl.constexpr, PRECISION: tl.constexpr, UNIT: tl.constexpr,
@@ -127,15 +128,19 @@ def attend_tree(
     # Triton notices multiples of 16 itself; heads of width 100 are read four numbers at a time.
     size = size // 4 * 4
     cache_s, cache_h, cache_r = cache_s // 4 * 4, cache_h // 4 * 4, cache_r // 4 * 4
-    qkv_t, qkv_3, qkv_h, qkv_r = qkv_t // 4 * 4, qkv_3 // 4 * 4, qkv_h // 4 * 4, qkv_r // 4 * 4
+    qkv_t, qkv_h, qkv_r = qkv_t // 4 * 4, qkv_h // 4 * 4, qkv_r // 4 * 4
     line = tl.program_id(0)
     split = tl.program_id(1)
     row = (line // heads).to(tl.int64)
     head = (line % heads).to(tl.int64)
-    qkv += row * qkv_r + head * qkv_h
+    qkv += row * qkv_r
     rope += row * rope_r
-    keys += row * cache_r + head * cache_h
-    values += row * cache_r + head * cache_h
+    shared = head // group  # of the heads / group heads of keys and values
+    new_keys = qkv + (heads + shared) * qkv_h
+    new_values = new_keys + (heads // group) * qkv_h
+    qkv += head * qkv_h
+    keys += row * cache_r + shared * cache_h
+    values += row * cache_r + shared * cache_h
     # The row's slots up to the last one written, cut into equal splits of whole blocks.
     new = tl.arange(0, TP)
     written = tl.load(slots + row * slots_r + new * slots_t, mask=new < queries, other=-1)
@@ -144,8 +149,8 @@ def attend_tree(
     low = split * part
     high = tl.minimum(low + part, last)
     append_new(
-        qkv, rope, slots + row * slots_r, keys, values, low, high, queries, size,
-        qkv_t, qkv_3, rope_t, slots_t, cache_s, TP, DP,
+        new_keys, new_values, rope, slots + row * slots_r, keys, values, low, high, queries, size,
+        qkv_t, rope_t, slots_t, cache_s, TP, DP,
     )  # fmt: skip
     tl.debug_barrier()  # what this program has written, all its threads now see
     t = tl.arange(0, TP)[:, None]

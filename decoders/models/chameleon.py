@@ -45,12 +45,10 @@ def config_of(
     """The target's shape from config.json; codes: V. Raises DecoderError where the checkpoint is
     not Chameleon's, or a variant of it that this module does not compute."""
     given = text_config(opened, "Chameleon", ())
-    heads = given["num_attention_heads"]
     wrong = {
         "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": given.get(
             "swin_norm"
         ),
-        "grouped-query attention": (given.get("num_key_value_heads") or heads) != heads,
     }
     return hub_shape(
         opened,
@@ -78,7 +76,7 @@ def sources(cfg: TransformerConfig, tokens: Tensor, tied: bool = False) -> dict[
         ),
     }
     for n in range(cfg.layers):
-        out |= layer_sources(f"layers.{n}.", f"model.layers.{n}.", cfg.heads, cfg.head_dim)
+        out |= layer_sources(f"layers.{n}.", f"model.layers.{n}.", cfg)
     return out
 
 

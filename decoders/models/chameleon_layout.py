@@ -16,6 +16,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint, Source
+from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer
 
 
@@ -42,29 +43,15 @@ class Projections(Source):
     """Query, key and value matrices on top of each other, queries and keys in pairs."""
 
     heads: int = 1
-    kv_heads: int = 0  # of keys and values, where queries share them; 0: as many as of queries
+    kv_heads: int = 1
 
     def pieces(self, checkpoint: Checkpoint) -> list[Tensor]:
         query, key, value = (checkpoint.read(name) for name in self.names)
-        shared = self.kv_heads or self.heads
-        key = to_pairs(key, shared)
-        return [
-            to_pairs(query, self.heads),
-            *(shared_rows(m, shared, self.heads) for m in (key, value)),
-        ]
-
-
-def shared_rows(rows: Tensor, shared: int, heads: int) -> Tensor:
-    """Keys or values of grouped-query attention, [H' d, D] -> [H d, D]: every one of H' heads again
-    for each query head that reads it."""
-    if shared == heads:
-        return rows
-    groups = rows.reshape(shared, -1, *rows.shape[1:])  # [H', d, D]
-    return groups.repeat_interleave(heads // shared, 0).flatten(0, 1)
+        return [to_pairs(query, self.heads), to_pairs(key, self.kv_heads), value]
 
 
 def head_values(heads: int, head_dim: int) -> Callable[[Tensor], Tensor]:
-    """A scale or shift in any published shape -> [1, 1, H, 1, d] in pairs. Raises DecoderError
+    """A scale or shift in any published shape -> [H, 1, d] in pairs. Raises DecoderError
     where it does not fit the heads."""
 
     def change(values: Tensor) -> Tensor:
@@ -77,19 +64,29 @@ def head_values(heads: int, head_dim: int) -> Callable[[Tensor], Tensor]:
             )
         groups = values.reshape(-1, head_dim)  # [groups, d]
         every = groups.repeat_interleave(heads // len(groups), 0)  # [H, d]
-        return to_pairs(every.flatten(), heads).view(1, 1, heads, 1, head_dim)
+        return to_pairs(every.flatten(), heads).view(heads, 1, head_dim)
 
     return change
 
 
+@dataclass(frozen=True)
+class HeadNorms(Source):
+    """Scales or shifts of the query heads, then of the key heads."""
+
+    heads: int = 1
+    kv_heads: int = 1
+    head_dim: int = 1
+
+    def pieces(self, checkpoint: Checkpoint) -> list[Tensor]:
+        counts = (self.heads, self.kv_heads)
+        return [
+            head_values(count, self.head_dim)(checkpoint.read(name))
+            for name, count in zip(self.names, counts, strict=True)
+        ]
+
+
 def layer_sources(
-    own: str,
-    theirs: str,
-    heads: int,
-    head_dim: int,
-    input_norm: bool = True,
-    qk_norm: bool = True,
-    kv_heads: int = 0,
+    own: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True
 ) -> dict[str, Source]:
     """Parameters of one `Layer` under the prefix `own` from tensors under `theirs`."""
     at = f"{theirs}self_attn."
@@ -97,8 +94,8 @@ def layer_sources(
     found: dict[str, Source] = {
         "attention.wqkv.weight": Projections(
             tuple(f"{at}{name}_proj.weight" for name in names),
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=cfg.heads,
+            kv_heads=cfg.kv_heads,
         ),
         "attention.wo.weight": Source((f"{at}o_proj.weight",)),
         "feed_forward.w13.weight": Source(
@@ -109,23 +106,24 @@ def layer_sources(
     }
     if input_norm:
         found["attention_norm.weight"] = Source((f"{theirs}input_layernorm.weight",))
-    if qk_norm:
-        change = head_values(heads, head_dim)
+    if cfg.qk_norm:
         for kind in ("weight", "bias"):
             pair = (f"{at}q_norm.{kind}", f"{at}k_norm.{kind}")
-            found[f"attention.qk_norm.{kind}"] = Source(pair, change)
+            found[f"attention.qk_norm.{kind}"] = HeadNorms(
+                pair, heads=cfg.heads, kv_heads=cfg.kv_heads, head_dim=cfg.head_dim
+            )
     return {f"{own}{name}": source for name, source in found.items()}
 
 
 def released_layer(layer: Layer, theirs: str) -> dict[str, Tensor]:
     """The tensors of a layer under their published names, which `layer_sources` reads back."""
     attention, feed = layer.attention, layer.feed_forward
-    heads = attention.heads
-    query, key, value = attention.wqkv.weight.chunk(3)
+    heads = (attention.heads, attention.kv_heads)
+    query, key, value = attention.matrices()
     gate, up = feed.w13.weight.chunk(2)
     named = {
-        "self_attn.q_proj.weight": to_halves(query, heads),
-        "self_attn.k_proj.weight": to_halves(key, heads),
+        "self_attn.q_proj.weight": to_halves(query, heads[0]),
+        "self_attn.k_proj.weight": to_halves(key, heads[1]),
         "self_attn.v_proj.weight": value,
         "self_attn.o_proj.weight": attention.wo.weight,
         "mlp.gate_proj.weight": gate,
@@ -137,7 +135,7 @@ def released_layer(layer: Layer, theirs: str) -> dict[str, Tensor]:
         named["input_layernorm.weight"] = layer.attention_norm.weight  # type: ignore[assignment]
     if attention.qk_norm is not None:
         for kind, values in attention.qk_norm.named_parameters():
-            for name, half in zip(("q_norm", "k_norm"), values, strict=True):  # [1, H, 1, d]
-                rows = to_halves(half.flatten(), heads).view(heads, -1)  # [H, d]
+            for name, own in zip(("q_norm", "k_norm"), values.split(heads), strict=True):
+                rows = to_halves(own.flatten(), len(own)).view(len(own), -1)  # [H, d] or [K, d]
                 named[f"self_attn.{name}.{kind}"] = rows
     return {f"{theirs}{name}": tensor for name, tensor in named.items()}

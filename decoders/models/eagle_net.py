@@ -78,7 +78,7 @@ class EagleNet(nn.Module):
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = additive(mask, features.dtype)  # [R, 1, T, S]
+        bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
 
     def kernel(
@@ -106,7 +106,7 @@ class EagleNet(nn.Module):
         cache: KVCache,
         index: Tensor,
     ) -> Tensor:
-        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
+        """bias [R, 1, G T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
         return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
 
     def forward(self, ids: Tensor, features: Tensor, mask: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class EagleNet(nn.Module):
         P - 1 prefix places and then the image's codes."""
         rope = self.rope[: ids.shape[1]]  # [T, d / 2]
         x = self.mix(ids, features)
-        return self.layers[0](x, rope, additive(mask, x.dtype))
+        return self.layers[0](x, rope, additive(mask, x.dtype, self.cfg.group))
 
 
 class ChameleonEagleNet(EagleNet):

@@ -2,8 +2,14 @@
 
 A picture of 720 x 720 pixels is 90 rows of 90 codes, and every row is closed by an end-of-line
 token: the grammar of Lumina-mGPT's row ends, so the same structural codes serve it. Of the head
-only the rows of visual tokens and of the row end are kept. Queries share keys and values in groups
-of four; they are repeated while loading, so cache and projections take the room of 32 heads.
+only the rows of visual tokens and of the row end are kept. The 32 query heads share 8 heads of
+keys and values (2305.13245).
+
+Sources: baaivision/Emu3, image_generation.py (guidance 3, top-k 2048, temperature 1; the area of
+720 x 720 is the model's `image_area`), emu3/mllm/utils_emu3.py (which token may stand where: a row
+end after every row, the last one too), emu3/mllm/configuration_emu3.py (sizes),
+emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8). What follows
+the last row end (end of frame, image and text) is not drawn here.
 """
 
 from __future__ import annotations
@@ -38,6 +44,15 @@ LAYOUTS = {  # where the words are -> where the head is
     "model.text_model.": "lm_head.weight",
     "text_model.model.": "text_model.lm_head.weight",
     "model.": "lm_head.weight",
+}
+# Of transformers' Emu3TextConfig: the config.json of Emu3-Gen-hf leaves out what is equal to it.
+USUAL = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 184622,
 }
 VQ_FILES = ("vq/model.safetensors",)
 logger = logging.getLogger(__name__)
@@ -82,12 +97,11 @@ def layout_of(opened: Checkpoint) -> tuple[str, str]:
 
 def config_of(opened: Checkpoint, codes: int, grid: int, prefix: int) -> TransformerConfig:
     """The target's shape from config.json; codes: V, the row end included."""
-    given = text_config(opened, FAMILY, ("text_config",))
-    heads, shared = int(given["num_attention_heads"]), shared_heads(given)
+    given = text_config(opened, FAMILY, ("text_config",), USUAL)
     return hub_shape(
         opened,
         given,
-        wrong={"heads that are no multiple of those of keys": heads % shared},
+        wrong={},
         family=FAMILY,
         places=9216,
         rope_base=1e6,
@@ -97,11 +111,6 @@ def config_of(opened: Checkpoint, codes: int, grid: int, prefix: int) -> Transfo
         prefix=prefix,
         row_end=True,
     )
-
-
-def shared_heads(given: Mapping[str, Any]) -> int:
-    """How many heads keys and values have."""
-    return int(given.get("num_key_value_heads") or given["num_attention_heads"])
 
 
 def load_target(
@@ -115,7 +124,6 @@ def load_target(
     """The target of an opened checkpoint; tokens [V] as from `code_tokens`."""
     cfg = config_of(opened, len(tokens), grid, prefix)
     words, head = layout_of(opened)
-    kv_heads = shared_heads(text_config(opened, FAMILY, ("text_config",)))
     module: Transformer = empty(Transformer, cfg)
     module.code_tokens = tokens
     out: dict[str, Source] = {
@@ -124,10 +132,7 @@ def load_target(
         "output.weight": Source((head,), lambda rows: head_rows(rows, tokens)),
     }
     for n in range(cfg.layers):
-        out |= layer_sources(
-            f"layers.{n}.", f"{words}layers.{n}.", cfg.heads, cfg.head_dim, qk_norm=False,
-            kv_heads=kv_heads,
-        )  # fmt: skip
+        out |= layer_sources(f"layers.{n}.", f"{words}layers.{n}.", cfg)
     pictures = root_of(opened)
 
     def unused(name: str) -> bool:
@@ -142,7 +147,7 @@ def load(
     name: str = "emu3_gen",
     device: str = "cpu",
     dtype: str = "bfloat16",
-    checkpoint: str = "Emu3-community/Emu3-Gen-hf",
+    checkpoint: str = "BAAI/Emu3-Gen-hf",
     grid: int = 90,
     prefix: int = 160,
     tokenizer: str | None = None,

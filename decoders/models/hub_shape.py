@@ -24,10 +24,18 @@ NEEDED = (
 )
 
 
-def text_config(opened: Checkpoint, family: str, sections: tuple[str, ...]) -> dict[str, Any]:
+def text_config(
+    opened: Checkpoint,
+    family: str,
+    sections: tuple[str, ...],
+    usual: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The part of config.json that describes the language model: the first of these sections, or
-    all of it. Raises DecoderError where it lacks a size."""
+    all of it. usual: what the family's configuration class has for sizes that a section leaves out.
+    Raises DecoderError where a size is missing."""
     given = next((opened.config[s] for s in sections if s in opened.config), opened.config)
+    if given is not opened.config and isinstance(given, dict):
+        given = {**(usual or {}), **given}
     missing = [name for name in NEEDED if name not in given] if isinstance(given, dict) else NEEDED
     if missing:
         raise DecoderError(
@@ -51,14 +59,22 @@ def hub_shape(
     by name, true where the checkpoint has it. places, rope_base and norm_eps stand in where the
     file says nothing. rest: fields of `TransformerConfig`. Raises DecoderError."""
     rope = given.get("rope_parameters") or {}
-    _refuse(opened, given, wrong, family)
+    heads = int(given["num_attention_heads"])
+    shared = int(given.get("num_key_value_heads") or heads)  # heads of keys and values
+    _refuse(
+        opened,
+        given,
+        {**wrong, "heads that are no multiple of those of keys": heads % shared},
+        family,
+    )
     base = rope.get("rope_theta", given.get("rope_theta", rope_base))
     with explained():
         base = fitted(f"{opened.path}: config.json: rope_theta", base, Positive)
     found = TransformerConfig(
         width=int(given["hidden_size"]),
         layers=int(given["num_hidden_layers"]),
-        heads=int(given["num_attention_heads"]),
+        heads=heads,
+        group=heads // shared,
         ffn=int(given["intermediate_size"]),
         norm_eps=float(given.get("rms_norm_eps", norm_eps)),
         conditioning="tokens",

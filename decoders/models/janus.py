@@ -4,6 +4,12 @@ Codes are no words of the vocabulary. A code's embedding is an aligner, two laye
 8 numbers for each code; it is computed once, while loading, and stands below the words in one
 table. The head has two layers (`decoders.models.head`); pictures come from LlamaGen's VQ-16.
 Two layouts are read: DeepSeek's own and transformers'.
+
+Sources: deepseek-ai/Janus, README.md (guidance 5, temperature 1, no filter, 576 codes of 24 x 24,
+logits uncond + cfg (cond - uncond)), janus/models/modeling_vlm.py (aligner, head) and
+janus/models/vq_model.py (VQ-16: 16384 codes of 8 numbers, 256 channels). Sizes: config.json of
+deepseek-ai/Janus-Pro-7B on the hub. Names in transformers' layout: huggingface/transformers,
+src/transformers/models/janus/convert_janus_weights_to_hf.py.
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of
 
 FAMILY = "Janus-Pro"
+# Of transformers' LlamaConfig: DeepSeek's config.json leaves out what is equal to it.
+USUAL = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,11 @@ def layout_of(opened: Checkpoint) -> Layout:
 
 def config_of(opened: Checkpoint, codes: int, grid: int, prefix: int) -> TransformerConfig:
     """The target's shape from config.json; codes: V."""
-    given = text_config(opened, FAMILY, ("text_config", "language_config"))
-    heads = given["num_attention_heads"]
-    shared = (given.get("num_key_value_heads") or heads) != heads
+    given = text_config(opened, FAMILY, ("text_config", "language_config"), USUAL)
     return hub_shape(
         opened,
         given,
-        wrong={"grouped-query attention": shared},
+        wrong={},
         family=FAMILY,
         places=16384,
         norm_eps=1e-6,
@@ -126,7 +132,7 @@ def sources(cfg: TransformerConfig, layout: Layout) -> dict[str, Source]:
             out[f"output.{own}.{kind}"] = Source((f"{theirs}.{kind}",))
     for n in range(cfg.layers):
         theirs = f"{layout.words}layers.{n}."
-        out |= layer_sources(f"layers.{n}.", theirs, cfg.heads, cfg.head_dim, qk_norm=False)
+        out |= layer_sources(f"layers.{n}.", theirs, cfg)
     return out
 
 

@@ -35,7 +35,8 @@ class TransformerConfig:
     positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
     position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
     METHODS 6), which only the drafter's prefix notices. head: one matrix, or Janus's two layers
-    (`decoders.models.head`).
+    (`decoders.models.head`). group: query heads that share a head of keys and values (grouped-query
+    attention, 2305.13245); 1: each has its own.
     """
 
     vocab: Size = 16384
@@ -57,12 +58,17 @@ class TransformerConfig:
     row_end: bool = False
     pads: str = "masked"
     head: str = "linear"
+    group: Size = 1
 
     def __post_init__(self) -> None:
         require(self, "the model's ", DecoderError)
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"
+            )
+        if self.heads % self.group:
+            raise DecoderError(
+                f"{self.heads} query heads cannot share keys and values in groups of {self.group}"
             )
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
@@ -82,6 +88,11 @@ class TransformerConfig:
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """K: heads of keys and values, which the cache holds."""
+        return self.heads // self.group
 
     @property
     def length(self) -> int:

@@ -79,7 +79,9 @@ def grow_drafter(old: EagleNet, new: EagleNet) -> None:
 
 def check(old: TransformerConfig, new: TransformerConfig) -> None:
     """Raises DecoderError where the one cannot become the other."""
-    same = ("vocab", "grid", "prefix", "text_width", "conditioning", "head_dim", "norm_eps")
+    same = (
+        "vocab", "grid", "prefix", "text_width", "conditioning", "head_dim", "group", "norm_eps",
+    )  # fmt: skip
     unequal = [name for name in same if getattr(old, name) != getattr(new, name)]
     smaller = [n for n in ("width", "layers", "ffn") if getattr(old, n) > getattr(new, n)]
     if unequal or smaller:
@@ -98,11 +100,15 @@ def padded(old: Tensor, shape: Sequence[int]) -> Tensor:
     return out
 
 
-def _fill(linear: nn.Linear, old: Tensor, parts: int = 1, std: float = 0.0) -> None:
-    """Every one of `parts` stacked matrices [out, in] has the old one at its upper left, and what
-    is new random with `std`, or zero."""
+def _fill(linear: nn.Linear, old: Tensor, parts: Sequence[int] = (1,), std: float = 0.0) -> None:
+    """Every one of the stacked matrices [out, in], whose rows are as `parts`, has the old one at
+    its upper left, and what is new random with `std`, or zero."""
     fresh = torch.randn_like(linear.weight) * std
-    for chunk, own in zip(fresh.chunk(parts), old.chunk(parts), strict=True):
+    chunks, owns = (
+        stacked.split([len(stacked) * part // sum(parts) for part in parts])
+        for stacked in (fresh, old)
+    )
+    for chunk, own in zip(chunks, owns, strict=True):
         chunk[: own.shape[0], : own.shape[1]] = own
     linear.weight.copy_(fresh)
 
@@ -117,9 +123,10 @@ def _grow_norm(norm: Any, old: Any) -> None:
 
 
 def _grow_layer(layer: Any, old: Any) -> None:
-    _fill(layer.attention.wqkv, old.attention.wqkv.weight, 3, STD)
+    group = old.attention.heads // old.attention.kv_heads
+    _fill(layer.attention.wqkv, old.attention.wqkv.weight, (group, 1, 1), STD)
     _fill(layer.attention.wo, old.attention.wo.weight)
-    _fill(layer.feed_forward.w13, old.feed_forward.w13.weight, 2, STD)
+    _fill(layer.feed_forward.w13, old.feed_forward.w13.weight, (1, 1), STD)
     _fill(layer.feed_forward.w2, old.feed_forward.w2.weight)
     _grow_norm(layer.attention_norm, old.attention_norm)
     _grow_norm(layer.ffn_norm, old.ffn_norm)

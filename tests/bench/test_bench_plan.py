@@ -89,6 +89,39 @@ def test_documented_sizes_of_the_other_checkpoints():
     )
 
 
+def test_sizes_of_emu3_and_janus_are_transformers_counts_and_the_hub_s_listings():
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        emu3 = transformers.Emu3ForConditionalGeneration(
+            transformers.Emu3Config(vocabulary_map={"<image>": 0})
+        )
+    model, words = known.REPOSITORIES["BAAI/Emu3-Gen-hf"], known.REPOSITORIES["BAAI/Emu3-Gen"]
+    assert model.params == count(emu3) and model.bytes == pytest.approx(35.05e9, rel=1e-3)
+    assert words.params == known.EMU3.stored == count(emu3) - count(emu3.model.vqmodel)
+    assert known.EMU3_VQ.params == pytest.approx(count(emu3.model.vqmodel), rel=2e-3)
+    assert words.bytes == pytest.approx(33.97e9, rel=1e-3)
+    for layout in ("deepseek-ai", "deepseek-community"):
+        janus = known.REPOSITORIES[f"{layout}/Janus-Pro-7B"]
+        assert janus.bytes == pytest.approx(14.84e9, rel=1e-3)
+
+
+def test_heads_that_share_keys_take_less_of_the_cache():
+    from decoders.models.unweighted import config_of
+
+    cfg = config_of("emu3_gen")
+    shape = Shape.of(cfg)
+    assert replace(shape, side=known.EMU3.side) == known.EMU3
+    load, apart = Load(1, 2, nodes=57, depth=5, session=57), replace(shape, group=1)
+    assert cache_bytes(shape, load, 2) == cache_bytes(apart, load, 2) / 4
+    layers = cfg.layers * 2 * 2 * (cfg.prefix + cfg.length + 58) * cfg.kv_heads * cfg.head_dim * 2
+    assert cache_bytes(shape, replace(load, depth=0, session=0), 2) > layers
+    assert cache_bytes(shape, Load(1, 2), 2) == layers - 57 * layers // (
+        cfg.prefix + cfg.length + 58
+    )
+
+
 def test_memory_by_hand():
     shape = Shape(vocab=10, width=4, layers=2, ffn=8, length=16, prefix=4, side=32)
     ar, tree = Load(batch=3, guidance_rows=2), Load(3, 2, nodes=5, depth=2, session=4)

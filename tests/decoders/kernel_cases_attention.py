@@ -39,8 +39,9 @@ class Given:
         return [self.qkv, self.rope, self.mask, self.slots, *own]
 
 
-def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0) -> Given:
-    """Random trees behind prefixes of different lengths; padded at the left as captions are."""
+def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0, group=1) -> Given:
+    """Random trees behind prefixes of different lengths; padded at the left as captions are.
+    group: heads that share keys and values."""
     random = torch.Generator().manual_seed(seed)
     angle = torch.randn(rows, queries, size // 2, generator=random)
     base = torch.randint(5, slots - queries + 1, (rows, 1), generator=random)  # [R, 1]
@@ -51,9 +52,10 @@ def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0) -> Giv
     above = above.tril(-1) | torch.eye(queries, dtype=torch.bool)
     for row, start in enumerate(base[:, 0].tolist()):
         mask[row, :, start : start + queries] = above[row]
-    both = torch.randn(2, rows, heads, slots, size, generator=random).to(DEVICE, dtype)
+    shared = heads // group
+    both = torch.randn(2, rows, shared, slots, size, generator=random).to(DEVICE, dtype)
     return Given(
-        torch.randn(rows, queries, 3, heads, size, generator=random).to(DEVICE, dtype),
+        torch.randn(rows, queries, heads + 2 * shared, size, generator=random).to(DEVICE, dtype),
         torch.polar(torch.ones_like(angle), angle).to(DEVICE),
         mask.to(DEVICE),
         (base + torch.arange(queries)).to(DEVICE),
@@ -63,7 +65,8 @@ def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0) -> Giv
 
 
 def planned(x: Given, splits: int | None):
-    rows, queries, _, heads, size = x.qkv.shape
+    rows, queries, every, size = x.qkv.shape
+    heads = every - 2 * x.keys.shape[1]
     return plan(
         rows, queries, heads, x.keys.shape[2], size, x.qkv.dtype, x.qkv.device, splits=splits
     )
@@ -98,6 +101,24 @@ def test_output_and_cache_equal_the_reference(shape):
     close(ours[4], theirs[4])
     assert torch.equal(ours[5], theirs[5])
     assert not torch.equal(ours[4], x.keys)  # the new keys really were appended
+
+
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [((2, 7, 6, 200, 12, 3), 3), ((1, 26, 8, 130, 16, 2), 4), ((2, 1, 2, 90, 24, 1), 2)],
+)
+def test_heads_that_share_keys_read_and_append_them(shape, group):
+    *sizes, splits = shape
+    x = given(*sizes, group=group)
+    ours, theirs = x.arguments(), x.arguments()
+    found = tree_attention(*ours, chosen=planned(x, splits))
+    close(found, reference.tree_attention(*theirs))
+    close(ours[4], theirs[4])
+    assert torch.equal(ours[5], theirs[5])
+    apart = [x.qkv[:, :, : sizes[2]]]  # each head with keys and values of its own
+    apart += [each.repeat_interleave(group, 2) for each in x.qkv[:, :, sizes[2] :].chunk(2, 2)]
+    whole = [each.repeat_interleave(group, 1) for each in (x.keys, x.values)]
+    close(found, reference.tree_attention(torch.cat(apart, 2), x.rope, x.mask, x.slots, *whole))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -176,7 +197,7 @@ def test_it_stands_in_for_the_transformer_s_attention(splits):
         bias = additive(x.mask, torch.float32)
         index = caches[0].flat_index(x.slots)
         right = module(states, x.rope[:, None], bias, 1, caches[0], index)
-        qkv = module.wqkv(states).view(2, 6, 3, 2, 12)
+        qkv = module.wqkv(states).view(2, 6, 6, 12)
         found = tree_attention(
             qkv, x.rope, x.mask, x.slots, *caches[1].read(1), chosen=planned(x, splits)
         )
@@ -189,6 +210,8 @@ def test_attention_that_does_not_fit_is_refused():
     arguments = x.arguments()
     with pytest.raises(DecoderError, match=r"mask must be \(1, 3, 90\) torch.bool"):
         tree_attention(*arguments[:2], x.mask.float(), *arguments[3:])
+    with pytest.raises(DecoderError, match=r"H a multiple of K, found \(1, 3, 6, 16\)"):
+        tree_attention(*arguments[:4], *(each[:, :1].repeat(1, 3, 1, 1) for each in arguments[4:]))
     with pytest.raises(DecoderError, match=r"keys must be \(1, 2, 90, 16\) torch.float32"):
         tree_attention(*arguments[:4], x.keys.half(), x.values)
     with pytest.raises(DecoderError, match=r"1\.\.64 queries.*found 70"):

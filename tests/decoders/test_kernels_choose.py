@@ -19,13 +19,14 @@ from decoders.models.transformer import attend
 
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(2, 5, 3, 64, 16, torch.float32, CPU)
+GROUPED = AttentionShape(2, 5, 8, 64, 16, torch.float32, CPU, group=4)
 
 
 def test_the_reference_is_the_transformer_s_attention_and_rotation():
     given = inputs(SHAPE, 1, 50)
     keys, values = (t.clone() for t in given.caches[0])
     found = tree_attention(given.qkv, given.rope, given.mask, given.slots, keys, values)
-    both = given.qkv.permute(2, 0, 3, 1, 4)  # [3, R, H, T, d]
+    both = given.qkv.unflatten(2, (3, -1)).permute(2, 0, 3, 1, 4)  # [3, R, H, T, d]
     pairs = torch.view_as_complex(both[:2].unflatten(-1, (-1, 2)).contiguous())
     turned = torch.view_as_real(pairs * given.rope[:, None]).flatten(-2)  # [2, R, H, T, d]
     k, v = (t.clone() for t in given.caches[0])
@@ -38,12 +39,25 @@ def test_the_reference_is_the_transformer_s_attention_and_rotation():
     torch.testing.assert_close(values, v)
 
 
+def test_the_reference_of_a_group_is_that_of_repeated_heads():
+    given = inputs(GROUPED, 1, 50)
+    keys, values = given.caches[0]
+    repeated = [each.repeat_interleave(4, 1) for each in (keys, values)]
+    query, key, value = given.qkv.split((8, 2, 2), 2)
+    apart = torch.cat([query, key.repeat_interleave(4, 2), value.repeat_interleave(4, 2)], 2)
+    found = tree_attention(given.qkv, given.rope, given.mask, given.slots, keys, values)
+    right = tree_attention(apart, given.rope, given.mask, given.slots, *repeated)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(keys, repeated[0][:, ::4])
+
+
+@pytest.mark.parametrize("shape", [SHAPE, GROUPED], ids=["apart", "grouped"])
 @pytest.mark.parametrize("one", [Products(), Sdpa(), Flex(compiled=False)], ids=lambda o: o.name)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_implementations_compute_the_reference(one):
-    given = inputs(SHAPE, 1, 50)
+def test_implementations_compute_the_reference(one, shape):
+    given = inputs(shape, 1, 50)
     caches = [tuple(t.clone() for t in given.caches[0]) for _ in range(2)]
-    prepared = one.prepare(SHAPE, given.mask, given.slots)
+    prepared = one.prepare(shape, given.mask, given.slots)
     found = one.attend(given.qkv, given.rope, prepared, *caches[0])
     right = tree_attention(given.qkv, given.rope, given.mask, given.slots, *caches[1])
     torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)

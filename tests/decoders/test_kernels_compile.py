@@ -72,16 +72,17 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def attention(monkeypatch, queries, size, dtype, slots=440):
+def attention(monkeypatch, queries, size, dtype, slots=440, group=1):
     from decoders.kernels import tree_attention_programs as programs
 
     recorded = Recorded(programs.attend_tree)
     fake = SimpleNamespace(attend_tree=recorded, unit=programs.unit, PRECISION=programs.PRECISION)
     monkeypatch.setattr(tree_attention, "programs", lambda name, device: fake)
     monkeypatch.setattr(tree_attention, "processors", lambda device: 132)
-    cache = torch.empty(2, 2, 20, slots, size, dtype=dtype)
+    shared = 20 // group
+    cache = torch.empty(2, 2, shared, slots, size, dtype=dtype)
     tree_attention.tree_attention(
-        torch.empty(2, queries, 3, 20, size, dtype=dtype),
+        torch.empty(2, queries, 20 + 2 * shared, size, dtype=dtype),
         torch.empty(2, queries, size // 2, dtype=torch.complex64),
         torch.ones(2, queries, slots, dtype=torch.bool),
         torch.arange(queries).repeat(2, 1),
@@ -130,6 +131,7 @@ def test_every_program_compiles_for_every_architecture(monkeypatch, cache, capab
     room = {80: 163, 90: 227}.get(capability, 99) * 1024
     for recorded in (
         attention(monkeypatch, 58, 64, torch.bfloat16),
+        attention(monkeypatch, 58, 128, torch.bfloat16, group=4),
         sampled(monkeypatch, 1000, 4),
     ):
         made = compiled(recorded, ("cuda", capability, 32))

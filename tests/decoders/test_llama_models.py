@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError, Sampling
+from decoders.kernels.selected import Kernels
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
 from decoders.models import emu3, janus
+from decoders.models.checkpoint import Checkpoint
+from decoders.models.eagle_net import ChameleonEagleNet
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.eagle_checkpoint import save_eagle
+from decoders.propose.grown import Grown
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
 from tests.decoders import chameleon_checkpoint as C
 from tests.decoders import llama_checkpoints as L
 
@@ -94,6 +107,68 @@ def test_pictures_agree_with_transformers(hf, folders, kind):
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_emu3_caches_its_shared_heads_alone(folders):
+    model = load(folders["emu3"], "emu3")
+    cfg = model.target.cfg
+    assert (cfg.heads, cfg.kv_heads, cfg.group) == (L.HEADS, 2, 2)
+    data = model.target.new_cache(2, 8).data
+    assert data.shape == (cfg.layers, 2, 2, 2, 8, cfg.head_dim)
+    assert model.target.layers[0].attention.wqkv.weight.shape[0] == cfg.width + 2 * 2 * cfg.head_dim
+
+
+@pytest.mark.parametrize("attention", [None, "products", "sdpa"])
+def test_greedy_speculative_codes_equal_ar_on_shared_heads(folders, tmp_path, attention):
+    model = load(folders["emu3"], "emu3")
+    sampling = Sampling(temperature=0, cfg=3.0)
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    ar = Autoregressive(model, sampling).generate(text, noise)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        net = ChameleonEagleNet(replace(model.target.cfg, layers=1)).eval().requires_grad_(False)
+    net.code_tokens = model.target.code_tokens
+    save_eagle(net, tmp_path, torch.float32)
+    given = json.loads((tmp_path / "config.json").read_text())
+    assert given["num_key_value_heads"] == 2
+    eagle = Eagle(model, str(tmp_path))
+    for name, values in net.state_dict().items():
+        assert torch.equal(values, eagle.net.state_dict()[name]), name
+    if attention is not None:
+        model.target.kernels = Kernels(attention)
+    grown = Grown(eagle, Dynamic(depth=3, top_k=3, nodes=8))
+    made = Speculative(model, sampling, grown, ByNode(Exact())).generate(text, noise)
+    assert torch.equal(ar.codes, made.codes)
+
+
+def test_sizes_that_the_hub_leaves_out_are_transformers_own():
+    """The text_config of Emu3-Gen-hf and the language_config of DeepSeek's Janus-Pro-7B."""
+    published = {"model_type": "emu3_text_model", "rope_scaling": {"rope_type": "default"}}
+    opened = Checkpoint(Path("emu3"), {"text_config": published}, {})
+    usual = transformers.Emu3TextConfig()
+    found = emu3.config_of(opened, 32769, 90, 160)
+    assert (found.width, found.ffn, found.layers) == (
+        usual.hidden_size, usual.intermediate_size, usual.num_hidden_layers,
+    )  # fmt: skip
+    assert (found.heads, found.kv_heads) == (usual.num_attention_heads, usual.num_key_value_heads)
+    assert (found.tokens, found.norm_eps) == (usual.vocab_size, usual.rms_norm_eps)
+    assert found.rope_base == usual.rope_parameters["rope_theta"]
+    published = {
+        "max_position_embeddings": 16384, "model_type": "llama", "num_hidden_layers": 30,
+        "torch_dtype": "bfloat16", "vocab_size": 102400,
+    }  # fmt: skip
+    opened = Checkpoint(Path("janus"), {"language_config": published}, {})
+    llama = transformers.LlamaConfig()
+    found = janus.config_of(opened, 16384, 24, 128)
+    assert (found.width, found.ffn, found.layers) == (
+        llama.hidden_size, llama.intermediate_size, 30,
+    )  # fmt: skip
+    assert (found.heads, found.group) == (llama.num_attention_heads, 1)
+    assert (found.norm_eps, found.tokens) == (llama.rms_norm_eps, 102400 + 16384)
+    assert found.rope_base == llama.rope_parameters["rope_theta"]
+    with pytest.raises(DecoderError, match="must say hidden_size"):
+        emu3.config_of(Checkpoint(Path("emu3"), {}, {}), 32769, 90, 160)
+
+
 def test_unconditional_prompts(folders):
     text = load(folders["janus"], "janus").text
     made, names = text.encode(["a red fox"]), L.vocabulary("janus")
@@ -145,8 +220,29 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
 
 
+def test_the_names_of_the_hub_s_emu3_are_the_same_model(folders, tmp_path):
+    """Emu3-Gen-hf was written by a transformers that had other prefixes."""
+    renamed = [
+        ("model.text_model.", "text_model.model."),
+        ("lm_head.", "text_model.lm_head."),
+        ("model.vqmodel.", "vqmodel."),
+    ]
+    made = {}
+    for name, tensor in load_file(folders["emu3"] / "model.safetensors").items():
+        new, old = next(pair for pair in renamed if name.startswith(pair[0]))
+        made[old + name.removeprefix(new)] = tensor
+    save_file(made, tmp_path / "model.safetensors")
+    for file in ("config.json", "tokenizer.json"):
+        (tmp_path / file).write_text((folders["emu3"] / file).read_text())
+    first, second = (load(place, "emu3") for place in (folders["emu3"], tmp_path))
+    for name, values in first.target.state_dict().items():
+        assert torch.equal(values, second.target.state_dict()[name]), name
+    codes = some_codes("emu3")
+    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "janus shares keys": ("janus", {"num_key_value_heads": 2}, "grouped-query attention"),
+    "janus shares keys": ("janus", {"num_key_value_heads": 2}, "does config.json belong"),
     "janus layers": ("janus", {"num_hidden_layers": 1}, "unexpected .*layers.1"),
     "janus rotation": ("janus", {"rope_scaling": {"type": "linear"}}, "a scaled rotation"),
     "emu3 activation": ("emu3", {"hidden_act": "gelu"}, "another activation than silu"),

@@ -30,7 +30,7 @@ class Hardware:
     """A machine as its data sheets describe it, with the source of every figure.
 
     gpu: as papers call it; dense_bf16_tflops: without sparsity; graph_us, kernel_us: microseconds
-    to launch a recorded step, and between two kernels of it.
+    to launch a recorded step, and between two kernels of it, which no data sheet gives.
     """
 
     name: str

@@ -38,6 +38,7 @@ def of_shape(name: str, shape: Shape) -> Sizes:
         head=shape.head,
         layers=1,
         width=shape.width,
+        kv_width=shape.kv_width,
         slots=max(shape.prefix - 1, 0),
         length=shape.length,
         size=SIZE,

@@ -94,6 +94,7 @@ def notes(report: Report) -> list[str]:
         *([f"Left out, as no image of theirs came out: {missing}."] if missing else []),
         regime(growth, machine, where=f"on {machine.name}"),
         f"{machine}.",
+        f"Launches: {machine.launch_source}.",
         "Projected: the speed-up that the data sheet allows. Nothing was timed, so a real step is "
         "slower.",
         f"Acceptance is that of the run's {report.own}; another model with its own drafter accepts "

@@ -28,6 +28,8 @@ def reason(net: Any) -> str | None:
         return f"it runs the layers of decoders.models.transformer, here {type(net).__name__}"
     if cfg.qk_norm:
         return "it has no norm of queries and keys"
+    if cfg.group > 1:
+        return f"every head has keys of its own in it, here {cfg.group} share them"
     if cfg.head != "linear" and hasattr(net, "output"):
         return f"its output head is one matrix, here {cfg.head}"
     weight = net.layers[0].attention.wo.weight

@@ -8,6 +8,12 @@ Templates, as in the released code (a name in angle brackets is one token):
            unconditional: the same with NEGATIVE in the place of prompt and POSITIVE
 
 Janus attends to its padding tokens, so the unconditional row has the conditional one's mask.
+
+Sources. Janus: deepseek-ai/Janus, README.md (roles, padding tokens in `generate`),
+janus/models/processing_vlm.py (tags of image and padding); the template's words also in
+huggingface/transformers, src/transformers/models/janus/convert_janus_weights_to_hf.py. Emu3:
+baaivision/Emu3, image_generation.py (both prompts), emu3/mllm/processing_emu3.py (their order),
+emu3/mllm/tokenization_emu3.py (names of the special tokens).
 """
 
 from __future__ import annotations
@@ -127,7 +133,8 @@ class PromptEncoder:
             raise DecoderError(
                 f"prompt {prompt!r} holds the control token {held[0]!r}; write it in words"
             )
-        ids = self._around(self.template.text.replace("{prompt}", prompt))
+        words = prompt.strip()  # Janus's processor does; Emu3's words follow the prompt
+        ids = self._around(self.template.text.replace("{prompt}", words))
         if len(ids) > self.length:
             raise DecoderError(
                 f"prompt has {len(ids)} tokens with its template, at most {self.length} fit: "

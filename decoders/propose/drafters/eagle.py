@@ -52,7 +52,7 @@ class EagleSession:
         weight = net.fc.weight
         device = weight.device
         capacity = aligned(self.start + model.target.length + max_new + nodes + 1)
-        heads, head_dim = net.cfg.heads, net.cfg.head_dim
+        heads, head_dim = net.cfg.kv_heads, net.cfg.head_dim
         self.cache = KVCache(1, rows, capacity, heads, head_dim, weight.dtype, device)
         self.places = torch.arange(capacity, device=device)  # [S]
         self.prefix = torch.zeros(rows, 1, capacity, dtype=torch.bool, device=device)  # [R, 1, S]

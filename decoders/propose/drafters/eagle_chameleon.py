@@ -30,7 +30,7 @@ from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.layouts import harmless
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer, Transformer, cast, empty
-from decoders.propose.drafters.eagle_files import require_one_layer, write_drafter
+from decoders.propose.drafters.eagle_files import grouping, require_one_layer, write_drafter
 
 LAYER = "layers.0."
 EMBEDDING, BIAS = "embed_tokens.weight", "fc.bias"
@@ -52,7 +52,7 @@ def load_chameleon_eagle(opened: Checkpoint, model: ImageModel) -> EagleNet:
     wanted = {name: Source((name,)) for name in (EMBEDDING, "fc.weight", BIAS)}
     absent = [name for name in (EMBEDDING, BIAS) if name not in opened.index]
     wanted = {name: source for name, source in wanted.items() if name not in absent}
-    wanted |= layer_sources(LAYER, LAYER, cfg.heads, cfg.head_dim, input_norm, cfg.qk_norm)
+    wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
     weight = target.tok_embeddings.weight
     if EMBEDDING in absent:
         assign(net, EMBEDDING, weight)
@@ -79,10 +79,12 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
             f"drafter {opened.path} and target do not fit: the drafter has {found}, the target "
             f"{expected}. Pick the drafter that was trained for this target"
         )
+    heads, group = grouping(opened.config, target)
     return replace(
         target,
         layers=1,
-        heads=int(given.get("num_attention_heads", target.heads)),
+        heads=heads,
+        group=group,
         ffn=opened.shape(gate)[0],
         norm_eps=float(given.get("rms_norm_eps", target.norm_eps)),
         qk_norm=f"{LAYER}self_attn.q_norm.weight" in opened.index,

@@ -20,7 +20,12 @@ from decoders.models.eagle_net import EagleNet
 from decoders.models.layouts import harmless, layer_sources
 from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
 from decoders.propose.drafters.eagle_chameleon import load_chameleon_eagle, save_chameleon_eagle
-from decoders.propose.drafters.eagle_files import require_one_layer, rows_of, write_drafter
+from decoders.propose.drafters.eagle_files import (
+    grouping,
+    require_one_layer,
+    rows_of,
+    write_drafter,
+)
 
 OWN = "lantern_bench"  # our section of config.json
 CHOICES = ("pads", "prefix_rope")
@@ -74,10 +79,12 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
             "that was trained for this target"
         )
     own = {key: value for key, value in config.get(OWN, {}).items() if key in CHOICES}
+    heads, group = grouping(config, target)
     return replace(
         target,
         layers=1,
-        heads=int(config.get("num_attention_heads", target.heads)),
+        heads=heads,
+        group=group,
         ffn=int(config.get("intermediate_size", target.ffn)),
         norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
         qk_norm=False,
@@ -97,7 +104,7 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         return save_chameleon_eagle(net, folder, dtype)
     layer: Any = net.layers[0]
     attention, feed = layer.attention, layer.feed_forward
-    q, k, v = attention.wqkv.weight.chunk(3)
+    q, k, v = attention.matrices()
     gate, up = feed.w13.weight.chunk(2)
     named = {
         "embed_tokens.weight": net.embed_tokens.weight,

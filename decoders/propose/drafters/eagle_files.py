@@ -4,6 +4,7 @@ weights."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def write_drafter(
         "hidden_size": cfg.width,
         "intermediate_size": cfg.ffn,
         "num_attention_heads": cfg.heads,
-        "num_key_value_heads": cfg.heads,
+        "num_key_value_heads": cfg.kv_heads,
         "num_hidden_layers": 1,
         "rms_norm_eps": cfg.norm_eps,
         "vocab_size": rows_of(cfg),
@@ -41,6 +42,20 @@ def write_drafter(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | own, indent=2) + "\n")
     return write_tensors(named, folder / "model.safetensors", dtype)
+
+
+def grouping(config: Mapping[str, Any], target: TransformerConfig) -> tuple[int, int]:
+    """A drafter's heads, and how many share keys and values: the target's, where config.json does
+    not say. Raises DecoderError where they cannot share."""
+    heads = int(config.get("num_attention_heads", target.heads))
+    usual = target.kv_heads if heads == target.heads else heads
+    shared = int(config.get("num_key_value_heads") or usual)
+    if heads % shared:
+        raise DecoderError(
+            f"the drafter's config.json has {heads} heads that share {shared} of keys and values: "
+            "expected a multiple"
+        )
+    return heads, heads // shared
 
 
 def require_one_layer(opened: Checkpoint) -> None:

@@ -101,7 +101,7 @@ class EagleLearner:
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = additive(mask, features.dtype)
+        bias = additive(mask, features.dtype, self.eagle.cfg.group)
         return self.eagle.run(ids, features, rope, bias, entries, ids)
 
     def save(self, folder: Path) -> str:
