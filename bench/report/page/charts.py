@@ -128,9 +128,9 @@ def row_of(entry: Entry) -> Spec:
     row["speedup"] = plain(entry.number("speedup"))
     row["speedup_lo"], row["speedup_hi"] = map(plain, interval(entry, "speedup"))
     for quality in MEASURES:
-        column, known = quality.column, measured(entry, quality)
-        row[column] = plain(quality.of(entry)) if known else None
-        low, high = interval(entry, column) if known and quality is not TV else (math.nan,) * 2
+        column = quality.column
+        low, high = (math.nan,) * 2 if quality is TV else interval(entry, column)
+        row[column] = plain(quality.of(entry))
         row[f"{column}_lo"], row[f"{column}_hi"] = plain(low), plain(high)
     return row
 

@@ -121,7 +121,7 @@ def _panels(section: Section, swept: Swept, measures: list[Quality | None]) -> l
     """A small chart a measure, over the setting's values."""
     numbers = all(_is_number(value) for line in swept.series for value, _ in line)
     values = [value for line in swept.series for value, _ in line]
-    labels = [str(value) for value in dict.fromkeys(sorted(values) if numbers else values)]
+    labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
     rows = [
         row_of(entry) | {"value": str(value), "series": at}
         for at, line in enumerate(swept.series)
