@@ -26,14 +26,9 @@ from bench.report.page.prompts import PromptPage, chosen, prompt_pages
 from bench.report.plots import bars, cost, depth, latency, moved, pareto, roofline, verification
 from bench.report.plots.style import Plot, save
 
-DRAWERS: tuple[Callable[[Run], Plot], ...] = (
-    pareto.draw_fid,
-    pareto.draw_clip,
-    bars.draw,
-    depth.draw,
-    moved.draw,
-    latency.draw,
-)
+CHARTED = (pareto.draw_fid, pareto.draw_clip)  # the page has linked charts of the same
+DRAWERS: tuple[Callable[[Run], Plot], ...] = (*CHARTED, bars.draw, latency.draw)
+WHERE_KNOWN = (depth, moved, cost)  # left out where a run recorded nothing of it
 FLOORS = (verification.draw, roofline.draw)  # where a roofline was measured
 
 
@@ -76,11 +71,12 @@ def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
     if run.all_failed:
         notes.append("Every decoder of this run failed; there is nothing to plot.")
     else:
-        costs = (cost.draw,) if cost.shown(run) else ()
-        for draw in (*DRAWERS, *costs, *(FLOORS if run.roofline else ())):
+        known = [module.draw for module in WHERE_KNOWN if module.shown(run)]
+        for draw in (*DRAWERS, *known, *(FLOORS if run.roofline else ())):
             plot = draw(run)
             plots[plot.name] = save(plot, folder / "plots")
-            figures.append(Figure(plot.title, plot.caption, plots[plot.name][0]))
+            path = plots[plot.name][0]
+            figures.append(Figure(plot.title, plot.caption, path, draw in CHARTED))
     sheet = _sheet(contact.contact_sheet(run), folder / "contact_sheet.png")
     maps = _sheet(code_map.code_maps(run), folder / "code_maps.png")
     if sheet is not None:

@@ -21,7 +21,7 @@ def main_tables(run: Run) -> list[Table]:
 
 
 def detail_tables(run: Run) -> list[Table]:
-    """What the headline table leaves out: parts, percentiles, TV, counts."""
+    """What the headline table leaves out: parts, percentiles, TV and bounds, counts."""
     return [_table(section, _detail_columns(section)) for section in run.sections]
 
 
@@ -75,7 +75,7 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
         return lambda e: with_interval(e, column, digits, section.quality_is_noise(e, column))
 
     return [
-        Column("", "decoder", label),
+        Column("", "decoder", label, words=True),
         Column("", "speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "MAL", 2),
@@ -83,8 +83,6 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
         Column("", section.fid_name, quality("fid", fid)),
         Column("", section.clip_name, quality("clip", clip)),
         _figure("tv_output", "output TV", 3),
-        _figure("tv_output_bound", "its bound", 3),
-        _figure("tv_declared_bound", "declared", 3),
         _word("exactness", "verdict"),
     ]
 
@@ -96,14 +94,14 @@ def _figure(column: str, heading: str, digits: int) -> Column:
 
 def _word(column: str, heading: str) -> Column:
     """A text of an entry's summary row."""
-    return Column("", heading, lambda entry: entry.text(column) or ABSENT)
+    return Column("", heading, lambda entry: entry.text(column) or ABSENT, words=True)
 
 
 def _detail_columns(section: Section) -> list[Column]:
     digits = _digits(section, "clip")
     less = Column("", f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
     return [
-        Column("", "decoder", label),
+        Column("", "decoder", label, words=True),
         _word("acceptance", "acceptance"),
         _word("tree", "tree"),
         _figure("n_latency", "images timed", 0),
@@ -115,6 +113,8 @@ def _detail_columns(section: Section) -> list[Column]:
         _figure("tv_moved_mean", "moved mass, mean", 4),
         _figure("tv_moved_max", "max", 3),
         _figure("tv_bound", "bound, max", 3),
+        _figure("tv_output_bound", "output bound", 3),
+        _figure("tv_declared_bound", "declared bound", 3),
         _figure("n_quality", "images judged", 0),
         _figure("kid", "KID", 5),
         _figure("precision", "precision", 3),

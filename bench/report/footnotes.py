@@ -28,8 +28,7 @@ def footnotes(run: Run) -> list[str]:
         "and decoding.",
         "MAL: codes committed per target forward, bonus code included; NFE: target forwards per "
         "image.",
-        "Output TV: distance of the committed code's law from the target's; its bound: what the "
-        "acceptance allows; declared: what the rule declares.",
+        "Output TV: distance of the committed code's law from the target's (0: the same law).",
         "Verdict, on small models: exact (the target's own distribution), bounded (output TV "
         "within what the rule declares) or violates.",
     ]
@@ -85,9 +84,9 @@ def columns(run: Run) -> list[str]:
         "for fixed children. For several drawn children it is the sum of what each adds, weighted "
         "with the probability that those before it were rejected. On average that is no less than "
         "the node's own.",
-        "Its bound: sum (q a - p)+ over the children of the same nodes (the output bound). "
-        "Declared: composed over the children. The papers' delta and lambda bound TV(p, p_A), not "
-        "the output.",
+        "Output bound: what the acceptance allows, sum (q a - p)+ over the children of the same "
+        "nodes. Declared bound: what the rule declares, composed over the children. The papers' "
+        "delta and lambda bound TV(p, p_A), not the output.",
         "The verdict on a relaxed rule says which of the two bounds holds.",
     ]
     if any(section.compares_clip for section in run.sections):
@@ -130,13 +129,13 @@ def around(reseeded: Interval) -> str:
 
 
 def made_by(run: Run) -> str:
-    """Which code ran on which processor: all that the rows name."""
+    """Which code ran which model on which processor: all that the rows name."""
     rows = run.records
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
     code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
-    named = {"Code": code.unique(), "on": where.dropna().unique()}
+    named = {"Code": code.unique(), "model": rows.model.unique(), "on": where.dropna().unique()}
     return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}."
 
 

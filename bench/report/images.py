@@ -70,14 +70,19 @@ def line_height(face: Font) -> int:
 
 def sheet_prompts(run: Run, count: int) -> list[tuple[int, str]]:
     """(prompt_index, prompt) of up to `count` prompts that most decoders have an image of."""
-    rows = run.records[(run.records["status"] == "ok") & (run.records["image"].map(as_text) != "")]
-    rows = rows[rows["protocol"] != "reseed"]
+    rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
+    rows = rows[[kept(run, image) for image in rows["image"]]]
     if rows.empty:
         return []
     have = rows.groupby("prompt_index")["decoder"].nunique()
     order = sorted(have.index, key=lambda index: (-have[index], index))[:count]
     names = rows.drop_duplicates("prompt_index").set_index("prompt_index")["prompt"]
     return [(int(index), as_text(names[index])) for index in sorted(order)]
+
+
+def kept(run: Run, image: object) -> bool:
+    """Whether a row's picture lies in the run's folder; `image`: its path there, as in the row."""
+    return as_text(image) != "" and (run.folder / as_text(image)).is_file()
 
 
 def image_row(entry: Entry, prompt_index: int) -> pd.Series | None:
@@ -99,11 +104,10 @@ def tile(run: Run, entry: Entry, row: pd.Series | None, side: int) -> Image.Imag
     """The kept image at `side` pixels (nearest neighbour), or a blank with the reason."""
     if row is None:
         return blank(side, "failed" if entry.failures or entry.failed else "not run")
-    path = run.folder / as_text(row["image"])
-    if not as_text(row["image"]) or not path.is_file():
+    if not kept(run, row["image"]):
         return blank(side, "image not kept")
     try:
-        with Image.open(path) as image:
+        with Image.open(run.folder / row["image"]) as image:
             return image.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
     except (OSError, SyntaxError):  # what PIL raises on a damaged file
         return blank(side, "image damaged")

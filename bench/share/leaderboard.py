@@ -3,7 +3,7 @@
 Speed: of decoders whose verdict is exact or bounded, over the AR of their own run and machine, one
 table for each model, temperature and guidance. Quality: one table for each protocol, as figures of
 two protocols do not compare. What has no such verdict, violates its bound, was replayed or failed
-is in a table of its own.
+is in a table of its own. Last come the records: which machine and which code made them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ NUMBERS = (
     "n_quality", "fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi",
 )  # fmt: skip
 BLANK = ("", "nan")
+HASH = 12  # characters of a hash
+UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows."
 NOT_A_LINE = ("decoders",)
 
 
@@ -145,24 +147,27 @@ def lines_of(record: Record, root: Path) -> list[Line]:
 
 
 def sections(lines: Sequence[Line]) -> list[Section]:
-    """Speed, quality, and what stands apart; empty ones are left out."""
+    """Speed, quality, what stands apart (empty ones are left out), and the records."""
     apart = [line for line in lines if line.why_apart]
     kept = [line for line in lines if not line.why_apart]
-    return [*_speed(kept), *_quality(kept), *_apart(apart)]
+    return [*_speed(kept), *_quality(kept), *_apart(apart), _records(lines)]
 
 
 def _speed(lines: Sequence[Line]) -> list[Section]:
     timed = [line for line in lines if not math.isnan(line.speedup.value)]
-    notes = [
-        "Speed-up: AR's seconds over the decoder's, each over the AR of its own run on its own "
-        "machine. Seconds of two machines do not compare."
-    ]
-    if any(line.unfair for line in timed):
-        notes.append("†: the AR of that run was slower than its machine allows.")
     return [
-        Section(f"Speed: {where}", notes, filled(SPEED, sorted(own, key=_fastest)))
+        Section(f"Speed: {where}", _said(own), filled(SPEED, sorted(own, key=_fastest)))
         for where, own in _grouped(timed, lambda line: line.where)
     ]
+
+
+def _said(lines: Sequence[Line]) -> list[str]:
+    """How to read a table of speed-ups."""
+    note = (
+        "Speed-up: AR's seconds over the decoder's, each over the AR of its own run on its own "
+        "machine. Seconds of two machines do not compare."
+    )
+    return [note, UNFAIR_NOTE] if any(line.unfair for line in lines) else [note]
 
 
 def _fastest(line: Line) -> float:
@@ -173,14 +178,15 @@ def _quality(lines: Sequence[Line]) -> list[Section]:
     scored = [line for line in lines if line.protocol]
     found = []
     for number_, (protocol, own) in enumerate(_grouped(scored, lambda line: line.protocol), 1):
-        notes = ["; ".join(f"{_words(key)}: {value}" for key, value in protocol if value)]
+        notes = ["; ".join(_fact(key, value) for key, value in protocol if value)]
         ordered = sorted(own, key=lambda line: line.fid.value)
         found.append(Section(f"Quality, protocol {number_}", notes, filled(QUALITY, ordered)))
     return found
 
 
-def _words(key: str) -> str:
-    return key.replace("_", " ")
+def _fact(key: str, value: str) -> str:
+    """A line of a protocol; of hashes the start, in full they are in run.json."""
+    return f"{key.replace('_', ' ')}: {value[:HASH] if key.endswith('sha256') else value}"
 
 
 def _apart(lines: Sequence[Line]) -> list[Section]:
@@ -190,7 +196,14 @@ def _apart(lines: Sequence[Line]) -> list[Section]:
         "No verdict of the exactness gate, a verdict that violates the declared bound, recorded "
         "acceptance, or failed images. These rows are ranked with no other."
     )
-    return [Section("Without a verdict, or violating it", [note], filled(APART, lines))]
+    notes = [note, UNFAIR_NOTE] if any(line.unfair for line in lines) else [note]
+    return [Section("Without a verdict, or violating it", notes, filled(APART, lines))]
+
+
+def _records(lines: Sequence[Line]) -> Section:
+    """Where each record was made, and by which code."""
+    made = {(line.record, line.machine, line.commit): line for line in lines}
+    return Section("Records", [], filled(RECORDS, made.values()))
 
 
 def _grouped(lines: Sequence[Line], key: Any) -> Iterable[tuple[Any, list[Line]]]:
@@ -221,7 +234,7 @@ def _mark(line: Line) -> str:
 
 
 NAME = (Column("decoder", "decoder", words=True), Column("record", "record", words=True))
-MADE = (Column("machine", "machine", words=True), Column("commit", "commit", words=True))
+MACHINE = Column("machine", "machine", words=True)
 VERDICT = Column("words", "verdict", words=True)
 SPEED = (
     *NAME,
@@ -229,7 +242,7 @@ SPEED = (
     Column("row", "s/image", lambda row: number(row["latency_mean_s"])),
     Column("row", "codes per forward", lambda row: number(row["mal"])),
     VERDICT,
-    *MADE,
+    MACHINE,
 )
 QUALITY = (
     *NAME,
@@ -238,7 +251,6 @@ QUALITY = (
     Column("clip", "CLIP", lambda found: interval(found, 2)),
     Column("row", "images", lambda row: f"{row['n_quality']:.0f}"),
     VERDICT,
-    *MADE,
 )
 APART = (
     *NAME,
@@ -247,5 +259,5 @@ APART = (
     Column("", "speed-up", _mark),
     Column("fid", "FID", lambda found: interval(found, 2)),
     Column("clip", "CLIP", lambda found: interval(found, 2)),
-    *MADE,
 )
+RECORDS = (NAME[1], MACHINE, Column("commit", "commit", words=True))

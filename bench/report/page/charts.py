@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.report.model import Entry, Run, Section, as_text
+from bench.report.page.labels import placed
 from bench.report.plots.pareto import CLIP, FID, TV, Quality, front, interval, measured
 from bench.report.plots.style import FAINT, MUTED, looks
 
@@ -34,7 +35,12 @@ LOOK: Spec = {
     },
     "legend": {"orient": "bottom", "columns": 6, "labelLimit": 180, "symbolOpacity": 1},
 }
+NAMES_INSIDE: Spec = {
+    "labelAlign": "left", "labelPadding": -4, "labelOffset": -11, "labelLimit": 0, "ticks": False,
+    "domain": False,
+}  # fmt: skip
 FADED = 0.12
+WIDTH, HEIGHT = 380, 270  # pixels of a chart; the page's script makes it as wide as there is room
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,8 @@ def pareto_charts(run: Run, pages: dict[int, str]) -> list[Charts]:
         panels += [_strips(seconds, [e.name for e in shown])] if seconds else []
         if panels:
             key = {entry.name: colors[entry.part_key] for entry in shown}
-            rows = [_row(entry) for entry in shown]
-            made.append(Charts(section.title, CAPTION, linked(panels, rows, key)))
+            rows = [row_of(entry) for entry in shown]
+            made.append(Charts(section.title, CAPTION, linked(panels, rows, key, columns=2)))
     return made
 
 
@@ -75,8 +81,9 @@ CAPTION = (
 )
 
 
-def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str]) -> Spec:
-    """Panels over the same rows, in which one click picks a decoder. key: decoder -> colour."""
+def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str], columns: int) -> Spec:
+    """Panels over the same rows, in which one click picks a decoder. key: decoder -> colour;
+    columns: panels side by side where there is room."""
     used = {row["kind"] for row in rows}
     kinds = [kind for kind in SHAPES if kind in used]
     for panel in panels:
@@ -93,7 +100,7 @@ def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str]) -> Spec:
     pick = {"name": PICK, "select": select, "bind": {"legend": "click"}, "views": views}
     return {
         "$schema": SCHEMA, "config": LOOK, "data": {"values": rows}, "params": [pick],
-        "concat": panels, "columns": 2, "spacing": 24, "align": "none",
+        "concat": panels, "columns": columns, "spacing": 24, "align": "each",
         "resolve": {"scale": {"color": "shared", "shape": "shared"}},
     }  # fmt: skip
 
@@ -114,16 +121,16 @@ def kind_of(entry: Entry) -> str:
     return word if word in SHAPES else "not judged"
 
 
-def _row(entry: Entry) -> Spec:
+def row_of(entry: Entry) -> Spec:
     """Figures of a decoder with their intervals."""
     row: Spec = {"decoder": entry.name, "kind": kind_of(entry), "verdict": entry.text("exactness")}
     row["s/image"], row["MAL"] = plain(entry.number("latency_mean_s")), plain(entry.number("mal"))
     row["speedup"] = plain(entry.number("speedup"))
     row["speedup_lo"], row["speedup_hi"] = map(plain, interval(entry, "speedup"))
     for quality in MEASURES:
-        column, known = quality.column, measured(entry, quality)
-        row[column] = plain(quality.of(entry)) if known else None
-        low, high = interval(entry, column) if known and quality is not TV else (math.nan,) * 2
+        column = quality.column
+        low, high = (math.nan,) * 2 if quality is TV else interval(entry, column)
+        row[column] = plain(quality.of(entry))
         row[f"{column}_lo"], row[f"{column}_hi"] = plain(low), plain(high)
     return row
 
@@ -151,8 +158,8 @@ def _pareto(section: Section, quality: Quality) -> Spec:
     marks.append(points(f"{column}_points", x, y, tooltip(column, title)))
     known = f"isValid(datum['{column}']) && isValid(datum.speedup)"
     marks = [mark | {"transform": [{"filter": known}]} for mark in marks]
-    marks += names(x, y, "decoder", [quality.of(entry) for entry in drawn], known)
-    return {"title": f"Speed-up against {quality.name}", "width": 380, "height": 270,
+    marks.append(_names(section, quality, drawn, x, y))
+    return {"title": f"Speed-up against {quality.name}", "width": WIDTH, "height": HEIGHT,
             "layer": _below(section, quality, drawn, x, y) + marks}  # fmt: skip
 
 
@@ -191,23 +198,29 @@ def points(name: str, x: Spec, y: Spec, said: list[Spec]) -> Spec:
     }  # fmt: skip
 
 
-def names(x: Spec, y: Spec, field: str, values: list[float], known: str = "true") -> list[Spec]:
-    """What points are called, on the side where there is room. values: their places along x;
-    known: which rows have one."""
-    middle = (min(values) + max(values)) / 2
-    layers: list[Spec] = []
-    sides: dict[str, Spec] = {
-        "<=": {"align": "left", "dx": 8},
-        ">": {"align": "right", "dx": -8},
-    }
-    for test, side in sides.items():
-        here = f"{known} && datum['{x['field']}'] {test} {middle}"
-        layers.append({
-            "transform": [{"filter": here}],
-            "mark": {"type": "text", "dy": -7, "fontSize": 10, **side},
-            "encoding": {"x": x, "y": y, "text": {"field": field}, "opacity": fading(0.85)},
-        })  # fmt: skip
-    return layers
+def _names(section: Section, quality: Quality, drawn: list[Entry], x: Spec, y: Spec) -> Spec:
+    """What the points are called, where there is room."""
+    points = {e.name: (quality.of(e), e.number("speedup")) for e in drawn}
+    band = section.reseeded(quality.column)
+    across = [side for entry in drawn for side in sides(entry, quality)] + [band.lo, band.hi]
+    up = [side for entry in drawn for side in interval(entry, "speedup")] + [1.0]
+    there = placed(points, [v for v in across if math.isfinite(v)], up, (WIDTH, HEIGHT))
+    values = [
+        {"decoder": name, x["field"]: points[name][0], y["field"]: points[name][1], **side}
+        for name, side in there.items()
+    ]
+    where = {name: {"expr": f"datum.{name}"} for name in ("align", "dx", "dy")}
+    return {
+        "data": {"values": values}, "mark": {"type": "text", "fontSize": 10, **where},
+        "encoding": {"x": x, "y": y, "text": {"field": "decoder"}, "opacity": fading(0.85)},
+    }  # fmt: skip
+
+
+def sides(entry: Entry, quality: Quality) -> tuple[float, float]:
+    """The interval of a figure of quality; the figure itself where there is none."""
+    if quality is TV or not math.isfinite(entry.number(f"{quality.column}_lo")):
+        return (quality.of(entry),) * 2
+    return interval(entry, quality.column)
 
 
 def tooltip(column: str, title: str) -> list[Spec]:
@@ -237,12 +250,14 @@ def _seconds(entries: list[Entry], pages: dict[int, str]) -> list[Spec]:
 def _strips(seconds: list[Spec], names: list[str]) -> Spec:
     """One line a decoder, one tick an image."""
     return {
-        "title": "Seconds of each timed image", "width": 380, "height": max(270, 16 * len(names)),
+        "title": "Seconds of each timed image", "width": WIDTH,
+        "height": max(HEIGHT, 26 * len(names)),
         "name": "seconds_ticks", "data": {"values": seconds},
         "mark": {"type": "tick", "thickness": 2, "size": 14, "cursor": "pointer"},
         "encoding": {
             "x": {"field": "seconds", "type": "quantitative", "title": "seconds per image"},
-            "y": {"field": "decoder", "type": "nominal", "sort": names, "title": None},
+            "y": {"field": "decoder", "type": "nominal", "sort": names, "title": None,
+                  "axis": NAMES_INSIDE},
             "color": {}, "opacity": fading(0.8), "href": {"field": "page"},
             "tooltip": [{"field": "decoder"}, {"field": "prompt"},
                         {"field": "seconds", "format": ".3~g"}],

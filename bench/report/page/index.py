@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench.report.cells import detail_tables, main_tables
-from bench.report.footnotes import columns, facts, footnotes
+from bench.report.footnotes import columns, facts, footnotes, made_by
 from bench.report.load import PROVENANCE
 from bench.report.model import Run, as_text
 from bench.report.page.charts import Charts, pareto_charts
@@ -36,16 +36,19 @@ if TYPE_CHECKING:
     import jinja2
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
+MANY = 12  # values of one fact from which on they are counted
 MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An image of the page with its heading and caption."""
+    """An image of the page with its heading and caption. charted: a linked chart says the same, so
+    only readers without scripts see it."""
 
     title: str
     caption: str
     path: Path
+    charted: bool = False
 
     @property
     def source(self) -> str:
@@ -69,6 +72,7 @@ def render(
         .get_template("index.html.j2")
         .render(
             study=run.study,
+            made_by=made_by(run),
             libraries=libraries(),
             charts=charts,
             sweeps=sweeps,
@@ -134,6 +138,8 @@ def provenance(run: Run) -> list[tuple[str, list[str]]]:
             facts.append(("started", [min(values), max(values)]))
         elif column in ("versions", "weights_hash"):
             facts.append((column, sorted({line for text in values for line in _flat(text)})))
+        elif len(values) > MANY:
+            facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))
         else:
             facts.append((column, values))
     return facts

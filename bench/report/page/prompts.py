@@ -22,7 +22,7 @@ from PIL import Image
 from bench.judge.paired import latency_rows
 from bench.report.code_map import COLORS as KIND_COLORS
 from bench.report.code_map import KINDS, MEANINGS, kind_map, kinds_of
-from bench.report.images import shown_rows
+from bench.report.images import kept, shown_rows
 from bench.report.model import Entry, Role, Run, as_text
 from bench.report.plots.latency import COLORS as PHASE_COLORS
 from bench.report.plots.latency import COLUMNS, NAMES, phases_of
@@ -103,13 +103,15 @@ class PromptPage:
 
 
 def chosen(run: Run, count: int = PAGES) -> list[tuple[int, str]]:
-    """(prompt_index, prompt) of up to `count` prompts: first those with the most pictures."""
+    """(prompt_index, prompt) of up to `count` prompts: first those with the most pictures. None
+    where neither pictures nor traces were kept, as in a published run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    if rows.empty:
+    pictures = [kept(run, image) for image in rows["image"]]
+    if not any(pictures) and not any(len(kinds_of({"kind": kind})) for kind in rows["kind"]):
         return []
-    kept = rows["image"].map(as_text) != ""
-    have = rows.assign(kept=kept).groupby("prompt_index").agg({"kept": "sum", "prompt": "first"})
-    order = sorted(have.index, key=lambda index: (-have["kept"][index], index))[:count]
+    rows = rows.assign(pictures=pictures)
+    have = rows.groupby("prompt_index").agg({"pictures": "sum", "prompt": "first"})
+    order = sorted(have.index, key=lambda index: (-have["pictures"][index], index))[:count]
     return [(int(index), as_text(have["prompt"][index])) for index in sorted(order)]
 
 
@@ -120,7 +122,7 @@ def prompt_pages(run: Run) -> Iterator[PromptPage]:
     sections = [(s.title, [_shown(e, numbers) for e in s.decoders]) for s in run.sections]
     for index, prompt in prompts:
         groups = [(title, _cards(run, shown, index)) for title, shown in sections]
-        yield PromptPage(index, prompt, groups, _facts(sections[0][1], index))
+        yield PromptPage(index, prompt, groups, _facts(groups[0][1], sections[0][1], index))
 
 
 def _shown(entry: Entry, prompts: list[int]) -> Shown:
@@ -138,15 +140,14 @@ def _shown(entry: Entry, prompts: list[int]) -> Shown:
     )
 
 
-def _facts(shown: list[Shown], index: int) -> dict[str, str]:
+def _facts(cards: list[Card], shown: list[Shown], index: int) -> dict[str, str]:
     """Of a prompt, in its line of the report's page: those of the first section."""
     seconds = {one.entry.name: one.total(index) for one in shown}
     timed = {name: value for name, value in seconds.items() if math.isfinite(value)}
     own = next((one.total(index) for one in shown if one.baseline), math.nan)
     fastest = min(timed, key=lambda name: timed[name]) if timed else ""
-    pictures = sum(bool(as_text(one.images.get(index, {}).get("image"))) for one in shown)
     return {
-        "pictures": str(pictures),
+        "pictures": str(sum(bool(card.picture) for card in cards)),
         "AR s": number(own, 3),
         "fastest": fastest or ABSENT,
         "its speed-up": number(own / timed[fastest] if fastest else math.nan, 2),
@@ -203,10 +204,9 @@ def _whole(row: Line, column: str) -> NDArray[np.int64]:
 
 def _picture(run: Run, row: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
-    path = run.folder / as_text(row["image"])
-    if not as_text(row["image"]) or not path.is_file():
+    if not kept(run, row["image"]):
         return "", "image not kept"
-    data, kind = path.read_bytes(), "png"
+    data, kind = (run.folder / row["image"]).read_bytes(), "png"
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()
@@ -231,7 +231,7 @@ def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tup
     count = int(other.sum())
     if not count:
         return _png(_raster(other)), "every code is AR's"
-    words = f"{count} of {len(codes)} codes are not AR's; the first is code {int(other.argmax())}"
+    words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
     return _png(_raster(other)), words
 
 

@@ -9,6 +9,7 @@ line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,24 +20,23 @@ from bench.report.page.charts import (
     MEASURES,
     Charts,
     Spec,
-    axis,
     fading,
     kind_of,
     linked,
-    names,
-    plain,
     points,
+    row_of,
     tooltip,
 )
-from bench.report.plots.pareto import Quality, interval, measured
-from bench.report.plots.style import MUTED, looks
+from bench.report.plots.pareto import TV, Quality
+from bench.report.plots.style import FAINT, MUTED, looks
 
+MEASURED: tuple[Quality | None, ...] = (None, *MEASURES)  # None: the speed-up
 Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
 PARTS = ("loop", "drafter", "tree", "proposer", "acceptance")
 CAPTION = (
-    "Decoders that differ in one setting or one part only; a point's label is the setting's value, "
-    "or the decoder's name where a whole part differs. A line joins the values of a number in "
-    "rising order. Up is faster. Bars: 95 % intervals of the speed-up."
+    "Decoders that differ in one setting or one part only: along the axis the setting's values, or "
+    "the decoders where a whole part differs. A line joins decoders that are equal in all else. "
+    "Bars: 95 % intervals (TV has none). Grey line: AR; grey band: AR under other seeds."
 )
 
 
@@ -57,16 +57,14 @@ def sweep_charts(run: Run) -> list[Charts]:
     colors = {key: look.color for key, look in looks(run).items()}
     made = []
     for section in run.sections:
-        panels, shown = [], dict[str, Entry]()
-        for swept in swept_in(section, settings):
-            for quality in MEASURES:
-                if (panel := _panel(section, swept, quality)) is not None:
-                    panels.append(panel)
-                    shown |= {e.name: e for line in swept.series for _, e in line}
+        found = [*swept_in(section, settings)]
+        shown = {entry.name: entry for swept in found for line in swept.series for _, entry in line}
+        measures = [m for m in MEASURED if any(_known(entry, m) for entry in shown.values())]
+        panels = [panel for swept in found for panel in _panels(section, swept, measures)]
         if panels:
             rows = [{"decoder": name, "kind": kind_of(entry)} for name, entry in shown.items()]
             key = {name: colors[entry.part_key] for name, entry in shown.items()}
-            made.append(Charts(section.title, CAPTION, linked(panels, rows, key)))
+            made.append(Charts(section.title, CAPTION, linked(panels, rows, key, len(measures))))
     return made
 
 
@@ -110,41 +108,84 @@ def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]
     """Numbers by size; where whole parts differ, the decoders' names stand for them."""
     if name in PARTS:
         return [(entry.name, entry) for _, entry in line]
-    if all(isinstance(value, int | float) for value, _ in line):
+    if all(_is_number(value) for value, _ in line):
         return sorted(line, key=lambda pair: pair[0])
     return line
 
 
-def _panel(section: Section, swept: Swept, quality: Quality) -> Spec | None:
-    """One small chart; None where fewer than two of the decoders have the figure."""
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(swept.series):
-        for value, entry in line:
-            if not measured(entry, quality):
-                continue
-            low, high = interval(entry, "speedup")
-            found.append({
-                "decoder": entry.name, "kind": kind_of(entry), "label": str(value),
-                "verdict": entry.text("exactness"), "order": len(found), "series": number,
-                "numbers": isinstance(value, int | float), "speedup": entry.number("speedup"),
-                "speedup_lo": plain(low), "speedup_hi": plain(high),
-                quality.column: quality.of(entry),
-            })  # fmt: skip
-    if len(found) < 2:
-        return None
-    title = quality.label(section)
-    x, y = axis(quality.column, title), axis("speedup", "speed-up over AR")
+def _known(entry: Entry, measure: Quality | None) -> bool:
+    return math.isfinite(measure.of(entry) if measure else entry.number("speedup"))
+
+
+def _panels(section: Section, swept: Swept, measures: list[Quality | None]) -> list[Spec]:
+    """A small chart a measure, over the setting's values."""
+    numbers = all(_is_number(value) for line in swept.series for value, _ in line)
+    values = [value for line in swept.series for value, _ in line]
+    labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
+    rows = [
+        row_of(entry) | {"value": str(value), "series": at}
+        for at, line in enumerate(swept.series)
+        for value, entry in line
+    ]
+    look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
+    x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
+    return [_panel(section, swept.setting, measure, x, rows, numbers) for measure in measures]
+
+
+def _panel(
+    section: Section,
+    setting: str,
+    quality: Quality | None,
+    x: Spec,
+    rows: list[Spec],
+    joined: bool,
+) -> Spec:
+    """One of them. joined: with a line through the values."""
+    column = _column(quality)
+    title = quality.label(section) if quality else "speed-up over AR"
+    y = {"field": column, "type": "quantitative", "title": None, "scale": {"zero": False}}
     color: Spec = {"legend": {"title": "decoder"}}
-    layers: list[Spec] = [
-        {"mark": {"type": "line", "color": MUTED, "strokeWidth": 1.2},
-         "transform": [{"filter": "datum.numbers"}],
-         "encoding": {"x": x, "y": y, "order": {"field": "order"}, "detail": {"field": "series"}}},
-        {"mark": {"type": "rule", "strokeWidth": 1.2},
-         "encoding": {"x": x, "y": y | {"field": "speedup_lo"}, "y2": {"field": "speedup_hi"},
-                      "color": {**color}, "opacity": fading(0.5)}},
-        points(f"{swept.setting}_{quality.column}".replace(".", "_"), x, y,
-               [{"field": "label", "title": swept.setting}, *tooltip(quality.column, title)]),
-    ]  # fmt: skip
-    layers += names(x, y, "label", [point[quality.column] for point in found])
-    return {"title": f"{swept.setting}: {quality.name}", "width": 250, "height": 190,
-            "data": {"values": found}, "layer": layers}  # fmt: skip
+    layers = _own(section, quality, y)
+    if joined:
+        layers.append({
+            "mark": {"type": "line", "color": MUTED, "strokeWidth": 1.2},
+            "encoding": {"x": x, "y": y, "detail": {"field": "series"}},
+        })  # fmt: skip
+    if quality is not TV:
+        layers.append({
+            "mark": {"type": "rule", "strokeWidth": 1.4},
+            "encoding": {"x": x, "y": y | {"field": f"{column}_lo"},
+                         "y2": {"field": f"{column}_hi"}, "color": color, "opacity": fading(0.6)},
+        })  # fmt: skip
+    said = [{"field": "value", "title": setting}, *tooltip(column, title)]
+    layers.append(points(f"{setting}_{column}".replace(".", "_"), x, y, said))
+    return {"title": title, "width": 250, "height": 170, "data": {"values": rows},
+            "layer": layers}  # fmt: skip
+
+
+def _own(section: Section, quality: Quality | None, y: Spec) -> list[Spec]:
+    """What AR has: a line at its figure, and the band of its other seeds."""
+    base = section.baseline
+    own = 1.0 if quality is None else quality.of(base) if base else math.nan
+    band = section.reseeded(_column(quality)) if quality else None
+    layers: list[Spec] = []
+    if band and math.isfinite(band.half_width):
+        layers.append({
+            "mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
+            "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
+            "encoding": {"y": y | {"field": "lo"}, "y2": {"field": "hi"}},
+        })  # fmt: skip
+    if math.isfinite(own):
+        layers.append({
+            "mark": {"type": "rule", "color": MUTED}, "data": {"values": [{y["field"]: own}]},
+            "encoding": {"y": y},
+        })  # fmt: skip
+    return layers
+
+
+def _column(quality: Quality | None) -> str:
+    return quality.column if quality else "speedup"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -32,6 +32,11 @@ TITLE = "Acceptance by draft depth"
 FEWEST_STEPS = 20  # a share of fewer steps than this is not drawn
 
 
+def shown(run: Run) -> bool:
+    """Whether the accepted drafts of any decoder were recorded."""
+    return any(len(acceptance_by_depth(e.images)) for s in run.sections for e in _drafting(s))
+
+
 def draw(run: Run) -> Plot:
     """Two panels a section: conditional acceptance above, reach below."""
     caption = (

@@ -24,6 +24,12 @@ MOVED_AT, OUTPUT_AT = -0.17, 0.2  # offsets of the two strips of a decoder
 VIOLATION = "#B2182B"
 
 
+def shown(run: Run) -> bool:
+    """Whether any decoder has recorded positions."""
+    rows = [e.images for s in run.sections for e in s.decoders if not e.failed]
+    return any(len(_flat(of["moved"])) or len(_flat(of["tv_output"])) for of in rows)
+
+
 def draw(run: Run) -> Plot:
     """Two strips a decoder: moved mass with its bound, output TV with its bound."""
     caption = (

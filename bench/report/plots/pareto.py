@@ -52,9 +52,12 @@ class Quality:
         return f"{name}, {'lower' if self.sign < 0 else 'higher'} is better"
 
     def of(self, entry: Entry) -> float:
-        """An entry's figure; AR is at no distance from its own distribution."""
-        reference = self.column == "tv_output" and entry.role is Role.BASELINE
-        return 0.0 if reference else entry.number(self.column)
+        """An entry's figure. AR is at no distance from its own distribution; what an exact decoder
+        has of one is rounding."""
+        value = entry.number(self.column)
+        exact = entry.exact and not math.isnan(value)
+        own = self.column == "tv_output" and (entry.role is Role.BASELINE or exact)
+        return 0.0 if own else value
 
 
 FID, CLIP = Quality("fid", "FID", -1), Quality("clip", "CLIP", 1)

@@ -1,12 +1,14 @@
 for (const table of document.querySelectorAll("table.grid")) {
-  new DataTable(table, { order: [], autoWidth: false, paging: table.rows.length > 60,
-    pageLength: 50, info: false, layout: { topStart: "search", topEnd: null } });
+  const prompts = table.classList.contains("prompts");
+  const search = prompts || table.classList.contains("main") ? "search" : null;
+  new DataTable(table, { order: [], autoWidth: false, paging: prompts && table.rows.length > 26,
+    pageLength: 20, info: false, layout: { topStart: search, topEnd: null } });
 }
 for (const holder of document.querySelectorAll(".chart")) {
   const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
   const least = Math.min(...spec.concat.map((panel) => panel.width)) + 60;
-  spec.columns = Math.max(1, Math.min(spec.concat.length, Math.floor(holder.clientWidth / least)));
-  for (const panel of spec.concat) panel.width = holder.clientWidth / spec.columns - 120;
+  spec.columns = Math.max(1, Math.min(spec.columns, Math.floor(holder.clientWidth / least)));
+  for (const panel of spec.concat) panel.width = holder.clientWidth / spec.columns - 72;
   spec.config.legend.columns = Math.max(2, Math.floor(holder.clientWidth / 170));
   const { view } = await vegaEmbed(holder, spec, { renderer: "svg", actions: false });
   view.addSignalListener("pick", (_, picked) => {

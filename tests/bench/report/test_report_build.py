@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from synthetic import DECODERS, write_run
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.load import load_run
 from bench.report.model import ReportError
+from bench.report.page.index import provenance
 from bench.report.plots import latency
 from bench.report.plots.style import save
 
@@ -84,6 +86,29 @@ def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
     assert "No image was kept" in page
     assert "left out ar, lantern (FID or speed-up not measured)" in page
     assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
+
+
+def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", (DECODERS[0], DECODERS[4]), prompts=3)
+    shutil.rmtree(folder / "images")  # as a published run: the rows still name them
+    records = pd.read_parquet(folder / "records.parquet")
+    for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
+        records[column] = [[] for _ in records.index]
+    records.to_parquet(folder / "records.parquet")
+    paths = write_report(load_run(folder), tmp_path / "report")
+    assert set(paths.plots) == PLOTS - {"acceptance_depth", "moved_mass"}
+    assert paths.contact_sheet is None and paths.code_maps is None
+    page = paths.page.read_text(encoding="utf-8")
+    assert 'href="prompts/' not in page and 'href="#prompts"' not in page
+    assert not [*paths.folder.glob("prompts/*.html")]
+
+
+def test_many_values_of_a_fact_are_counted(built: ReportPaths) -> None:
+    run = load_run(built.folder.parent)
+    hashes = run.records["prompt_index"].map("h{:02d}".format)
+    facts = dict(provenance(replace(run, records=run.records.assign(prompt_hash=hashes))))
+    assert facts["prompt_hash"] == ["20 different values, h00 the first"]
+    assert facts["seed"] == ["0", "1"]
 
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The page in a real browser: sorting, filtering, opening a prompt, linked charts, and a prompt
-that is a script. And what the pages of prompts say, without one."""
+"""The page in a real browser: sorting, filtering, opening a prompt, linked charts, widths, a prompt
+that is a script, a browser without scripts. And what the pages of prompts say, without one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,18 @@ from synthetic import DECODERS, write_run
 
 from bench.report.build import write_page
 from bench.report.load import load_run
-from bench.report.page.index import sort_key
+from bench.report.page.index import Figure, sort_key
 from bench.report.page.prompts import strip_of
-from bench.report.page.sweeps import swept_in
+from bench.report.page.sweeps import sweep_charts, swept_in
 
 LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "lantern", "lantern_chain"))
 SWEPT = tuple(
     replace(LINEUP[2], name=f"lantern_delta{delta}", acceptance=f"lantern(delta={delta})",
-            seconds=1.4 - delta, fid=21 + 5 * delta)
+            seconds=1.4 - delta, fid=21 + 5 * delta, verdict="bounded (TV 0.5170; both hold)")
     for delta in (0.3, 0.1)
 )  # fmt: skip
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
+PLOT = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"/>'
 BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 
 
@@ -53,7 +55,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = [decoder("ar"), *(decoder(f"lantern_delta{d}", delta=d) for d in (0.3, 0.1))]
     study = {"config": {"decoders": entries}, "config_hash": "c0", "machine": {}, "rows": 9}
     (folder / "study.json").write_text(json.dumps({"schema_version": 4, **study}))
-    return write_page(load_run(folder), tmp_path_factory.mktemp("report"), [], [])
+    out = tmp_path_factory.mktemp("report")
+    (out / "plot.svg").write_text(PLOT)
+    figures = [Figure(f"Plot {n}", "caption", out / "plot.svg", charted=n == 1) for n in (1, 2)]
+    return write_page(load_run(folder), out, figures, [])
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +76,18 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, page: Path) -> Iterator[Any]:
-    """The page, offline and without an error of a script."""
-    context = browser.new_context(offline=True)
-    tab, errors = context.new_page(), []
+    """The page on a laptop's screen, offline, without an error of a script and without a request
+    but for files of its own."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
+    tab, errors, asked = context.new_page(), [], []
     tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("console", lambda said: errors.append(said.text) if said.type == "warning" else None)
+    tab.on("request", lambda request: asked.append(request.url))
     tab.goto(page.as_uri())
     tab.wait_for_selector("body[data-ready]", timeout=60_000)
     yield tab
     assert not errors
+    assert not [url for url in asked if not url.startswith((page.parent.as_uri(), "data:"))]
     context.close()
 
 
@@ -127,6 +136,36 @@ def test_a_picked_decoder_is_marked_in_every_chart_and_table(opened: Any) -> Non
     assert {*marked} == {"lantern"} and len(marked) >= 2
 
 
+def test_main_tables_and_charts_fit_a_laptop(opened: Any) -> None:
+    holders = opened.locator(".wide:has(table.main) .dt-layout-table, .chart")
+    wide = holders.evaluate_all("all => all.map(box => [box.clientWidth, box.scrollWidth])")
+    assert len(wide) == 3 and all(inside <= box for box, inside in wide)
+
+
+def test_names_of_points_do_not_cover_each_other(opened: Any) -> None:
+    words = opened.locator(".chart .mark-text.role-mark")
+    boxes = words.evaluate_all(
+        "all => all.map(group => [...group.querySelectorAll('text')].map(text => {"
+        "const r = text.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; }))"
+    )
+    assert [len(group) for group in boxes] == [5, 5, 5]  # FID, CLIP, TV: all but the failed one
+    for group in boxes:
+        for a, b in combinations(group, 2):
+            across = min(a[2], b[2]) - max(a[0], b[0])
+            assert across <= 0 or min(a[3], b[3]) - max(a[1], b[1]) <= 1
+
+
+def test_without_scripts_plots_stand_for_the_charts(browser: Any, opened: Any, page: Path) -> None:
+    assert opened.locator("figure img:visible").count() == 1
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    assert tab.locator("figure img:visible").count() == 2
+    assert "Plot 1" in tab.locator("h3:visible").all_inner_texts()
+    assert tab.locator("table.main").first.is_visible()
+    context.close()
+
+
 def test_the_page_fits_a_telephone(browser: Any, page: Path) -> None:
     tab = browser.new_page(viewport={"width": 400, "height": 800})
     for address in (page, page.parent / "prompts" / "0.html"):
@@ -146,7 +185,7 @@ def test_nothing_is_fetched_and_no_prompt_becomes_markup(page: Path) -> None:
 
 def test_a_prompt_s_page_says_which_codes_are_not_ar_s(page: Path) -> None:
     text = (page.parent / "prompts" / "0.html").read_text(encoding="utf-8")
-    assert "1 of 256 codes are not AR&#39;s; the first is code 40" in text
+    assert "1 of 256 codes not AR&#39;s; first: code 40" in text
     assert "NaN logits at code 17" in text  # of the decoder that failed
     assert "256 forwards" not in text and "255 forwards, 1.00 codes per forward" in text
 
@@ -178,6 +217,24 @@ def test_a_sweep_is_found_by_its_settings(page: Path) -> None:
     assert found["acceptance.delta"] == [steps]
     assert [name for _, name in found["tree"][0]] == ["sd_chain", "lantern"]
     assert {*found} == {"acceptance.delta", "tree"}
+
+
+def test_the_charts_of_a_sweep_stand_over_the_setting_s_values(page: Path) -> None:
+    (charts,) = sweep_charts(load_run(page_run(page)))
+    first = [panel["layer"][-1]["encoding"] for panel in charts.spec["concat"]]
+    settings = [encoding["x"]["title"] for encoding in first]
+    assert settings == ["acceptance"] * 4 + ["acceptance.delta"] * 4
+    panels = charts.spec["concat"][4:]
+    words = [panel["title"].split(" ")[0] for panel in panels]
+    assert words == ["speed-up", "FID", "CLIP", "output"]
+    assert charts.spec["columns"] == 4
+    for panel, column in zip(panels, ("speedup", "fid", "clip", "tv_output"), strict=True):
+        point = panel["layer"][-1]["encoding"]
+        assert (point["x"]["title"], point["x"]["sort"]) == ("acceptance.delta", ["0.1", "0.3"])
+        assert point["y"]["field"] == column
+        assert [row["value"] for row in panel["data"]["values"]] == ["0.1", "0.3"]
+    row = panels[1]["data"]["values"][0]
+    assert (row["decoder"], row["fid"], row["fid_lo"]) == ("lantern_delta0.1", 21.5, 21.05)
 
 
 def page_run(page: Path) -> Path:

@@ -30,7 +30,9 @@ def rows(section) -> list[tuple[str, str]]:
 
 
 def test_what_compares_shares_a_table_and_the_rest_stands_apart(both):
-    speed, one, two, apart = found(both)
+    speed, one, two, apart, records = found(both)
+    assert [row.cells[0] for row in records.table.rows] == ["deep/second", "first"]
+    assert records.table.rows[0].cells[1].startswith("<script>x</script>")
     assert speed.title.startswith("Speed: ") and "temperature 1" in speed.title
     assert ("eagle2", "first") in rows(speed) and ("eagle2", "deep/second") not in rows(speed)
     assert {record for _, record in rows(one)} == {"deep/second"}

@@ -1,0 +1,64 @@
+"""Where the names of a chart's points go: beside their points, clear of each other.
+
+Vega-Lite draws text where it is told to, so the places are found here, in pixels of a chart of the
+nominal size. A name without room is left out; the key and the tooltip have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LETTER, LINE, MARK = 5.8, 11.0, 6.0  # pixels: width of a letter, height of a line, radius of a mark
+SIDES = (  # text align, dx, dy
+    ("left", 8, -8), ("right", -8, -8), ("left", 8, 9), ("right", -8, 9),
+    ("left", 10, 0), ("right", -10, 0), ("center", 0, -14), ("center", 0, 15),
+)  # fmt: skip
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def placed(
+    points: Mapping[str, tuple[float, float]],
+    across: Sequence[float],
+    up: Sequence[float],
+    size: tuple[float, float],
+) -> dict[str, dict[str, Any]]:
+    """Name -> align, dx and dy of its text, for the names that have room.
+
+    points: name -> (x, y) in data units; across, up: all values along the axes, which span them;
+    size: width and height in pixels.
+    """
+    spots = {
+        name: (_along(x, across) * size[0], (1 - _along(y, up)) * size[1])
+        for name, (x, y) in points.items()
+    }
+    marks = {name: (x - MARK, y - MARK, x + MARK, y + MARK) for name, (x, y) in spots.items()}
+    taken: list[Box] = []
+    found = {}
+    for name, (x, y) in spots.items():
+        others = [*taken, *(mark for other, mark in marks.items() if other != name)]
+        for align, dx, dy in SIDES:
+            box = _box(x + dx, y + dy, align, LETTER * len(name))
+            if box[0] >= -MARK and box[2] <= size[0] + MARK and not _hit(box, others):
+                taken.append(box)
+                found[name] = {"align": align, "dx": dx, "dy": dy}
+                break
+    return found
+
+
+def _along(value: float, values: Sequence[float]) -> float:
+    """0 at the least of the values, 1 at the largest."""
+    low, high = min(values), max(values)
+    return (value - low) / (high - low) if high > low else 0.5
+
+
+def _box(x: float, y: float, align: str, width: float) -> Box:
+    left = x - {"left": 0.0, "center": 0.5, "right": 1.0}[align] * width
+    return left, y - LINE / 2, left + width, y + LINE / 2
+
+
+def _hit(box: Box, others: Sequence[Box]) -> bool:
+    return any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+        for other in others
+    )
