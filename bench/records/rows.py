@@ -134,7 +134,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
 def output(
     rule: AcceptRule | None, pairs: VerifiedPairs | None, batch: int
 ) -> list[dict[str, list[float]]]:
-    """True output TV and its two bounds at the recorded pairs of each of so many images; empty where
+    """True output TV and its two bounds at recorded pairs, of each image of a batch; empty where
     there are none."""
     names = "tv_output", "tv_declared_bound", "tv_output_bound"
     rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]

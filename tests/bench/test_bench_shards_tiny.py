@@ -22,9 +22,8 @@ LISTS = ("tv_output", "tv_declared_bound", "tv_output_bound", "moved", "bound", 
 
 def table(where: Path, count: int, images: int, batch: int) -> pd.DataFrame:
     """The rows of a run that so many workers did, but for its times."""
-    config = compose_study(
-        [*WORDS, f"quality.images={images}", f"quality.batch={batch}", f"run_dir={where / str(count)}"]
-    )  # fmt: skip
+    mine = [f"quality.images={images}", f"quality.batch={batch}", f"run_dir={where / str(count)}"]
+    config = compose_study([*WORDS, *mine])
     done = [run_shard(config, Shard(index, count)) for index in range(count)]
     assert sum(one.rows for one in done) == 3 * images and not any(one.failed for one in done)
     rows = run_study(config).rows
