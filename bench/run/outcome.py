@@ -126,8 +126,8 @@ def decode(
 
 
 def drawn(model: ImageModel, codes: Tensor) -> Tensor:
-    """codes [B, L] -> pixels [B, 3, H, W] of the model's tokenizer. Image by image: in another batch
-    sums run in another order, which rounds some pixels differently."""
+    """codes [B, L] -> pixels [B, 3, H, W], image by image: in another batch sums run in
+    another order, which rounds some pixels differently."""
     return torch.cat([model.tokenizer.decode(row) for row in codes.split(1)])
 
 
