@@ -360,10 +360,10 @@ class Decoder(Protocol):
 
     sampling: Sampling
 
-    def generate(self, text: TextFeatures, noise: Any, *, pairs: int = 0) -> Generation:
+    def generate(self, text: TextFeatures, noise: Any, *, pairs: float = 0) -> Generation:
         """Decodes one image per row of `text`.
 
-        noise: a `decoders.noise.Noise` of the same batch. pairs: number of verified (p, q) pairs to
-        record for the whole call (0: none).
+        noise: a `decoders.noise.Noise` of the same batch. pairs: verified (p, q) pairs to record of
+        an image, on average (0: none); which ones is up to its noise, not to its batch.
         """
         ...

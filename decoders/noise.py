@@ -41,6 +41,7 @@ ACCEPT_SLOT = 1  # + j: acceptance test of the j-th child
 DRAFT_SLOT = 1 + MAX_CHILDREN  # + j: the drafter's j-th draw
 SLOTS = 1 + 2 * MAX_CHILDREN  # slots of the table; those from here on are made when asked for
 COUPLE_SLOT = SLOTS  # + j: the coupling that replaces the j-th draft of a place (METHODS2 (c))
+PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a place is recorded
 OWN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
 NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
 BELOW_ONE = 1.0 - 2.0**-23

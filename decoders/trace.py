@@ -25,7 +25,8 @@ class VerifiedPairs:
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
     the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
     rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
-    the root's children; None where nobody noted it.
+    the root's children; None where nobody noted it. ``image``: the row of the batch that visited
+    it; None: all are the first one's.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
@@ -35,6 +36,7 @@ class VerifiedPairs:
     depth: Tensor | None = None  # [M] int64
     place: Tensor | None = None  # [M] int64
     levels: int = 0
+    image: Tensor | None = None  # [M] int64
 
 
 @dataclass

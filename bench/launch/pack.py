@@ -131,7 +131,7 @@ def decoded(
     from PIL import Image
 
     from bench.measure.device import prepare
-    from bench.run.outcome import quantised
+    from bench.run.outcome import drawn, quantised
     from bench.run.session import load_model
 
     model = load_model(config, prepare(config.backend))
@@ -142,7 +142,7 @@ def decoded(
         part = rows[start : start + size]
         codes = torch.tensor([row["codes"] for row in part], device=model.device)  # [B, L]
         with torch.inference_mode():
-            pixels = quantised(model.tokenizer.decode(codes))  # [B, 3, H, W] uint8
+            pixels = quantised(drawn(model, codes))  # [B, 3, H, W] uint8
         for row, image in zip(part, pixels, strict=True):
             content = io.BytesIO()
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(content, format="PNG")

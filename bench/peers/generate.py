@@ -105,7 +105,7 @@ class Generate:
         self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
         del pairs  # nothing is verified by us
         with seeded(noise):

@@ -69,7 +69,7 @@ def record(
         seed,
         clock=Clock(model.device),
         meter=MemoryMeter(model.device),
-        pairs=0 if greedy else pairs,
+        pairs=0 if greedy else pairs / len(prompts),
     )
     trace = outcome.generation.trace
     mass = moved_mass(trace.moved, trace.bound, trace.kind)

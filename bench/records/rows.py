@@ -91,8 +91,8 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     """The measured columns of each image of a call.
 
     latency: whether the times are those of single images (a batch of one); else they are NaN and
-    only seconds_batch says how long the call took. The true output TV of recorded pairs goes to the
-    first image. Raises MetricError where the trace contradicts itself.
+    only seconds_batch says how long the call took. Raises MetricError where the trace contradicts
+    itself.
     """
     trace = outcome.generation.trace
     nan = math.nan
@@ -104,12 +104,14 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     times["seconds_text"] = outcome.seconds_text if latency else nan
     times["seconds_vq"] = outcome.seconds_vq if latency else nan
     times["seconds_total"] = outcome.seconds_total if latency else nan
+    at_nodes = output(rule, trace.pairs, len(outcome.generation.codes))
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
         steps = trace.accepted[b]  # [S]
         row = {
             **empty_measures(),
             **times,
+            **at_nodes[b],
             "seconds_batch": outcome.seconds_total,
             "mal": accepted.mal,
             "mal_no_bonus": accepted.mal_no_bonus,
@@ -126,13 +128,21 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
         for column in ("kind", "depth", "step", "moved", "bound"):
             row[column] = getattr(trace, column)[b].tolist()
         rows.append(row)
-    rows[0] |= output(rule, trace.pairs)
     return rows
 
 
-def output(rule: AcceptRule | None, pairs: VerifiedPairs | None) -> dict[str, list[float]]:
-    """True output TV and its two bounds at recorded pairs; empty where there are none."""
+def output(
+    rule: AcceptRule | None, pairs: VerifiedPairs | None, batch: int
+) -> list[dict[str, list[float]]]:
+    """True output TV and its two bounds at recorded pairs, of each image of a batch; empty where
+    there are none."""
+    names = "tv_output", "tv_declared_bound", "tv_output_bound"
+    rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]
     if rule is None or pairs is None:
-        return {"tv_output": [], "tv_declared_bound": [], "tv_output_bound": []}
-    tv, declared, limit = (values.tolist() for values in output_tv(rule, pairs))
-    return {"tv_output": tv, "tv_declared_bound": declared, "tv_output_bound": limit}
+        return rows
+    found = [values.tolist() for values in output_tv(rule, pairs)]
+    images = [0] * len(pairs.p) if pairs.image is None else pairs.image.tolist()
+    for image, *values in zip(images, *found, strict=True):
+        for name, value in zip(names, values, strict=True):
+            rows[image][name].append(value)
+    return rows

@@ -95,14 +95,15 @@ def decode(
     *,
     clock: Clock,
     meter: MemoryMeter,
-    pairs: int = 0,
+    pairs: float = 0,
     limit: float | None = None,
 ) -> Outcome:
     """Decodes one image a prompt. The noise tables are made before the clock starts: they stand for
     the random numbers of a (seed, prompt) and are the same for every decoder.
 
-    limit: seconds that an image may take; the images of a batch share theirs. Raises DecoderError
-    where the decoder's answer is not what the contract says, TimeLimitError.
+    pairs: verified (p, q) pairs to record of an image, on average. limit: seconds that an image may
+    take; the images of a batch share theirs. Raises DecoderError where the decoder's answer is not
+    what the contract says, TimeLimitError.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     meter.reset()
@@ -116,12 +117,18 @@ def decode(
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
-            pixels = model.tokenizer.decode(codes) if model.draws else None  # [B, 3, H, W]
+            pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
     seconds = clock.seconds
     return Outcome(
         generation, images, seconds["text"], seconds["total"], seconds["vq"], meter.peak_mb()
     )
+
+
+def drawn(model: ImageModel, codes: Tensor) -> Tensor:
+    """codes [B, L] -> pixels [B, 3, H, W], image by image: in another batch sums run in
+    another order, which rounds some pixels differently."""
+    return torch.cat([model.tokenizer.decode(row) for row in codes.split(1)])
 
 
 def quantised(pixels: Tensor) -> Tensor:

@@ -352,10 +352,9 @@ class Run:
             limit=self.config.time_limit,
         )
 
-    def _pairs(self, batch: Batch) -> int:
-        """Verified pairs that this call should record. At temperature 0 there is no output law."""
+    def _pairs(self, batch: Batch) -> float:
+        """Verified pairs to record of an image. At temperature 0 there is no output law."""
         quality = self.config.quality
         if batch.protocol != "quality" or batch.cell.sampling.greedy:
             return 0
-        calls = -(-quality.images // quality.batch)
-        return -(-quality.pairs // calls)
+        return quality.pairs / quality.images

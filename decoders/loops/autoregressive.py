@@ -92,7 +92,7 @@ class Autoregressive:
         return run
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         del pairs  # nothing is verified
         target = self.model.target
         run = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Trace, VerifiedPairs
+from decoders.noise import PAIR_SLOT, Noise
 
 
 class Recorder:
@@ -87,17 +88,20 @@ class Recorder:
 
 
 class PairSampler:
-    """Keeps (p, q, children) of visited nodes, evenly over the run, at most `count` in all.
+    """Keeps (p, q, children) of visited nodes, about `pairs` of an image of `length` codes.
 
-    `places`: nodes the run will visit at most (B L); every one is offered, twice the wanted share
-    is kept, and `pairs` draws `count` of those. `levels`: of the drafts.
+    Each place of an image is decided by one node. Whether that node is kept is up to the image's
+    noise at the place, so it does not depend on the batch. `levels`: of the drafts.
     """
 
-    def __init__(self, count: int, places: int, levels: int = 0, seed: int = 0) -> None:
-        self.count, self.levels = count, levels
-        self.rate = min(1.0, 2.0 * count / max(1, places))
-        self.generator = torch.Generator().manual_seed(seed)
-        self.rows: list[tuple[Any, ...]] = []
+    def __init__(self, pairs: float, noise: Noise, length: int, levels: int = 0) -> None:
+        self.levels = levels
+        self.wanted: Tensor | None = None  # [B, L] bool
+        self.parts: list[tuple[Any, ...]] = []  # a step's each
+        if pairs:
+            places = torch.arange(length, device=noise.uniform.device)
+            drawn = noise.at(places.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
+            self.wanted = drawn[..., 0] < pairs / length
 
     def offer(
         self,
@@ -107,24 +111,26 @@ class PairSampler:
         valid: Tensor,
         depth: Tensor,
         place: Tensor,
+        image: Tensor,
     ) -> None:
-        """p, q [n, V]; children, valid [n, K]; depth, place [n] of n nodes; those without a valid
-        child are passed over."""
-        drawn = torch.rand(len(p), generator=self.generator) < self.rate
-        every = (p, q, children, valid, depth, place)
-        for row in (drawn & valid.any(-1).cpu()).nonzero().flatten().tolist():
-            self.rows.append(tuple(None if t is None else t[row].cpu() for t in every))
+        """p, q [n, V]; children, valid [n, K]; depth, place (of the root's child), image [n] of n
+        nodes; those without a valid child are passed over."""
+        assert self.wanted is not None, "no pairs were asked for"
+        decided = (place + depth).clamp_max(self.wanted.shape[1] - 1)
+        kept = (self.wanted[image, decided] & valid.any(-1)).nonzero().flatten()
+        if len(kept):
+            every = (p, q, children, valid, depth, place, image)
+            self.parts.append(tuple(None if t is None else t[kept].cpu() for t in every))
 
     def pairs(self) -> VerifiedPairs | None:
-        if not self.rows:
+        if not self.parts:
             return None
-        order = torch.randperm(len(self.rows), generator=self.generator)[: self.count].tolist()
         columns: list[Any] = [
-            None if column[0] is None else torch.stack(column)
-            for column in zip(*(self.rows[i] for i in order), strict=True)
+            None if column[0] is None else torch.cat(column)
+            for column in zip(*self.parts, strict=True)
         ]
-        p, q, children, valid, depth, place = columns
-        return VerifiedPairs(p, q, children, valid, depth, place, levels=self.levels)
+        p, q, children, valid, depth, place, image = columns
+        return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
 
 
 def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class Speculative:
         return run
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         run = self.begin(text, noise.to(self.model.device), pairs)
         run = self.execution.begin(self, run)
         size = self.model.target.length
@@ -125,7 +125,7 @@ class Speculative:
         for _ in range(1, size):
             visited = self.execution.step(self, run)
             expected.note(visited[2])
-            if run.pairs.count:
+            if run.pairs.wanted is not None:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
             if blind == 0 and (blind := self._look(run)) == 0:
@@ -145,7 +145,7 @@ class Speculative:
         trace.expected = expected.mean(trace.accepted)
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: int) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
         """Prefill of target and proposer, and the first code."""
         target, proposer = self.model.target, self.proposer
         watch = Stopwatch(self.model.device)
@@ -172,7 +172,7 @@ class Speculative:
             session,
             self.verifier.begin(start),
             record,
-            PairSampler(pairs, start.batch * target.length, proposer.depth),
+            PairSampler(pairs, noise, target.length, proposer.depth),
             watch,
             ones,
             torch.zeros_like(ones),

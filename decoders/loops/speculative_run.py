@@ -122,10 +122,10 @@ def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
 
 def visited_pairs(
     start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """(p, q, children, validity, depth, place of the root's child) of every node of the path, rows
-    and depths flattened; what lies past the path's or the image's end has no valid child. start
-    [B]: place of the root's child; nodes [B, D + 1], count [B]: the path."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(p, q, children, validity, depth, place of the root's child, row) of every node of the path,
+    rows and depths flattened; what lies past the path's or the image's end has no valid child.
+    start [B]: place of the root's child; nodes [B, D + 1], count [B]: the path."""
     span = torch.arange(nodes.shape[1], device=p.device)
     inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
     live = (span <= count[:, None]) & inside
@@ -140,4 +140,5 @@ def visited_pairs(
         seen.flatten(0, 1),
         span.expand_as(nodes).flatten(),
         start[:, None].expand_as(nodes).flatten(),
+        rows.expand_as(nodes).flatten(),
     )

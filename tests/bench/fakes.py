@@ -7,6 +7,7 @@ and fail where they are told to.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ class FakeLoop:
         if broken == "build":
             raise RuntimeError("this plug-in cannot be built")
 
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: int = 0) -> Generation:
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         prompts = prompts_of(text)
         CALLS.append((self.label, prompts[0], len(prompts)))
         if self.prepared.setdefault(len(prompts), "new") == "new":
@@ -152,7 +153,7 @@ class FakeLoop:
             codes = codes + VOCAB
         trace = self._trace(len(prompts), time.perf_counter() - began)
         if pairs and self.rule is not None:
-            trace.pairs = _pairs(pairs)
+            trace.pairs = _pairs(math.ceil(pairs), len(prompts))
         return Generation(codes, trace)
 
     def _misbehave(self, prompts: list[str]) -> None:
@@ -196,10 +197,14 @@ class FakeLoop:
         )
 
 
-def _pairs(count: int) -> VerifiedPairs:
-    p = torch.softmax(torch.randn(count, VOCAB, generator=torch.Generator().manual_seed(0)), -1)
-    children = torch.arange(2).repeat(count, 1)
-    return VerifiedPairs(p, None, children, torch.ones(count, 2, dtype=torch.bool))
+def _pairs(each: int, batch: int) -> VerifiedPairs:
+    """So many of each image, the same ones."""
+    p = torch.softmax(torch.randn(each, VOCAB, generator=torch.Generator().manual_seed(0)), -1)
+    p = p.repeat(batch, 1)  # [M, V]
+    children = torch.arange(2).repeat(len(p), 1)
+    image = torch.arange(batch).repeat_interleave(each)
+    valid = torch.ones_like(children, dtype=torch.bool)
+    return VerifiedPairs(p, None, children, valid, image=image)
 
 
 def _hash(text: str) -> int:

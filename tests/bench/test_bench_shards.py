@@ -27,7 +27,7 @@ from bench.run.shard import Shard, run_shard
 from tests.bench import fakes
 from tests.bench.test_bench_run import FAILING
 
-MADE_BY_CALL = ["batch", "tv_output", "tv_output_bound", "tv_declared_bound", "started_at"]
+MADE_BY_CALL = ["batch", "started_at"]
 UNTIMED = "latency.prompts=0"
 
 

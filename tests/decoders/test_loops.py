@@ -132,14 +132,31 @@ def test_the_noise_alone_decides() -> None:
 
 
 def test_pairs_are_those_of_visited_nodes() -> None:
-    made = run("chain", "lantern", 1.0, [f"p{i}" for i in range(8)], pairs=20)
+    made = run("chain", "lantern", 1.0, [f"p{i}" for i in range(8)], pairs=LENGTH)
     pairs = made.trace.pairs
     assert pairs is not None and pairs.q is not None
-    assert len(pairs.p) == 20
-    torch.testing.assert_close(pairs.p.sum(-1), torch.ones(20))
-    torch.testing.assert_close(pairs.q.sum(-1), torch.ones(20))
+    torch.testing.assert_close(pairs.p.sum(-1), torch.ones(len(pairs.p)))
+    torch.testing.assert_close(pairs.q.sum(-1), torch.ones(len(pairs.p)))
     assert pairs.valid.any(-1).all()
+    assert pairs.place is not None and pairs.depth is not None and pairs.image is not None
+    found = set(zip(pairs.image.tolist(), (pairs.place + pairs.depth).tolist(), strict=True))
+    tested = (made.trace.kind != CodeKind.TARGET) & (made.trace.kind != CodeKind.BONUS)
+    assert found == {(b, i) for b, i in tested.nonzero().tolist()}, "each tested code's node, once"
+    assert len(found) == len(pairs.p)
     assert run("dynamic", "lantern", 1.0, ["a"], pairs=4).trace.pairs.q is None  # type: ignore
+
+
+def test_how_many_pairs_are_recorded_and_of_whom_does_not_depend_on_the_batch() -> None:
+    prompts = [f"p{i}" for i in range(60)]
+    whole = run("chain", "lantern", 1.0, prompts, pairs=2).trace.pairs
+    assert whole is not None and whole.image is not None
+    assert 60 < len(whole.p) < 140, "about two of an image"
+    for i in range(0, 60, 10):
+        alone = run("chain", "lantern", 1.0, [prompts[i]], pairs=2).trace.pairs
+        mine = whole.image == i
+        assert int(mine.sum()) == (0 if alone is None else len(alone.p))
+        for name in ("children", "valid", "depth", "place") if alone is not None else ():
+            assert torch.equal(getattr(alone, name), getattr(whole, name)[mine]), name
 
 
 @pytest.mark.parametrize("speculative", [False, True])

@@ -37,7 +37,7 @@ LONGER = (6, 3, 13)  # (V, grid, seed): images of 9 codes, for calibration
 CALIBRATED = 640
 TREE = (12, 3, 14)  # images on which nodes of the tree are recorded
 RECORDED = 64
-PAIRS = 96  # recorded nodes of each model
+PAIRS = 96  # recorded nodes of each model, about
 ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
 CERTAIN = 1e-9  # a p-value below this needs no second look
 ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
@@ -107,7 +107,7 @@ def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
     noise = fresh_noise(RECORDED, grid * grid, torch.Generator().manual_seed(seed))
     decoder, text = build_small(spec, sampling, model, real), prompts(model, RECORDED, seed)
     recorded = Recorded(levels=getattr(getattr(decoder, "proposer", None), "depth", 0))
-    recorded.add(vocab, decoder.generate(text, noise, pairs=PAIRS).trace.pairs)
+    recorded.add(vocab, decoder.generate(text, noise, pairs=PAIRS / RECORDED).trace.pairs)
     if hasattr(getattr(decoder, "verifier", None), "verdicts"):
         recorded.judged = watched(decoder, text, noise)
     return recorded
@@ -177,7 +177,8 @@ def _sampler(
         parts = []
         for start in range(0, DRAWN, BATCH):
             noise = fresh_noise(BATCH, model.target.length, generator)
-            made = decoder.generate(rows, noise, pairs=PAIRS if first and not start else 0)
+            recording = first and not start
+            made = decoder.generate(rows, noise, pairs=PAIRS / BATCH if recording else 0)
             recorded.add(model.target.vocab_size, made.trace.pairs)
             parts.append(made.codes)
         return torch.cat(parts)
