@@ -221,7 +221,7 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
 
 
 def test_emu3_under_transformers_names_in_memory_is_the_same_model(folders, tmp_path):
-    """Files keep the prefixes of its first release, as Emu3-Gen-hf has them; modules have others."""
+    """Files keep the prefixes of its first release, as Emu3-Gen-hf has them."""
     renamed = [
         ("text_model.model.", "model.text_model."),
         ("text_model.lm_head.", "lm_head."),
