@@ -220,12 +220,12 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
 
 
-def test_the_names_of_the_hub_s_emu3_are_the_same_model(folders, tmp_path):
-    """Emu3-Gen-hf was written by a transformers that had other prefixes."""
+def test_emu3_under_transformers_names_in_memory_is_the_same_model(folders, tmp_path):
+    """Files keep the prefixes of its first release, as Emu3-Gen-hf has them."""
     renamed = [
-        ("model.text_model.", "text_model.model."),
-        ("lm_head.", "text_model.lm_head."),
-        ("model.vqmodel.", "vqmodel."),
+        ("text_model.model.", "model.text_model."),
+        ("text_model.lm_head.", "lm_head."),
+        ("vqmodel.", "model.vqmodel."),
     ]
     made = {}
     for name, tensor in load_file(folders["emu3"] / "model.safetensors").items():

@@ -29,9 +29,11 @@ def captured(run):
 
 
 @pytest.mark.parametrize("queries", [1, 58])
-@pytest.mark.parametrize(("heads", "size"), [(20, 64), (32, 100), (32, 128)])
-def test_official_shapes_captured_equal_the_reference(queries, heads, size):
-    shape = AttentionShape(2, queries, heads, 448, size, torch.bfloat16, CUDA)
+@pytest.mark.parametrize(
+    ("heads", "size", "group"), [(20, 64, 1), (32, 100, 1), (32, 128, 1), (32, 128, 4)]
+)
+def test_official_shapes_captured_equal_the_reference(queries, heads, size, group):
+    shape = AttentionShape(2, queries, heads, 448, size, torch.bfloat16, CUDA, group)
     given = inputs(shape, 1, 300)
     one = implementation("triton")
     keys, values = given.caches[0]
@@ -51,17 +53,18 @@ def test_official_shapes_captured_equal_the_reference(queries, heads, size):
         torch.testing.assert_close(keys, fresh.caches[0][0], atol=2e-2, rtol=2e-2)
 
 
-def test_many_launches_never_mix_up_their_splits():
-    """The counters of arrived splits and the appended keys, under the load that a race would
-    need."""
-    shape = AttentionShape(2, 58, 20, 448, 64, torch.bfloat16, CUDA)
+@pytest.mark.parametrize("group", [1, 4])
+def test_many_launches_never_mix_up_their_splits(group):
+    """The counters of arrived splits and the appended keys (the programs of a group append the same
+    ones), under the load that a race would need."""
+    shape = AttentionShape(2, 58, 20, 448, 64, torch.bfloat16, CUDA, group)
     given = inputs(shape, 1, 440)
     one = implementation("triton_8")
     prepared = one.prepare(shape, given.mask, given.slots)
     first = one.attend(given.qkv, given.rope, prepared, *given.caches[0])
     for _ in range(500):
         keys, values = (t.clone() for t in given.caches[0])
-        keys.scatter_(2, given.slots[:, None, :, None].expand(-1, 20, -1, 64), 0.0)
+        keys.scatter_(2, given.slots[:, None, :, None].expand(-1, shape.kv_heads, -1, 64), 0.0)
         again = one.attend(given.qkv, given.rope, prepared, keys, values)
         assert torch.equal(again, first)
 

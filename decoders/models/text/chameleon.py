@@ -9,6 +9,11 @@ Templates, as in the released decoding code (a name stands for its token):
 
 <boi> is ``<racm3:break>``, <sep> ``<reserved08706>``; Lumina's size tokens ``<reserved088NN>``
 count blocks of 32 pixels. Prompts are padded on the left to P positions.
+
+Sources. Anole: jadohu/LANTERN, models/ea_model_anole.py (tokens 0 ... 8710 8197, without the prompt
+0 8197); models/base_models/lumina_mgpt/item_processor.py (names of Lumina's image, size and row-end
+tokens). Lumina-mGPT: Alpha-VLLM/Lumina-mGPT, lumina_mgpt/generate_examples/generate.py (the words),
+lumina_mgpt/inference_solver.py (the unconditional row starts at <boi>; where row ends stand).
 """
 
 from __future__ import annotations
