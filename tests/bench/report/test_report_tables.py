@@ -74,7 +74,7 @@ def test_a_table_has_at_most_six_footnotes_of_one_sentence(run: Run) -> None:
     shown = " ".join(tables.terminal(run).split())
     assert all(line in shown for line in lines)
     page = render(run, [], [])
-    below = page[page.index('id="table"') : page.index('id="figures"')]
+    below = page[page.index('id="table"') : page.index('id="details"')]
     assert below.count("<li>") == len(lines) and 'href="#reading"' in below
     assert 'id="reading"' in page and "Quiet speed-up" in page[page.index('id="reading"') :]
 
