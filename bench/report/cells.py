@@ -17,12 +17,17 @@ UNFAIR = "unfair baseline"  # followed by the number of its footnote
 
 def main_tables(run: Run) -> list[Table]:
     """The headline figures, one table a section."""
-    return [_table(section, _main_columns(run, section)) for section in run.sections]
+    return [_table(section, section.title, _main_columns(run, section)) for section in run.sections]
 
 
 def detail_tables(run: Run) -> list[Table]:
-    """What the headline table leaves out: parts, percentiles, TV and bounds, counts."""
-    return [_table(section, _detail_columns(section)) for section in run.sections]
+    """What the headline table leaves out, two tables a section: parts, times and lengths, then
+    bounds and further figures of quality."""
+    return [
+        _table(section, f"{section.title}: {what}", columns(section))
+        for section in run.sections
+        for what, columns in DETAILS
+    ]
 
 
 def with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
@@ -97,9 +102,7 @@ def _word(column: str, heading: str) -> Column:
     return Column("", heading, lambda entry: entry.text(column) or ABSENT, words=True)
 
 
-def _detail_columns(section: Section) -> list[Column]:
-    digits = _digits(section, "clip")
-    less = Column("", f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
+def _part_columns(section: Section) -> list[Column]:
     return [
         Column("", "decoder", label, words=True),
         _word("acceptance", "acceptance"),
@@ -110,6 +113,15 @@ def _detail_columns(section: Section) -> list[Column]:
         Column("", "quiet speed-up", lambda entry: quiet(section, entry)),
         _figure("mal_no_bonus", "MAL, no bonus", 2),
         _figure("mal_expected", "MAL expected", 2),
+        _figure("peak_memory_mb", "peak MB", 0),
+    ]
+
+
+def _bound_columns(section: Section) -> list[Column]:
+    digits = _digits(section, "clip")
+    less = Column("", f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
+    return [
+        Column("", "decoder", label, words=True),
         _figure("tv_moved_mean", "moved mass, mean", 4),
         _figure("tv_moved_max", "max", 3),
         _figure("tv_bound", "bound, max", 3),
@@ -120,11 +132,10 @@ def _detail_columns(section: Section) -> list[Column]:
         _figure("precision", "precision", 3),
         _figure("recall", "recall", 3),
         *([less] if section.compares_clip else []),
-        _figure("peak_memory_mb", "peak MB", 0),
     ]
 
 
-def _table(section: Section, columns: Sequence[Column]) -> Table:
+def _table(section: Section, title: str, columns: Sequence[Column]) -> Table:
     rows = []
     for entry in section.entries:
         kind = "failed" if entry.failed else entry.role.value
@@ -133,4 +144,7 @@ def _table(section: Section, columns: Sequence[Column]) -> Table:
             rows.append(Row([label(entry), *blank], kind, f"failed: {entry.error}"))
         else:
             rows.append(Row([column.cell(entry) for column in columns], kind))
-    return Table(section.title, columns, rows)
+    return Table(title, columns, rows)
+
+
+DETAILS = (("parts, times and lengths", _part_columns), ("bounds and quality", _bound_columns))

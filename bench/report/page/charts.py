@@ -41,6 +41,7 @@ NAMES_INSIDE: Spec = {
 }  # fmt: skip
 FADED = 0.12
 WIDTH, HEIGHT = 380, 270  # pixels of a chart; the page's script makes it as wide as there is room
+LINE = 30  # pixels of a decoder's seconds
 
 
 @dataclass(frozen=True)
@@ -64,21 +65,22 @@ def pareto_charts(run: Run, pages: dict[int, str]) -> list[Charts]:
             for quality in MEASURES
             if any(measured(entry, quality) for entry in shown if entry is not section.baseline)
         ]
+        caption = f"{CAPTION} {CLICKS}" if panels else CLICKS
         seconds = _seconds(shown, pages)
         panels += [_strips(seconds, [e.name for e in shown])] if seconds else []
         if panels:
             key = {entry.name: colors[entry.part_key] for entry in shown}
             rows = [row_of(entry) for entry in shown]
-            made.append(Charts(section.title, CAPTION, linked(panels, rows, key, columns=2)))
+            made.append(Charts(section.title, caption, linked(panels, rows, key, columns=2)))
     return made
 
 
 CAPTION = (
     "Up is faster; better quality is to the left for FID and TV, to the right for CLIP. Bars: 95 % "
     "intervals (TV has none). Circle: exact; diamond: bounded; cross: violates. Grey band: AR "
-    "under other seeds. Dashed: the Pareto front; quality that chance explains counts as AR's. "
-    "A click on a decoder fades the others; a click on a tick of seconds opens its prompt."
+    "under other seeds. Dashed: the Pareto front; quality that chance explains counts as AR's."
 )
+CLICKS = "A click on a decoder fades the others; a click on a tick of seconds opens its prompt."
 
 
 def linked(panels: list[Spec], rows: list[Spec], key: dict[str, str], columns: int) -> Spec:
@@ -251,7 +253,7 @@ def _strips(seconds: list[Spec], names: list[str]) -> Spec:
     """One line a decoder, one tick an image."""
     return {
         "title": "Seconds of each timed image", "width": WIDTH,
-        "height": max(HEIGHT, 26 * len(names)),
+        "height": LINE * len(names),
         "name": "seconds_ticks", "data": {"values": seconds},
         "mark": {"type": "tick", "thickness": 2, "size": 14, "cursor": "pointer"},
         "encoding": {

@@ -25,8 +25,9 @@ VIOLATION = "#B2182B"
 
 
 def shown(run: Run) -> bool:
-    """Whether any decoder has recorded positions."""
-    rows = [e.images for s in run.sections for e in s.decoders if not e.failed]
+    """Whether any decoder but AR has recorded positions."""
+    every = [e for s in run.sections for e in s.decoders if not e.failed]
+    rows = [entry.images for entry in every if entry.role is not Role.BASELINE]
     return any(len(_flat(of["moved"])) or len(_flat(of["tv_output"])) for of in rows)
 
 
