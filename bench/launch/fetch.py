@@ -7,10 +7,11 @@ hub's cache alone (HF_HUB_OFFLINE=1). Fetching again keeps the revisions that ar
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bench.config.words import apart, given
 from bench.console import say
@@ -28,6 +29,7 @@ OTHERS = ("*.json", "tokenizer*")  # beside weights, as models ask for them
 def cmd_fetch(words: Sequence[str]) -> int:
     """Downloads what is missing. Raises ConfigError, BenchError where the hub cannot be reached."""
     from bench.config.compose import compose_study
+    from bench.records.schema import write_text
 
     own, rest = apart(words, ("pins",))
     config = compose_study(rest)
@@ -35,14 +37,12 @@ def cmd_fetch(words: Sequence[str]) -> int:
     pins = Path(named) if named else Path(config.run_dir).parent / PINS
     parts = parts_of(config)
     revisions = read_pins(pins)
-    hub = {part.source: part for part in parts if from_hub(part.source)}
+    hub = dict.fromkeys(part.source for part in parts if from_hub(part.source))
     for source in hub:
-        revisions[source] = fetch(source, revisions.get(source))
+        revisions[source] = fetch(source, revisions.get(source), pins)
         say(f"{source}: revision {revisions[source]}")
-    if hub:
-        from bench.records.schema import write_text
-
         write_text(pins, json.dumps(revisions, indent=1, sort_keys=True) + "\n")
+    if hub:
         say(f"revisions: {pins}")
     left = [part for part in parts_of(config) if part.missing]
     for part in left:
@@ -64,26 +64,61 @@ def from_hub(source: str) -> bool:
     return bool(known.HUB_ID.fullmatch(source)) and not Path(source).expanduser().exists()
 
 
-def fetch(source: str, revision: str | None) -> str:
-    """Downloads the files of a repository that models read; returns its revision, a commit."""
-    from huggingface_hub import HfApi, hf_hub_download
+def fetch(source: str, revision: str | None, pins: Path) -> str:
+    """Downloads the files of a repository that models read, of a revision or the newest one;
+    returns the revision, a commit. Raises BenchError, which says what to do."""
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    listed = known.published(source)
+    listed, hub = known.published(source), HfApi()
+    # The first of its bases is what the hub's client raises where there is no answer at all.
+    failed = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, OSError))
     try:
-        found = HfApi().model_info(source, revision=revision)
+        found = hub.model_info(source, revision=revision)
         names = [file.rfilename for file in found.siblings or ()]
         for name in wanted(names, listed.files if listed else ()):
-            hf_hub_download(source, name, revision=revision)
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            hub.hf_hub_download(source, name, revision=found.sha)
+    except failed as error:
         raise BenchError(
-            f"{source} could not be fetched ({reason}). Run `bench fetch` where the hub can be "
-            "reached, with HF_HOME on a disk that the workers see too"
+            f"{source} could not be fetched from {hub.endpoint}: "
+            f"{_advice(error, f'{hub.endpoint}/{source}', revision, pins)}"
         ) from error
-    if revision is not None:
-        _point(source, str(found.sha))
+    _point(source, str(found.sha))
     return str(found.sha)
+
+
+def _advice(error: Exception, page: str, revision: str | None, pins: Path) -> str:
+    """What happened, and what to do about it."""
+    from huggingface_hub import constants, errors
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, and with it nothing is downloaded; unset it"
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"its owner gives it to those who accept its terms: do so at {page}, log in here with "
+            "`hf auth login`, and run this again"
+        )
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+        return (
+            "there is no such repository, or it is private; look at its name in the settings of "
+            "the study, or log in with `hf auth login`"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"it has no revision {revision}; remove the line of it in {pins} to take the newest "
+            "one. Rows that other weights have made do not count then"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"the disk of {constants.HF_HUB_CACHE} is full; free some space, or set HF_HOME to a "
+            "folder on another disk"
+        )
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return (
+        f"{reason}. What came is kept: run this again later, or where the hub can be reached, with "
+        "HF_HOME on a disk that the workers see too, and it goes on from there"
+    )
 
 
 def _point(source: str, revision: str) -> None:

@@ -37,7 +37,7 @@ def run_local(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[L
                         waiting.append((task, died + 1))
                         continue
                     bar.update()
-                    if status not in (0, 1):
+                    if not task.ended(status):
                         lost.append(Lost(task, why(status, logs / f"{task.name}.log")))
     finally:
         stop(list(running))

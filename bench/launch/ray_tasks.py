@@ -3,6 +3,7 @@ again whose worker died; the task resumes."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Los
                 except ray.exceptions.RayError as error:
                     lost.append(Lost(task, f"its workers died: {str(error).splitlines()[0]}"))
                 else:
-                    if status not in (0, 1):
+                    if not task.ended(status):
                         lost.append(Lost(task, f"exit status {status}, see the worker's output"))
                 bar.update()
     return lost
@@ -55,8 +56,10 @@ def _connected(ray: Any, launch: LaunchConfig) -> Iterator[None]:
     own: dict[str, Any] = {"address": launch.address or "local"}
     if launch.address is None:
         own |= {"num_cpus": launch.workers * launch.cpus, "include_dashboard": False}
+    terminated = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(logging_level="warning", **own)
+        signal.signal(signal.SIGTERM, terminated)  # Ray's handler would end this without a word
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"no Ray cluster at launch.address={launch.address}: {error}; start one with "

@@ -24,7 +24,7 @@ def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[L
             with executor.batch():
                 jobs = [executor.submit(task) for task in left]
             try:
-                found = [_result(job) for job in jobs]
+                found = [_result(*both) for both in zip(left, jobs, strict=True)]
             except BaseException:
                 for job in jobs:
                     job.cancel()
@@ -66,7 +66,7 @@ def executor_of(launch: LaunchConfig, logs: Path) -> Any:
     return executor
 
 
-def _result(job: Any) -> str | None:
+def _result(task: Task, job: Any) -> str | None:
     """What a job's worker refused; nothing for one that came to its end, None for one that died."""
     from submitit.core.utils import UncompletedJobError
 
@@ -74,6 +74,6 @@ def _result(job: Any) -> str | None:
         status = job.result()
     except UncompletedJobError:
         return None
-    if status in (0, 1):
+    if task.ended(status):
         return ""
     return f"exit status {status}, see {job.paths.stderr}"

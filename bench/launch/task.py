@@ -7,13 +7,16 @@ user can do by hand, `python -m bench run ... shard=0/4`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 INTERRUPTED = 130  # exit status of a worker that was told to stop
+STOPS = (signal.SIGTERM, signal.SIGUSR2)  # Ray's; submitit's, for preemption and time-out
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,25 @@ class Task:
             found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         return found
 
+    def ended(self, status: int) -> bool:
+        """Whether a worker with this exit status came to its end. A run may, with decoders that
+        failed (1); a shard with failed rows is 0, and 1 is Python's word for a crash."""
+        return status == 0 or (status == 1 and not self.shard)
+
     def __call__(self) -> int:
         """Runs it in this process, which finds modules where the launcher does; returns its exit
-        status."""
+        status. Where a signal stops it, it has none, and leaves as the signal's handler does:
+        whoever waits for it starts it again."""
         from bench.__main__ import main
 
         os.chdir(self.cwd)
         os.environ.update(self.environment())
         sys.path[:] = dict.fromkeys((*self.path, *sys.path))  # in the launcher's order
-        return main(self.arguments())
+        with interrupting() as stops:
+            status = main(self.arguments())
+        if status == INTERRUPTED:
+            raise stops[0] if stops else SystemExit(INTERRUPTED)
+        return status
 
     def checkpoint(self, *_: Any) -> Any:
         """For submitit, where a job is preempted or runs out of time: the same once more, which
@@ -65,6 +78,33 @@ class Task:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
+
+
+@contextmanager
+def interrupting() -> Iterator[list[BaseException]]:
+    """Schedulers' handlers of signals end a process by an exception. Raised inside a decoder it
+    would be taken for the decoder's, so it is kept (the list), and KeyboardInterrupt raised."""
+    stops: list[BaseException] = []
+
+    def instead(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
+        def handle(number: int, frame: Any) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as stop:
+                stops.append(stop)
+                raise KeyboardInterrupt from stop
+
+        return handle
+
+    found = {number: signal.getsignal(number) for number in STOPS}
+    theirs = {number: handler for number, handler in found.items() if callable(handler)}
+    for number, handler in theirs.items():
+        signal.signal(number, instead(handler))
+    try:
+        yield stops
+    finally:
+        for number, handler in theirs.items():
+            signal.signal(number, handler)
 
 
 THREADS = "LANTERN_BENCH_WORKER_THREADS"  # of a worker, where its launcher divides them

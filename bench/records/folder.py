@@ -18,6 +18,7 @@ Workers share a folder, each with the rows of its shard; a run has it alone (`_l
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -217,14 +218,13 @@ def open_folder(
         raise FolderError(f"{path} is a file; choose another run_dir=")
     refuse_links(path)
     begun = any(path.glob("rows/*/*.parquet"))
-    if study.exists() and begun:
-        _guard(path, _read(study), identity)
-    elif path.exists() and _foreign(path) and not study.exists():  # in this order: a worker may
-        # be beginning the folder now, and what it writes first is study.json
+    if path.exists() and _foreign(path):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
         )
+    if begun:
+        _guard(path, _read(study), identity)
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path, shard):
         if not shard:
@@ -238,33 +238,51 @@ def open_folder(
 
 
 def _foreign(path: Path) -> bool:
-    """Whether a folder holds anything but what may lie there before a run."""
-    names = (found.name for found in path.iterdir())
-    return any(name not in BEFORE and not name.startswith(".tmp-") for name in names)
+    """Whether a folder holds anything but what may lie there before a run, and is no run's. By the
+    listing first: a shared file system may say for a minute that a file is not there which was
+    looked for too early. Then by a look: a worker may begin the folder, with study.json, now."""
+    names = {found.name for found in path.iterdir()}
+    other = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
+    return other and "study.json" not in names and not (path / "study.json").exists()
 
 
 @contextmanager
 def _locked(path: Path, shard: str) -> Iterator[None]:
     """A run locks the folder; workers share that lock, and each locks its own shard. Raises
     FolderError where another process has it."""
-    own = path / SHARDS / f"{shard}.lock"
     with ExitStack() as held:
-        try:
-            whole = held.enter_context((path / ".lock").open("a+"))  # NFS wants both ways
-            fcntl.flock(whole, (fcntl.LOCK_SH if shard else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FolderError(
+        held.enter_context(
+            _lock(
+                path / ".lock",
+                fcntl.LOCK_SH if shard else fcntl.LOCK_EX,
                 f"another run is writing to {path}{'' if shard else ', or workers of it are'}; "
-                "wait for it or choose another run_dir="
-            ) from error
+                "wait for it or choose another run_dir=",
+            )
+        )
         if shard:
+            own = path / SHARDS / f"{shard}.lock"
             own.parent.mkdir(exist_ok=True)
-            try:
-                fcntl.flock(held.enter_context(own.open("a+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise FolderError(
-                    f"another worker has shard {shard} of {path}; wait for it, or stop it"
-                ) from error
+            taken = f"another worker has shard {shard} of {path}; wait for it, or stop it"
+            held.enter_context(_lock(own, fcntl.LOCK_EX, taken))
+        yield
+
+
+@contextmanager
+def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
+    """Raises FolderError, with the words `taken` where another process has it."""
+    with path.open("a+") as file:  # NFS wants both ways
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(taken) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            raise FolderError(
+                f"the file system of {path} locks no files ({error.strerror}), so two runs could "
+                "write to one folder; choose a run_dir= on another one, or have it mounted with "
+                "locks (Lustre: -o flock)"
+            ) from error
         yield
 
 

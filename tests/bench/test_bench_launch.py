@@ -70,8 +70,8 @@ def workers(folder: Path) -> Iterator[psutil.Process]:
 
 
 @contextmanager
-def killing(folder: Path, kills: int, every: float) -> Iterator[list[int]]:
-    """kill -9 of workers of the run, at random, so often while the block runs."""
+def killing(folder: Path, kills: int, every: float, how: signal.Signals) -> Iterator[list[int]]:
+    """Signals to workers of the run, at random, so often while the block runs."""
     done, over, dice = list[int](), threading.Event(), random.Random(0)
 
     def work() -> None:
@@ -81,7 +81,7 @@ def killing(folder: Path, kills: int, every: float) -> Iterator[list[int]]:
                 over.wait(dice.uniform(0, every))
                 victim = dice.choice(found)
                 try:
-                    os.kill(victim.pid, signal.SIGKILL)
+                    os.kill(victim.pid, how)
                 except ProcessLookupError:
                     continue
                 done.append(victim.pid)
@@ -100,11 +100,18 @@ def run(folder: Path, *words: str) -> int:
     return main(["run", *WORDS, f"run_dir={folder}", *words])
 
 
-def check_same(name: str, tmp_path: Path, kills: int, every: float, *words: str) -> None:
+def check_same(
+    name: str,
+    tmp_path: Path,
+    kills: int,
+    every: float,
+    *words: str,
+    how: signal.Signals = signal.SIGKILL,
+) -> None:
     needs(name)
     calm, disturbed = tmp_path / "calm", tmp_path / "killed"
     assert run(calm, "quality.batch=1", *[w for w in words if not w.startswith("launch.")]) == 0
-    with killing(disturbed, kills, every) as killed:
+    with killing(disturbed, kills, every, how) as killed:
         assert run(disturbed, "quality.batch=1", *HERE[name], "launch.retries=50", *words) == 0
     assert len(killed) == kills, "as many workers were killed as should be"
     found, wanted = tables(disturbed), tables(calm)
@@ -127,6 +134,79 @@ def test_a_launch_is_the_run_without_it(name, tmp_path):
 def test_killed_workers_change_nothing(name, tmp_path):
     few = ["decoders=[fake_ar]", "quality.images=24", "loop.seconds=0.1"]
     check_same(name, tmp_path, 1, 1.0, *few, "launch.shards=2", "launch.workers=2")
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("local", signal.SIGTERM), ("ray", signal.SIGTERM), ("slurm", signal.SIGUSR2)],
+)
+def test_workers_that_are_told_to_stop_change_nothing(name, how, tmp_path):
+    few = ["decoders=[fake_ar]", "quality.images=24", "loop.seconds=0.1", "quality.reseeds=0"]
+    check_same(name, tmp_path, 1, 1.0, *few, "launch.shards=2", "launch.workers=2", how=how)
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    """A shard of a slow run, for this process."""
+    monkeypatch.setenv("PYTHONPATH", "")  # a task sets it
+    few = ["decoders=[fake_ar]", "quality.images=6", "quality.batch=1", "quality.reseeds=0"]
+    return Task((*WORDS, *few, "loop.seconds=0.3", f"run_dir={tmp_path / 'a'}"), "0/1")
+
+
+def recorded(folder: Path) -> list[str]:
+    """How each row so far came out."""
+    return [pd.read_parquet(path).status[0] for path in folder.glob("rows/*/*.parquet")]
+
+
+def test_a_schedulers_signal_stops_a_worker_at_once_and_fails_no_image(task, tmp_path):
+    def requeue(*_):
+        sys.exit(7)  # as submitit does once it has queued the job again
+
+    def when_it_is_at_work():
+        while not recorded(tmp_path / "a"):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, requeue)
+    thread = threading.Thread(target=when_it_is_at_work, daemon=True)
+    try:
+        thread.start()
+        with pytest.raises(SystemExit) as stop:
+            task()
+        assert stop.value.code == 7 and signal.getsignal(signal.SIGUSR2) is requeue
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    found = recorded(tmp_path / "a")
+    assert len(found) < 6 and set(found) == {"ok"}
+    assert not list((tmp_path / "a" / "shards").glob("*.trying")), "nobody died of the image"
+    assert task() == 0 and recorded(tmp_path / "a") == ["ok"] * 6
+
+
+def test_a_scheduler_that_ignores_a_signal_is_left_to(task, tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    thread = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    try:
+        thread.start()
+        assert task() == 0
+        thread.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [1] and recorded(tmp_path / "a") == ["ok"] * 6
+
+
+def test_a_worker_that_crashes_has_not_done_its_shard(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import bench.run.shard as shard\n"
+        "def crash(*_):\n    raise RuntimeError('no such thing')\n"
+        "shard.run_shard = crash\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["decoders=[fake_ar]", "quality.images=2", "launch=local", "launch.workers=1"]
+    assert run(tmp_path / "a", *words) == 1
+    shown = capsys.readouterr().err
+    assert "shard 0/1 is not complete: exit status 1" in shown and "no such thing" in shown
+    assert not recorded(tmp_path / "a"), "nobody else decodes it without a word"
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import tarfile
 from io import BytesIO
@@ -86,6 +88,26 @@ def test_workers_share_a_folder_but_no_shard_and_a_run_has_it_alone(fake_study, 
         open_folder(path, *rest, shard="0-of-2"),
     ):
         pass
+
+
+def test_a_shared_file_system_that_is_late_or_locks_nothing(fake_study, monkeypatch):
+    config = fake_study(UNTIMED, "decoders=[fake_ar]", "quality.reseeds=0")
+    run_shard(config, Shard(0, 2))
+    real = Path.exists
+
+    def late(path: Path) -> bool:
+        return path.name != "study.json" and real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", late)
+        assert run_shard(config, Shard(1, 2)).failed == 0, "the folder's listing has it"
+
+    def unlocked(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unlocked)
+    with pytest.raises(FolderError, match=r"locks no files .*run_dir="):
+        run_shard(config, Shard(1, 2))
 
 
 def test_what_fails_is_tried_alone_then_is_a_row(fake_study):
