@@ -122,6 +122,7 @@ def test_what_only_one_run_has_is_listed(first, tmp_path, capsys):
     [
         ([], "expected 2 run folders, found 0"),
         (["nothing", "nowhere"], "no run folder nothing"),
+        (["{a}/summary.csv", "{a}"], "summary.csv is a file; name the folder of a run"),
         (["{a}", "decoders=ar"], "takes two names"),
         (["{a}", "decoders=ar,eagle3"], "eagle2"),
         (["{a}", "{a}", "level=2"], "between 0 and 1"),
