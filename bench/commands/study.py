@@ -151,10 +151,7 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.config.catalogue import groups, option, settings
 
     known = groups()
-    named = [split(word) for word in words]
-    if any(word.key in ("settings", "setting") for word in named):
-        say(settings())
-        return 0
+    named = [word for word in map(split, words) if word.key not in ("settings", "setting")]
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}
     wanted = [(aliases.get(word.key, word.key), word.value or "") for word in named]
     for group, name in wanted:
@@ -162,7 +159,9 @@ def cmd_list(words: Sequence[str]) -> int:
             raise ConfigError(unknown("group", group, [*known, "settings"]))
         if name and name not in known[group]:
             raise ConfigError(unknown(group, name, [*known[group]]))
-    for group, name in wanted or [(group, "") for group in known]:
+    if len(named) < len(words):
+        say(settings())
+    for group, name in wanted or [(group, "") for group in known if not words]:
         if name:
             say(option(group, name).rstrip())
             continue

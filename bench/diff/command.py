@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.diff.paired import Finding
     from bench.diff.side import Side
 
+SIDES = ("in A", "in B")
 KEYS = ("decoders", "level", "out")
 USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
 
@@ -40,7 +41,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in folders]
     pairs, notes = _chosen(folders, runs, told.get("decoders"))
     found = findings(pairs, level)
-    notes += _failures(pairs)
+    notes += _settings(folders) + _protocols(pairs) + _failures(pairs)
     say(rendered(found, notes))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
@@ -49,9 +50,14 @@ def cmd_diff(words: Sequence[str]) -> int:
 
 
 def _verdict(f: Finding) -> str:
-    ratio = f.figure.startswith(("speed", "seconds"))
-    least = f"{f.least:.1%}" if ratio else f"{f.least:.2f}"
-    return f.verdict if f.verdict != "not told apart" else f"{f.verdict} (below {least})"
+    from bench.diff.paired import APART, RATIOS
+
+    if f.verdict != APART:
+        return f.verdict
+    if f.least is None:
+        return f"{APART} (too few images)"
+    least = f"{f.least:.1%}" if f.figure in RATIOS else f"{f.least:.2f}"
+    return f"{APART} (below {least})"
 
 
 def _p(p: float | None) -> str:
@@ -101,6 +107,32 @@ def _chosen(
         if name not in runs[0]:
             raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
     return [(runs[0][asked[0]], runs[0][asked[1]])], []
+
+
+def _settings(folders: Sequence[Path]) -> list[str]:
+    """What differs between the configurations of two runs, where both have kept theirs."""
+    from bench.config.differences import differences
+    from bench.records.folder import read_identity
+
+    if len(folders) < 2 or not all((folder / "study.json").is_file() for folder in folders):
+        return []
+    one, other = (read_identity(folder)["config"] for folder in folders)
+    found = differences(one, other, SIDES)
+    return [f"settings differ: {found}"] if found else []
+
+
+def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Quality figures that were measured in two ways, and are left out."""
+    from bench.config.differences import differences
+
+    apart: dict[str, list[str]] = {}
+    for a, b in pairs:
+        for figure in ("CLIP", "FID"):
+            one, other = a.measured(figure), b.measured(figure)
+            if one != other:
+                why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
+                apart.setdefault(why, []).append(b.decoder)
+    return [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
 
 
 def _failures(pairs: Sequence[tuple[Side, Side]]) -> list[str]:

@@ -2,11 +2,11 @@
 
 Speed is the ratio of two speed-ups, each over the AR of its own run, so that what the hour or the
 machine does to both drops out. Seconds are compared where both sides were timed in turns (one run),
-or for AR itself on one machine. The log of a ratio is taken as normal, with the width of the
-intervals of `bench.judge.paired`. Scores per image are compared by a paired bootstrap and a
-permutation test of the signs; FID against the band of AR's own reseeds, where both drew the same
-prompts. Over many decoders p-values are adjusted for false discoveries (Benjamini and Hochberg
-1995).
+or for AR itself on one machine. The log of a ratio over its standard error, which is that of the
+intervals of `bench.judge.paired`, is taken as Student's t of n pairs. Scores per image are compared
+by a paired bootstrap and a permutation test of the signs; FID against the band of AR's own reseeds,
+where both drew the same prompts. CLIP and FID must have been measured in the same way. Over many
+decoders p-values are adjusted for false discoveries (Benjamini and Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from scipy.stats import false_discovery_control, permutation_test
+from scipy.stats import t as student
 
 from bench.diff.side import Side
 from bench.judge.paired import paired_speedup, pairs
 from metrics.stats import Interval, bootstrap_mean
 
-NORMAL = NormalDist()
-POWER = NORMAL.inv_cdf(0.975) + NORMAL.inv_cdf(0.8)  # standard errors found in four of five runs
+POWER = 0.8  # the smallest difference is found in four of five runs
 DRAWS = 9999
 APART = "not told apart"
-FIGURES = ("seconds", "speed-up over AR", "codes per forward", "CLIP", "FID")
+RATIOS = ("seconds", "speed-up over AR")
+SCORES = ("codes per forward", "CLIP")
+FIGURES = (*RATIOS, *SCORES, "FID")
 
 
 @dataclass(frozen=True)
 class Finding:
     """One figure of two decoders. value, lo, hi: B over A for ratios (above 1: B is faster), else B
-    less A; p: two-sided, adjusted; None for FID. least: the smallest difference that would have
-    been found in four of five runs."""
+    less A; p: two-sided, adjusted; None for FID. error: standard error of value, of its log for
+    ratios; None for FID. least: the smallest difference that would have been found in four of five
+    runs; None where there are too few images to find any."""
 
     a: str
     b: str
@@ -43,7 +45,8 @@ class Finding:
     value: float
     lo: float
     hi: float
-    least: float
+    error: float | None
+    least: float | None
     p: float | None
     verdict: str
 
@@ -58,10 +61,24 @@ def findings(sides: Sequence[tuple[Side, Side]], level: float) -> list[Finding]:
         adjusted = iter(false_discovery_control(tested) if tested else [])
         for f in mine:
             if f.p is not None:
-                p = float(next(adjusted))
-                f = replace(f, p=p, verdict=_word(f, p < level))
+                p, least = float(next(adjusted)), _least(f, level / len(tested))
+                f = replace(f, p=p, least=least, verdict=_word(f, p < level))
             out.append(f)
     return out
+
+
+def _least(found: Finding, level: float) -> float | None:
+    """The smallest difference that a test at this level finds in four of five runs. level: that of
+    all over the number of decoders, which is what one is asked where no other differs."""
+    if found.error is None or found.pairs < 2:
+        return None
+    if found.figure in SCORES and 2 ** (1 - found.pairs) >= level:  # all signs alike is not enough
+        return None
+    freedom = found.pairs - 1
+    reach = student.ppf(1 - level / 2, freedom) + student.ppf(POWER, freedom)
+    with np.errstate(over="ignore"):
+        least = np.expm1(reach * found.error) if found.figure in RATIOS else reach * found.error
+    return float(least) if np.isfinite(least) else None
 
 
 def worse(found: Sequence[Finding]) -> bool:
@@ -71,7 +88,7 @@ def worse(found: Sequence[Finding]) -> bool:
 def _word(found: Finding, told: bool) -> str:
     if not told:
         return APART
-    if found.figure.startswith(("speed", "seconds")):
+    if found.figure in RATIOS:
         return "faster" if found.value > 1 else "slower"
     more_is_better = found.figure != "FID"
     return "better" if (found.value > 0) == more_is_better else "worse"
@@ -93,9 +110,9 @@ def _speed(a: Side, b: Side) -> Finding | None:
         return None
     error = _log_error(ratio)
     shift = abs(math.log(ratio.value))
-    p = 2 * (1 - NORMAL.cdf(shift / error)) if error else float(shift == 0)
-    least = math.expm1(POWER * error)
-    return _made(a, b, figure, len(pairs(a.rows, b.rows)[0]), ratio, least, p)
+    count = len(pairs(a.rows, b.rows)[0])
+    p = 2 * float(student.sf(shift / error, count - 1)) if error else float(shift == 0)
+    return _made(a, b, figure, count, ratio, error, None, p)
 
 
 def _over(top: Interval, bottom: Interval) -> Interval:
@@ -112,13 +129,15 @@ def _log_error(ratio: Interval) -> float:
 def _scores(a: Side, b: Side) -> list[Finding]:
     both = a.scores().add_suffix(" a").join(b.scores().add_suffix(" b"), how="inner")
     out = []
-    for figure in FIGURES[2:4]:
+    for figure in SCORES:
+        if figure == "CLIP" and a.measured("CLIP") != b.measured("CLIP"):
+            continue
         less = (both[f"{figure} b"] - both[f"{figure} a"]).dropna().to_numpy(float)
         if len(less) < 2:
             continue
         found = bootstrap_mean(less)
         error = float(less.std(ddof=1)) / math.sqrt(len(less))
-        out.append(_made(a, b, figure, len(less), found, POWER * error, _sign_test(less)))
+        out.append(_made(a, b, figure, len(less), found, error, None, _sign_test(less)))
     return out
 
 
@@ -140,15 +159,24 @@ def _drawn(side: Side) -> list[str]:
 def _fid(a: Side, b: Side) -> Finding | None:
     if math.isnan(a.fid) or math.isnan(b.fid) or a.band is None:
         return None
+    if a.measured("FID") != b.measured("FID"):
+        return None
     if _drawn(a) != _drawn(b):  # FID depends on how many images there are, and of what
         return None
     less, reach = b.fid - a.fid, a.band.half_width
-    found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), reach, None)
+    found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), None, reach, None)
     return replace(found, verdict=_word(found, abs(less) > reach))
 
 
 def _made(
-    a: Side, b: Side, figure: str, pairs: int, found: Interval, least: float, p: float | None
+    a: Side,
+    b: Side,
+    figure: str,
+    pairs: int,
+    found: Interval,
+    error: float | None,
+    least: float | None,
+    p: float | None,
 ) -> Finding:
-    names = a.decoder, b.decoder
-    return Finding(*names, figure, pairs, found.value, found.lo, found.hi, least, p, APART)
+    names, value = (a.decoder, b.decoder), (found.value, found.lo, found.hi)
+    return Finding(*names, figure, pairs, *value, error, least, p, APART)

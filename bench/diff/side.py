@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,8 +25,9 @@ MACHINE = ("cpu", "gpu", "threads", "backend", "device", "dtype")
 @dataclass(frozen=True)
 class Side:
     """rows: all of the decoder's; baseline: those of the run's AR at the same temperature, None
-    where it has none; clip: 100 cos by row of `images`, NaN where not scored; band: where AR's FID
-    lies under other seeds, None where it was run under one; machine: what times depend on."""
+    where it has none; clip: 100 cos by row of `images`, NaN where not scored; protocol: the lines
+    of how they and FID were measured (`bench.judge.quality.Scores`); band: where AR's FID lies
+    under other seeds, None where it was run under one; machine: what times depend on."""
 
     run: str  # its folder
     decoder: str
@@ -32,6 +35,7 @@ class Side:
     baseline: pd.DataFrame | None
     is_baseline: bool
     clip: pd.Series
+    protocol: Mapping[str, str]
     fid: float
     band: Interval | None
     machine: tuple[str, ...]
@@ -50,6 +54,13 @@ class Side:
         rows = self.rows
         drawn = rows[(rows.protocol == "quality") & (rows.status == "ok") & (rows.image != "")]
         return drawn.sort_values("prompt_index")
+
+    def measured(self, figure: str) -> dict[str, str]:
+        """The protocol lines that FID, or CLIP, depends on."""
+        own = ("clip_", "crop")
+        if figure == "CLIP":
+            return {k: v for k, v in self.protocol.items() if k.startswith(own)}
+        return {k: v for k, v in self.protocol.items() if not k.startswith(own[0])}
 
     def scores(self) -> pd.DataFrame:
         """Figures per image, indexed by `IMAGE`: codes per forward and CLIP score. Timed images
@@ -87,11 +98,14 @@ def _side(
         records.loc[base.records.index] if base else None,
         entry is base,
         pd.Series(dtype=float),
+        {},
         entry.number("fid"),
         _band(section),
         tuple(" ".join(values) for values in made),
     )
-    return Side(**{**vars(side), "clip": _clip(folder, side)})
+    judged = _judged(folder, side.decoder)
+    lines = judged["value"]["scores"].get("protocol", {}) if judged else {}
+    return replace(side, clip=_clip(judged, side.images), protocol=lines)
 
 
 def _band(section: Section) -> Interval | None:
@@ -100,15 +114,17 @@ def _band(section: Section) -> Interval | None:
     return reseed_range(known) if len(known) > 1 else None
 
 
-def _clip(folder: Path, side: Side) -> pd.Series:
-    """CLIP scores of `side.images`, as they were judged of these very pictures; else NaN."""
-    images = side.images
-    empty = pd.Series(math.nan, index=images.index)
+def _judged(folder: Path, decoder: str) -> dict[str, Any] | None:
+    """What was judged of a decoder's pictures; None where nothing was."""
     path = folder / JUDGED
-    if images.empty or not path.is_file():
+    found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    return found.get(f"figures of {decoder}")
+
+
+def _clip(judged: dict[str, Any] | None, images: pd.DataFrame) -> pd.Series:
+    """CLIP scores of these images, as they were judged of these very pictures; else NaN."""
+    empty = pd.Series(math.nan, index=images.index)
+    if images.empty or judged is None or judged["of"] != images_digest(images):
         return empty
-    found = json.loads(path.read_bytes()).get(f"figures of {side.decoder}")
-    if found is None or found["of"] != images_digest(images):
-        return empty
-    each = found["value"]["scores"]["clip_each"]
+    each = judged["value"]["scores"]["clip_each"]
     return pd.Series(each, index=images.index) if len(each) == len(images) else empty

@@ -69,7 +69,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
     for phase, words in PHASES.items():
         if any(path.get(phase) == TENSOR for path in paths):
             cost = 1e3 * float(mine[f"seconds_{phase}"].sum()) / steps
-            said.append(f"its {words} ran as tensor code, {cost:.2g} of {whole:.2g} ms per step")
+            said.append(f"its {words} ran as tensor code, {cost:.4g} of {whole:.4g} ms per step")
     return "; ".join(said)
 
 

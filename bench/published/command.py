@@ -83,9 +83,9 @@ def _summary(told: dict[str, str]) -> Path:
     path = RUNS / name / "summary.csv"
     if not path.is_file():
         there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
-        hint = did_you_mean(name, there)
+        hint = did_you_mean(name, there) or "."
         raise ConfigError(
-            f"study {name!r} has no {path}{hint}. Finished here: {', '.join(there) or '(none)'}. "
+            f"study {name!r} has no {path}{hint} Finished here: {', '.join(there) or '(none)'}. "
             f"Run it first (python -m bench run study={name}), or name a folder with run_dir="
         )
     return path

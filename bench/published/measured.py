@@ -119,7 +119,7 @@ def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise BenchError(
             f"there is no {path}; run the study first (python -m bench run study=...), or name "
-            "another run with run_dir=DIR or summary=FILE"
+            "the folder of another run"
         )
     try:
         table = pd.read_csv(path, keep_default_na=False, dtype=str)

@@ -67,6 +67,8 @@ def load_run(run_dir: Path) -> Run:
 
     Raises ReportError on a missing, unreadable, empty or incomplete file.
     """
+    if run_dir.is_file():
+        raise ReportError(f"{run_dir} is a file; name the folder of a run")
     if not run_dir.is_dir():
         raise ReportError(
             f"no run folder {run_dir}: run a study first (python -m bench run study=...)"

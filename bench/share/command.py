@@ -29,7 +29,8 @@ def cmd_publish(words: Sequence[str]) -> int:
     run, folder = folders
     made = publish(run, folder, lists == "true")
     size = sum(path.stat().st_size for path in made)
-    say(f"{folder}: {len(made)} files, {size / 1e3:,.0f} kB, with the plots of its report")
+    plots = ", and the plots of its report" if (folder / "plots").is_dir() else ""
+    say(f"{folder}: {len(made)} files, {size / 1e3:,.0f} kB{plots}")
     return 0
 
 
@@ -62,7 +63,7 @@ def cmd_leaderboard(words: Sequence[str]) -> int:
     }
     say(write.terminal(found))
     write_text(out, texts[out.suffix]())
-    say(f"\nleaderboard: {out} ({len(records)} records)")
+    say(f"\nleaderboard: {out} (records: {len(records)})")
     return 0
 
 

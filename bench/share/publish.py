@@ -22,8 +22,8 @@ REPORT = (*TABLES, "table.tex", "contact_sheet.png", "code_maps.png")
 
 
 def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
-    """Copies what is shared of a finished run into a folder, run.json last; returns what is there.
-    lists: keep the columns of every code.
+    """Copies what is shared of a finished run, or of a published one, into a folder, run.json last;
+    returns what is there. lists: keep the columns of every code, where the run has them.
 
     Raises FolderError where the run is not finished or not as its run.json says, its records are
     damaged or of another schema version, and where the folder holds something else.
@@ -34,9 +34,8 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
         raise FolderError(f"{folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "study.json").is_file():
         raise FolderError(f"{folder} is not empty and holds no published run; name another folder")
-    if (run / FILE).is_file():
-        read_record(run / FILE)
-    else:
+    lacking = read_record(run / FILE).said["left_out"] if (run / FILE).is_file() else []
+    if not (run / FILE).is_file():
         record_of(run)
     table = records.read(run / ROWS)
     if table is None:
@@ -44,18 +43,19 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
             records.other_version(run / ROWS)
             or f"{run / ROWS} is damaged; run the study again, which makes it from its rows"
         )
-    left_out = () if lists else tuple(records.LISTS)
+    left_out = tuple(lacking if lists else records.LISTS)
+    report = run / "report" if (run / "report").is_dir() else run  # a published run is flat
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).unlink(missing_ok=True)
     records.write(folder / ROWS, _without(table, left_out))
     for name in (name for name in FILES if name != ROWS):
         _copy(run / name, folder / name)
     for name in REPORT:
-        _copy(run / "report" / name, folder / name)
-    if (run / "report" / "plots").is_dir():
-        shutil.rmtree(folder / "plots", ignore_errors=True)
+        _copy(report / name, folder / name)
+    shutil.rmtree(folder / "plots", ignore_errors=True)
+    if (report / "plots").is_dir():
         pictures = shutil.ignore_patterns("*.svg")  # thousands of lines that say the same
-        shutil.copytree(run / "report" / "plots", folder / "plots", ignore=pictures)
+        shutil.copytree(report / "plots", folder / "plots", ignore=pictures)
     text = json.dumps(record_of(folder, left_out), indent=1) + "\n"
     records.write_text(folder / FILE, text)
     return sorted(p for p in folder.iterdir() if p.is_file())

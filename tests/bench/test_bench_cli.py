@@ -50,6 +50,7 @@ def test_help_in_all_ways(words, capsys):
         (["run", "study=smoke", "latency.warmup=3"], "latency.warmup_max"),
         (["run", "prompts=file"], "prompts.path"),
         (["list", "decodr"], "'decoder'"),
+        (["list", "settings", "decodr"], "'decoder'"),
         (["list", "acceptance=lantrn"], "'lantern'"),
         (["tiny", "drafer"], "'drafter'"),
     ],

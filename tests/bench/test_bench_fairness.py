@@ -174,5 +174,7 @@ def test_a_part_that_ran_as_tensor_code_beside_kernels_is_marked_with_its_cost()
     timed = pd.DataFrame([{**line, **seconds} for line in lines])
     assert mixed(timed, "built_in") == ""
     assert mixed(timed, "mine") == "its acceptance ran as tensor code, 1 of 4 ms per step"
+    slow = timed.assign(seconds_forward=100 * timed.seconds_forward)
+    assert mixed(slow, "mine").endswith("1 of 251.5 ms per step")
     all_tensors = timed.assign(path="draft=tensor, forward=tensor, accept=tensor")
     assert mixed(all_tensors, "mine") == ""

@@ -291,6 +291,7 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
         (["tolerance=2", "summary=x"], "0.1 is 10 %"),
         (["tolerance=wide", "summary=x"], "must be a number"),
         (["main"], "write key=value"),
+        (["study=nosuch"], "summary.csv. Finished here"),
         (["study=nosuch"], "Run it first"),
     ],
 )

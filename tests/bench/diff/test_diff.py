@@ -122,6 +122,7 @@ def test_what_only_one_run_has_is_listed(first, tmp_path, capsys):
     [
         ([], "expected 2 run folders, found 0"),
         (["nothing", "nowhere"], "no run folder nothing"),
+        (["{a}/summary.csv", "{a}"], "summary.csv is a file; name the folder of a run"),
         (["{a}", "decoders=ar"], "takes two names"),
         (["{a}", "decoders=ar,eagle3"], "eagle2"),
         (["{a}", "{a}", "level=2"], "between 0 and 1"),
@@ -131,3 +132,56 @@ def test_what_only_one_run_has_is_listed(first, tmp_path, capsys):
 def test_bad_words_are_explained(first, capsys, words, expected):
     assert main(["diff", *[word.replace("{a}", str(first)) for word in words]]) == 2
     assert expected in capsys.readouterr().err
+
+
+def with_protocol(run: Path, **lines: str) -> Path:
+    """The same run, its quality measured as these lines say."""
+    judged = json.loads((run / "judged.json").read_text())
+    for found in judged.values():
+        found["value"]["scores"]["protocol"] = {"network": "one", "clip_network": "one"} | lines
+    (run / "judged.json").write_text(json.dumps(judged))
+    return run
+
+
+def test_quality_measured_in_two_ways_is_not_compared(first, tmp_path, capsys):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    assert ("eagle2", "FID") in said(tmp_path, str(with_protocol(a)), str(with_protocol(b)))[1]
+    other = with_protocol(b, network="another")
+    found = said(tmp_path, str(a), str(other))[1]
+    assert ("eagle2", "FID") not in found and ("eagle2", "CLIP") in found
+    assert (
+        "FID was measured in two ways, network: one in A, another in B" in capsys.readouterr().out
+    )
+    other = with_protocol(b, clip_network="another")
+    found = said(tmp_path, str(a), str(other))[1]
+    assert ("eagle2", "FID") in found and ("eagle2", "CLIP") not in found
+
+
+def test_two_images_tell_nothing_apart(tmp_path):
+    few = write_run(tmp_path / "few", LINEUP, prompts=2)
+    a = again(few, tmp_path / "a", 1)
+    b = again(few, tmp_path / "b", 2, slow={"eagle2": 1.1}, loss={"lantern": 2})
+    status, found = said(tmp_path, str(a), str(b))
+    assert status == 0
+    assert {f["verdict"] for f in found.values()} == {"not told apart"}
+    assert found["lantern", "CLIP"]["least"] is None  # both signs alike: p = 0.5
+
+
+def test_a_stricter_level_finds_only_larger_differences(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    for key in (("eagle2", "speed-up over AR"), ("lantern", "CLIP")):
+        one, other = (
+            said(tmp_path, str(a), str(b), f"level={level}")[1] for level in (0.05, 0.001)
+        )
+        assert 0 < one[key]["least"] < other[key]["least"]
+    alone = said(tmp_path, str(a), "decoders=eagle2,eagle2")[1]["eagle2", "CLIP"]
+    assert alone["least"] == 0.0
+
+
+def test_other_settings_are_listed(first, tmp_path, capsys):
+    runs = [again(first, tmp_path / name, 1) for name in "ab"]
+    for run, seed in zip(runs, (0, 1), strict=True):
+        study = {"config_hash": "", "config": {"seed": seed}, "machine": {}}
+        (run / "study.json").write_text(json.dumps(study))
+    main(["diff", *map(str, runs)])
+    assert "settings differ: seed: 0 in A, 1 in B" in capsys.readouterr().out

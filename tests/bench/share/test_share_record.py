@@ -102,6 +102,22 @@ def test_published_runs_are_small_and_can_be_compared(run, tmp_path, capsys):
     assert "CLIP" in shown and "seconds" in shown and "faster" not in shown
 
 
+def test_a_published_run_is_published_again_whole(run, tmp_path, capsys):
+    (run / "report" / "plots").mkdir(parents=True)
+    (run / "report" / "table.md").write_text("table")
+    (run / "report" / "plots" / "a.png").write_text("png")
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert main(["publish", str(run), str(one)]) == 0
+    assert main(["publish", str(one), str(other), "lists=true"]) == 0
+    assert (other / "table.md").read_text() == "table" and (other / "plots" / "a.png").is_file()
+    said = read_record(other / "run.json").said
+    assert set(said["left_out"]) == set(records.LISTS)  # they are empty, whatever is asked for
+    assert capsys.readouterr().out.count("and the plots of its report") == 2
+    shutil.rmtree(run / "report")
+    assert main(["publish", str(run), str(other)]) == 0
+    assert "plots" not in capsys.readouterr().out and not (other / "plots").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
