@@ -18,7 +18,7 @@ from bench.gpu_check.stage import Expected, Stage
 
 GRAPH = "backend=cuda_graph"
 XL, ANOLE = "model=llamagen_xl_256_random", "model=anole_7b_random"
-VERIFY = "verify 57 nodes + root"
+VERIFY = "forward over 57 nodes + root"  # as `bench steps` calls it
 REPLAYED = "lantern_pp_replayed"
 KERNEL_TESTS = ("test_gpu_machine.py", "test_gpu_kernels.py")
 GRAPH_TESTS = ("test_gpu_graphs.py", "test_gpu_measuring.py")
