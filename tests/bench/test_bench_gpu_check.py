@@ -150,7 +150,7 @@ def test_a_card_that_does_not_answer_is_told(monkeypatch, capsys, tmp_path: Path
     monkeypatch.setattr(torch.cuda, "get_device_capability", refused)
     assert main(["gpu-check", f"out={tmp_path / 'out'}"]) == 2
     shown = capsys.readouterr().err
-    assert "driver on your system is too old;" in shown and "and more" not in shown
+    assert "driver on your system is too old. `nvidia-smi`" in shown and "and more" not in shown
 
 
 ON_CPU = {
@@ -171,7 +171,7 @@ def test_the_commands_of_a_stage_leave_its_figures(stage: Stage, tmp_path: Path)
         assert {stages.GRAPH} <= set(words)
         own = () if any(word.startswith("model=") for word in words) else ("model=random24",)
         swapped = [ON_CPU.get(word, word) for word in words]
-        commands.append([*swapped, *own, *SMALL, SEARCHPATH, "latency.prompts=1"])
+        commands.append([*swapped, *own, *SMALL, SEARCHPATH, "latency.prompts=2"])
     (found,) = run(tmp_path, replace(stage, commands=commands, memory_gb=0))
     assert found.verdict in (PASSED, OFF), found.note
     assert not any(math.isnan(figure.value) for figure in found.figures)
