@@ -10,7 +10,7 @@ from bench.errors import BenchError, ConfigError, unknown
 from bench.gpu_check.run import run_stages
 from bench.gpu_check.stage import FAILED, Stage, Verdict
 from bench.gpu_check.stages import STAGES
-from bench.gpu_check.write import save, shown
+from bench.gpu_check.write import VERDICTS, save, shown
 from bench.os_errors import ready_folder
 
 OUT = Path("results/gpu_check")
@@ -31,6 +31,11 @@ def cmd_gpu_check(words: Sequence[str]) -> int:
             f"gpu-check runs tests/gpu, which {ROOT} lacks; use a clone of the project"
         )
     ready_folder(out)
+    if (out / VERDICTS).exists():
+        raise BenchError(
+            f"{out} holds an earlier check, which this one would mix with; name another folder: "
+            "out=DIR"
+        )
 
     def done(verdicts: list[Verdict]) -> None:
         save(out, machine, verdicts)
@@ -73,7 +78,11 @@ def card() -> tuple[dict[str, str], float]:
         build = "a build without CUDA" if torch.version.cuda is None else "a CUDA build"
         raise BenchError(NEEDED.format(found=f"torch {torch.__version__} ({build}) sees none"))
     device = torch.device("cuda")
-    major, minor = torch.cuda.get_device_capability(device)
+    try:
+        major, minor = torch.cuda.get_device_capability(device)
+    except RuntimeError as error:  # a driver that is too old, or a card that does not answer
+        found = f"the card cannot be used: {str(error).strip().partition(chr(10))[0]}"
+        raise BenchError(NEEDED.format(found=found)) from error
     made = provenance(device)
     if major < 8:
         found = f"{made.gpu} has {major}.{minor}"

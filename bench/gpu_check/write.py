@@ -11,6 +11,8 @@ from pathlib import Path
 from bench.gpu_check.stage import Figure, Verdict
 from bench.records.schema import write_text
 
+VERDICTS = "verdicts.json"
+
 
 def save(out: Path, machine: Mapping[str, str], verdicts: Sequence[Verdict]) -> None:
     """After every stage, so that a card that is lost leaves what came before."""
@@ -19,7 +21,7 @@ def save(out: Path, machine: Mapping[str, str], verdicts: Sequence[Verdict]) -> 
         for figure in row["figures"]:
             figure["value"] = None if math.isnan(figure["value"]) else figure["value"]
     document = {"machine": dict(machine), "stages": rows}
-    write_text(out / "verdicts.json", json.dumps(document, indent=2) + "\n")
+    write_text(out / VERDICTS, json.dumps(document, indent=2) + "\n")
     write_text(out / "README.md", markdown(machine, verdicts))
 
 

@@ -1,8 +1,9 @@
 """The tensors of a run, found wherever they hang: what a recorded step reads and writes by address.
 
 Why a walk and not a registry: a plug-in's drafter keeps its state as it likes; it should run
-as a CUDA graph without knowing of one. Modules (weights never change while decoding) and what is
-not of this kind of object are passed over.
+as a CUDA graph without knowing of one. Modules and the model (weights never change while decoding;
+its execution holds memory of the graphs themselves) and what is not of this kind of object are
+passed over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError
+from decoders.api import DecoderError, ImageModel
 
 Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
 
@@ -49,7 +50,7 @@ def _walked(value: Any) -> bool:
         return True
     return (
         hasattr(value, "__dict__")
-        and not isinstance(value, nn.Module | type)
+        and not isinstance(value, nn.Module | ImageModel | type)
         and not callable(value)
     )
 

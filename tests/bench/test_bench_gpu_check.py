@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bench.gpu_check.command import ROOT, read_words
 from bench.gpu_check.run import run_stages
 from bench.gpu_check.stage import FAILED, OFF, PASSED, SKIPPED, Expected, Stage, Verdict
 from bench.gpu_check.write import save
+from tests.bench.fakes import SEARCHPATH
 
 
 def python(code: str) -> list[str]:
@@ -42,7 +44,7 @@ HANGS = Stage("hangs", "", [python("import time; time.sleep(60)")], seconds=1)
 
 def run(out: Path, *wanted: Stage) -> list[Verdict]:
     seen: list[int] = []
-    found = run_stages(wanted, out, 16.0, lambda v: seen.append(len(v)), out)
+    found = run_stages(wanted, out, 16.0, lambda v: seen.append(len(v)), ROOT)
     assert seen == list(range(1, len(wanted) + 1))  # told after every stage
     return found
 
@@ -130,11 +132,49 @@ def test_without_a_card_it_says_what_is_needed(monkeypatch, capsys, tmp_path: Pa
 def test_the_command_writes_the_folder(monkeypatch, capsys, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "card", lambda: ({"gpu": "stand-in"}, 16.0))
     monkeypatch.setattr(command, "STAGES", (FITS, BREAKS, SLOW))
-    assert main(["gpu-check", f"out={tmp_path}"]) == 1
-    assert main(["gpu-check", f"out={tmp_path}", "stages=fits,slow"]) == 0
+    assert main(["gpu-check", f"out={tmp_path / 'a'}"]) == 1
+    assert main(["gpu-check", f"out={tmp_path / 'b'}", "stages=fits,slow"]) == 0
     shown = capsys.readouterr()
     assert "fits: passed" in shown.out and "breaks: failed" in shown.err
-    assert "stand-in" in (tmp_path / "README.md").read_text()
+    assert "send the whole folder" in shown.out
+    assert "stand-in" in (tmp_path / "a" / "README.md").read_text()
+    assert main(["gpu-check", f"out={tmp_path / 'a'}", "stages=fits"]) == 2
+    assert "holds an earlier check" in capsys.readouterr().err
+
+
+def test_a_card_that_does_not_answer_is_told(monkeypatch, capsys, tmp_path: Path) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old\nand more")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", refused)
+    assert main(["gpu-check", f"out={tmp_path / 'out'}"]) == 2
+    shown = capsys.readouterr().err
+    assert "driver on your system is too old. `nvidia-smi`" in shown and "and more" not in shown
+
+
+ON_CPU = {
+    stages.GRAPH: "backend=cpu",
+    stages.XL: "model=random24",
+    stages.ANOLE: "model=random24",
+    "model.grid=16": "acceptance.k=3",
+}
+SMALL = ("acceptance.k=3", "latency.warmup_max=1", "gate=false")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", stages.STAGES[2:], ids=lambda stage: stage.name)
+def test_the_commands_of_a_stage_leave_its_figures(stage: Stage, tmp_path: Path) -> None:
+    """On the processor, with a model of a few codes."""
+    commands = []
+    for words in stage.commands:
+        assert {stages.GRAPH} <= set(words)
+        own = () if any(word.startswith("model=") for word in words) else ("model=random24",)
+        swapped = [ON_CPU.get(word, word) for word in words]
+        commands.append([*swapped, *own, *SMALL, SEARCHPATH, "latency.prompts=2"])
+    (found,) = run(tmp_path, replace(stage, commands=commands, memory_gb=0))
+    assert found.verdict in (PASSED, OFF), found.note
+    assert not any(math.isnan(figure.value) for figure in found.figures)
 
 
 def test_bad_words_are_answered() -> None:

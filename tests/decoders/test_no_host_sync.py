@@ -18,7 +18,8 @@ from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, Noise
 
 WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::unique_dim", "aten::_unique2",
-           "aten::equal", "aten::masked_select"}  # fmt: skip
+           "aten::equal", "aten::masked_select",
+           "aten::item", "aten::is_nonzero"}  # fmt: skip  # what inference mode calls the first
 
 
 class Waits(TorchDispatchMode):
@@ -38,8 +39,9 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_counter_counts():
-    with Waits() as waits:
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_counter_counts(inference):
+    with torch.inference_mode(inference), Waits() as waits:
         x = torch.arange(4)
         assert x[1].item() == 1
         assert len(x.nonzero()) == 3

@@ -10,6 +10,7 @@ from decoders.kernels import reference
 from decoders.kernels.candidates import AttentionShape, implementation, implementations
 from decoders.kernels.choose import choose, inputs
 from tests.decoders.kernel_cases_attention import *  # noqa: F403
+from tests.decoders.kernel_cases_sampling import *  # noqa: F403
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,22 +52,6 @@ def test_official_shapes_captured_equal_the_reference(queries, heads, size, grou
         )
         torch.testing.assert_close(kept[-1], right, atol=2e-2, rtol=2e-2)
         torch.testing.assert_close(keys, fresh.caches[0][0], atol=2e-2, rtol=2e-2)
-
-
-@pytest.mark.parametrize("group", [1, 4])
-def test_many_launches_never_mix_up_their_splits(group):
-    """The counters of arrived splits and the appended keys (the programs of a group append the same
-    ones), under the load that a race would need."""
-    shape = AttentionShape(2, 58, 20, 448, 64, torch.bfloat16, CUDA, group)
-    given = inputs(shape, 1, 440)
-    one = implementation("triton_8")
-    prepared = one.prepare(shape, given.mask, given.slots)
-    first = one.attend(given.qkv, given.rope, prepared, *given.caches[0])
-    for _ in range(500):
-        keys, values = (t.clone() for t in given.caches[0])
-        keys.scatter_(2, given.slots[:, None, :, None].expand(-1, shape.kv_heads, -1, 64), 0.0)
-        again = one.attend(given.qkv, given.rope, prepared, keys, values)
-        assert torch.equal(again, first)
 
 
 def test_the_kernel_does_not_wait_for_the_device():
