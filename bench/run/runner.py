@@ -42,7 +42,7 @@ from bench.records.schema import write_text
 from bench.run import schedule as study
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
 from bench.run.schedule import Batch, Cell, call_of
-from bench.run.session import frozen_heap, load_model, with_text_hashes
+from bench.run.session import collect_all, frozen_heap, load_model, with_text_hashes
 from bench.run.time_limit import require_main_thread
 from bench.run.warmup import warm_up
 from decoders.api import Decoder, DecoderError, ImageModel
@@ -235,10 +235,15 @@ class Run:
         self.ahead[call_of(batch)] -= 1
         prepared: dict[Any, Any] = getattr(self.decoders[key], "prepared", {})
         left = {size for (cell, size), count in self.ahead.items() if cell == key and count > 0}
-        if not left or self.late[key] >= LATE:
-            prepared.clear()
-        for size in [size for size in prepared if isinstance(size, int) and size not in left]:
+        if self.late[key] >= LATE:
+            left.clear()
+        dropped = [
+            size for size in prepared if not left or (type(size) is int and size not in left)
+        ]
+        for size in dropped:
             del prepared[size]
+        if dropped:
+            collect_all()
 
     def recorded(self, batch: Batch) -> bool:
         return all(self.folder.has(*key) for key in batch.keys)

@@ -91,6 +91,14 @@ def with_text_hashes(model: ImageModel) -> ImageModel:
     return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
 
 
+def collect_all() -> None:
+    """Frees what refers to itself, as what a compiler keeps of a recorded step's state, though it
+    was frozen."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def frozen_heap() -> Iterator[None]:
     """Moves all objects out of the garbage collector's sight: collecting before each timed region

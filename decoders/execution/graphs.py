@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoders.api import AcceptRule, DecoderError, ImageModel
 from decoders.execution.compiled import FAILURES, Compiled, not_compiling
@@ -36,13 +35,12 @@ WARM_UP = 2  # steps before the recording: libraries allocate their workspaces i
 
 @dataclass
 class Recorded:
-    """A step that was recorded on `run`, whose tensors were `held` then; `carry` is what its last
-    piece returned, rewritten by every replay."""
+    """A step that was recorded on `run`; `carry` is what its last piece returned, rewritten by
+    every replay."""
 
     replay: Callable[[], None]
     run: Any
     carry: tuple[Any, ...]
-    held: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,6 @@ class Graphed:
             return run
         recorded = loop.prepared[run.shape]
         recorded.run.watch, recorded.run.pairs = run.watch, run.pairs
-        rebind(recorded.run, recorded.held)  # what a session bound anew when it started again
         fill(recorded.run, tensors(run))
         run.watch.lap("prefill")
         return recorded.run
@@ -115,7 +112,7 @@ class Graphed:
         replay, carry = self._capture(lambda: once(pieces, run), device_of(run))
         fill(run, kept)
         run.watch.restart()
-        return Recorded(replay, run, carry, tensors(run))
+        return Recorded(replay, run, carry)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler, which is tried once."""

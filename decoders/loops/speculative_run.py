@@ -16,6 +16,7 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
 from decoders.capability import computed
+from decoders.execution.state import rebind, tensors
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
 from decoders.noise import Noise
@@ -57,7 +58,13 @@ def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:
     """The proposer's session on these images: that of `kept`, the run of as many earlier images
     that a recorded step goes on in, where it can start again; else a new one."""
     session: Any = getattr(kept, "session", None)
-    return session.restart(start) if computed(session, "restart") else proposer.begin(start)
+    if not computed(session, "restart"):
+        return proposer.begin(start)
+    before = tensors(session)
+    try:
+        return session.restart(start)
+    finally:
+        rebind(session, before)  # what it bound anew goes where the step reads it
 
 
 def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = True) -> Seen:

@@ -4,6 +4,7 @@ counts those that are held at the same time."""
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import pytest
 
@@ -94,6 +95,36 @@ def test_a_decoder_that_is_not_tried_any_more_holds_nothing(fake_study, moments)
     run_study(fake_study(f"decoders=[fake_ar,{slow}]", "time_limit=1", "quality.images=0"))
     assert ("slow", 1) in moments[0], "of the warm-up, which ran into the limit"
     assert not any(("slow", 1) in kept for kept in moments[LATE:])
+
+
+class Cyclic:
+    """A state that refers to itself, as one that a compiler has seen."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeypatch):
+    generate, done = fakes.FakeLoop.generate, Run.done
+    made, alive = [], []
+
+    def recording(self, text, noise, *, pairs=0):
+        found = generate(self, text, noise, pairs=pairs)
+        size = len(found.codes)
+        if not isinstance(self.prepared[size], Cyclic):
+            self.prepared[size] = Cyclic()
+            made.append(weakref.ref(self.prepared[size]))
+        return found
+
+    def watched(self, batch):
+        done(self, batch)
+        alive.append(sum(one() is not None for one in made))
+
+    monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
+    monkeypatch.setattr(Run, "done", watched)
+    run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+    assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
+    assert alive[-1] == 0 and len(made) == 6
 
 
 SHAPE = Shape(vocab=10, width=4, layers=2, ffn=8, length=16, prefix=4, side=32)
