@@ -6,6 +6,7 @@ the kind of machine, the commit; and where two folders have the same image, its 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ from bench.records.folder import (
     require_schema,
 )
 from bench.records.identity import expected_of
+from bench.run.attention import ENTRY, agreed
+from decoders.kernels.selected import purpose
 
+log = logging.getLogger(__name__)
 SHOWN = ["decoder", "protocol", "seed", "prompt_index", "repeat", "status", "git_commit", "codes"]
 
 
@@ -101,10 +105,25 @@ def merge(sources: Sequence[Source], out: Path) -> tuple[int, int | None]:
                 shutil.copytree(source.path / FEATURES, out / FEATURES, dirs_exist_ok=True)
         for name in ("records.parquet", "summary.csv"):  # of fewer rows
             (out / name).unlink(missing_ok=True)
+        for source in every:
+            for record in source.identity.get(ENTRY, []):
+                keep(folder, record, source.path)
         totals = [s.identity["rows"] for s in every if s.identity.get("rows")]
         if totals:
             folder.expect(max(totals))
     return len(chosen), max(totals, default=None)
+
+
+def keep(folder: RunFolder, record: dict[str, Any], source: Path) -> None:
+    """Notes the attention of a source, for what is still to be decoded; the first source's counts
+    where two chose differently."""
+    kept = agreed(folder, record)
+    if kept["name"] != record["name"]:
+        log.warning(
+            "%s decoded with attention=%s where others did with %s (%s): in half precision, codes "
+            "may differ by rounding; set backend.attention for shards that are run by hand",
+            source, record["name"], kept["name"], purpose(record["shape"]),
+        )  # fmt: skip
 
 
 def choose(sources: Sequence[Source]) -> dict[Key, Source]:

@@ -1,7 +1,7 @@
 """The folder of a run: results/runs/<study>/, its guard, its rows and images.
 
-    study.json                                       schema version, configuration and its hash,
-                                                     how many rows there will be
+    study.json                                       schema version, configuration and its hash, how
+                                                     many rows there will be, attention chosen
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
     images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
@@ -26,11 +26,11 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -48,11 +48,13 @@ log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
 IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
-    "config": dict[str, Any], "machine": dict[str, Any],
+    "config": dict[str, Any], "machine": dict[str, Any], "attention": list[dict[str, Any]],
 }  # fmt: skip
+SAME = ("schema_version", "config_hash", "machine")  # in all that share a folder
 SHARDS = "shards"  # of workers: their locks and logs
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
+T = TypeVar("T")
 STALE = ".stale"  # in place of .parquet, on rows that do not count
 
 
@@ -67,8 +69,19 @@ class RunFolder:
 
     def expect(self, rows: int) -> None:
         """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
-        study = read_identity(self.path) | {"rows": rows}
-        _write_identity(self.path, study)
+        self.note("rows", lambda _: rows)
+
+    def note(self, name: str, change: Callable[[Any], T]) -> T:
+        """Makes an entry of study.json what `change` makes of it (None: there is none yet), and
+        returns it. Workers that share the folder take turns."""
+        with ExitStack() as held:
+            if self.shared:
+                turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            study = read_identity(self.path)
+            made = change(study.get(name))
+            _write_identity(self.path, study | {name: made})
+        return made
 
     def row_path(self, cell: str, stem: str) -> Path:
         return self.path / "rows" / cell / f"{stem}.parquet"
@@ -229,7 +242,9 @@ def open_folder(
     with _locked(path, shard):
         if not shard:
             _sweep(path)
-        if not begun:  # a run that stopped before its first row binds nobody
+        # A run that stopped before its first row binds nobody; a worker beside this one does.
+        beside = _read(study) if shard and study.exists() else {}
+        if not begun and any(beside.get(key) != identity[key] for key in SAME):
             _write_identity(path, identity)
         with ExitStack() as stack:
             stack.callback(_remove_if_unused, path)
@@ -288,7 +303,8 @@ def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
 
 def read_identity(path: Path) -> dict[str, Any]:
     """study.json of a run: schema_version, config_hash, config, machine; rows where the run came
-    to know how many. Raises FolderError where there is none, or another kind of file."""
+    to know how many, attention where it chose one. Raises FolderError where there is none, or
+    another kind of file."""
     study = path / "study.json"
     try:
         found = _read(study)
@@ -345,7 +361,7 @@ def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
         shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
         raise FolderError(
             f"{path} was measured on another machine, and times of two machines do not compare: "
-            f"{shown}. {_advice(path)}"
+            f"{shown}. {advice(path)}"
         )
 
 
@@ -363,7 +379,7 @@ def require_schema(path: Path, found: Mapping[str, Any]) -> None:
     if found.get("schema_version") != records.SCHEMA_VERSION:
         raise FolderError(
             f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
-            f"{records.SCHEMA_VERSION}. {_advice(path)}"
+            f"{records.SCHEMA_VERSION}. {advice(path)}"
         )
 
 
@@ -377,15 +393,16 @@ def require_configuration(
             raise FolderError(
                 f"{path} holds the study {there.get('name')}, asked for is {here.get('name')}; add "
                 f"study={there.get('name')} (and the other words of that run) to go on with it. "
-                f"{_advice(path)}"
+                f"{advice(path)}"
             )
         raise FolderError(
-            f"{path} holds another configuration: {differences(there, here)}. {_advice(path)}, or "
+            f"{path} holds another configuration: {differences(there, here)}. {advice(path)}, or "
             "ask for the settings that are there to go on with it"
         )
 
 
-def _advice(path: Path) -> str:
+def advice(path: Path) -> str:
+    """What to do about a folder that is of something else."""
     return (
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
         f"results/runs/<name>), or delete {path}"

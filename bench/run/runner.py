@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,8 +37,8 @@ from bench.prompts.readable import check_prompts
 from bench.records.folder import RunFolder, check_space, open_folder
 from bench.records.identity import Weights, code_of
 from bench.records.rows import Context, measured
-from bench.records.schema import write_text
 from bench.run import schedule as study
+from bench.run.attention import go_by
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
 from bench.run.schedule import Batch, Cell, call_of
 from bench.run.session import collect_all, frozen_heap, load_model, with_text_hashes
@@ -81,9 +80,6 @@ def run_study(config: StudyConfig) -> RunResult:
         with frozen_heap():
             run.all(study.parts(latency, quality, config.latency.parts))
         folder.tables = {key: folder.tables[key] for key in keys}
-        kernels = getattr(run.model.target, "kernels", None)
-        if kernels is not None:
-            write_text(path / "attention.json", json.dumps(kernels.record(), indent=1) + "\n")
         return RunResult(path, folder.merge().to_pandas(), run.model, run.every)
 
 
@@ -97,6 +93,7 @@ def opened(
     """A run before its first image: the model loaded, every decoder built."""
     model = load_model(config, device, prompts)
     check_prompts(model, prompts)
+    go_by(folder, model)
     model = with_text_hashes(model)
     every = study.cells(config, model.sampling)
     codes = code_of(config, every)  # before any of it is imported: what is read is what runs

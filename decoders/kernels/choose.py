@@ -53,14 +53,16 @@ class Choice:
         """Plain values, for a run's folder."""
         return {
             **vars(self),
-            "shape": {k: _plain(v) for k, v in vars(self.shape).items()},
+            "shape": plain(self.shape),
             "milliseconds": {k: round(v, 6) for k, v in self.milliseconds.items()},
             "deviation": {k: v if isfinite(v) else None for k, v in self.deviation.items()},
         }
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int) else str(value).removeprefix("torch.")
+def plain(shape: AttentionShape) -> dict[str, Any]:
+    """A shape as a record holds it."""
+    values = vars(shape).items()
+    return {k: v if isinstance(v, int) else str(v).removeprefix("torch.") for k, v in values}
 
 
 @dataclass(frozen=True)

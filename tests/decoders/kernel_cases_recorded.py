@@ -225,18 +225,19 @@ def replayed(step: Any, launches: int) -> None:
     torch.cuda.synchronize()
 
 
+@pytest.mark.parametrize("group", [1, 4])
 @torch.inference_mode()
-def test_many_launches_of_the_attention_are_bitwise_equal() -> None:
+def test_many_launches_of_the_attention_are_bitwise_equal(group: int) -> None:
     """Splits arrive in any order and count themselves in one place, for prefixes of four lengths
-    in turns; the appended keys and values are spoilt before every launch."""
-    shape = AttentionShape(
-        *((2, 58, 20, 448, 64, torch.bfloat16) if REAL else (1, 5, 2, 256, 16, torch.float32)), CUDA
-    )
+    in turns; the appended keys and values, which the programs of a group share, are spoilt before
+    every launch."""
+    sizes = (2, 58, 20, 448, 64, torch.bfloat16) if REAL else (1, 5, 4, 256, 16, torch.float32)
+    shape = AttentionShape(*sizes, CUDA, group)
     one = implementation("triton_8" if REAL else "triton_4")
     given = [inputs(shape, 1, shape.slots - 70 * i, seed=i) for i in range(3)]
     given.append(inputs(shape, 1, shape.queries, seed=3))  # nothing but the draft
     prepared = [one.prepare(shape, each.mask, each.slots) for each in given]
-    where = [x.slots[:, None, :, None].expand(-1, shape.heads, -1, shape.head_dim) for x in given]
+    where = [x.slots[:, None, :, None].expand(-1, shape.kv_heads, -1, shape.head_dim) for x in given]
     wrong = torch.zeros(len(given), dtype=torch.bool, device=CUDA)
     first: list[tuple[Any, ...]] = []
 
