@@ -27,8 +27,11 @@ VIOLATION = "#B2182B"
 def shown(run: Run) -> bool:
     """Whether any decoder but AR has recorded positions."""
     every = [e for s in run.sections for e in s.decoders if not e.failed]
-    rows = [entry.images for entry in every if entry.role is not Role.BASELINE]
-    return any(len(_flat(of["moved"])) or len(_flat(of["tv_output"])) for of in rows)
+    return any(
+        entry.replayed or len(_flat(entry.images["moved"])) or len(_flat(entry.images["tv_output"]))
+        for entry in every
+        if entry.role is not Role.BASELINE
+    )
 
 
 def draw(run: Run) -> Plot:
