@@ -237,7 +237,8 @@ def test_many_launches_of_the_attention_are_bitwise_equal(group: int) -> None:
     given = [inputs(shape, 1, shape.slots - 70 * i, seed=i) for i in range(3)]
     given.append(inputs(shape, 1, shape.queries, seed=3))  # nothing but the draft
     prepared = [one.prepare(shape, each.mask, each.slots) for each in given]
-    where = [x.slots[:, None, :, None].expand(-1, shape.kv_heads, -1, shape.head_dim) for x in given]
+    size = (-1, shape.kv_heads, -1, shape.head_dim)
+    where = [x.slots[:, None, :, None].expand(size) for x in given]
     wrong = torch.zeros(len(given), dtype=torch.bool, device=CUDA)
     first: list[tuple[Any, ...]] = []
 
