@@ -54,6 +54,9 @@ def cmd_merge(words: Sequence[str]) -> int:
             "merge takes two or more run folders and where they go: "
             "python -m bench merge DIR DIR... out=DIR"
         )
+    twice = [folder for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]} is named twice; merge takes every folder once")
     have, total = merge([read(folder) for folder in folders], Path(out))
     missing = None if total is None else total - have
     say(f"{out}: {have:,} rows" + (f" of {total:,}" if total is not None else ""))

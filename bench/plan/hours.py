@@ -156,7 +156,9 @@ def _each(
 def _hours(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f} h"
-    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.1f} min"
+    if value >= 1:
+        return f"{value:.1f} h"
+    return f"{60 * value:.1f} min" if value >= 1 / 60 else f"{3600 * value:.0f} s"
 
 
 def earlier(folder: Path, config: StudyConfig) -> dict[tuple[str, str], Seen]:

@@ -228,7 +228,7 @@ def open_folder(
     }
     study = path / "study.json"
     if path.exists() and not path.is_dir():
-        raise FolderError(f"{path} is a file; choose another run_dir=")
+        raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     refuse_links(path)
     begun = any(path.glob("rows/*/*.parquet"))
     if path.exists() and _foreign(path):
@@ -306,6 +306,8 @@ def read_identity(path: Path) -> dict[str, Any]:
     to know how many, attention where it chose one. Raises FolderError where there is none, or
     another kind of file."""
     study = path / "study.json"
+    if path.is_file():
+        raise FolderError(f"{path} is a file, where the folder of a run is expected")
     try:
         found = _read(study)
     except FileNotFoundError:

@@ -266,7 +266,7 @@ def test_an_earlier_run_gives_the_seconds(fake_study):
     assert timed.rows == 4 and 0.02 <= timed.seconds < 0.1
     assert seen["fake_ar", "quality"].seconds == pytest.approx(0.02 / 3, rel=0.8)  # batches 4, 2
     lines = "\n".join(time_lines(make(config)))
-    assert "about 0.0 min" in lines and "measured: seconds of 10 rows" in lines
+    assert "about 0 s" in lines and "measured: seconds of 10 rows" in lines
     more = fake_study(*words, "latency.prompts=50")
     again = earlier(Path(more.run_dir), more)["fake_ar", "latency"]
     assert (again.rows, again.done) == (4, 0), "another count tells seconds, and nothing is done"

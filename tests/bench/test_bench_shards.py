@@ -206,12 +206,26 @@ def test_what_is_no_part_of_the_same_run_is_not_merged(
 
 
 def test_merge_says_what_is_missing(fake_study, tmp_path, capsys):
-    part = tmp_path / "one"
-    run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(0, 2))
-    assert main(["merge", str(part), str(part), f"out={tmp_path / 'both'}"]) == 1
+    parts, out = [str(tmp_path / "one"), str(tmp_path / "two")], f"out={tmp_path / 'both'}"
+    for index, part in zip((0, 2), parts, strict=True):
+        run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(index, 4))
+    assert main(["merge", *parts, out]) == 1
     assert "12 rows are missing, so there is no FID yet" in capsys.readouterr().out
-    assert main(["merge", str(part)]) == 2
-    assert main(["merge", str(part), str(tmp_path / "none"), f"out={tmp_path / 'both'}"]) == 2
+
+
+def test_merge_says_which_folder_it_cannot_take(fake_study, tmp_path, capsys):
+    part, file, out = tmp_path / "one", tmp_path / "file", f"out={tmp_path / 'both'}"
+    run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(0, 2))
+    file.write_text("")
+    for words, expected in (
+        ([part], "two or more run folders"),
+        ([part, part, out], "one is named twice"),
+        ([part, tmp_path / "none", out], "none holds no run"),
+        ([part, file, out], "file is a file, where the folder of a run is expected"),
+    ):
+        assert main(["merge", *map(str, words)]) == 2
+        assert expected in capsys.readouterr().err
+    assert not (tmp_path / "both").exists()
 
 
 def test_a_packed_run_is_lossless_and_pictures_come_again_from_the_codes(fake_study, tmp_path):
