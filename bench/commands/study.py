@@ -67,7 +67,7 @@ def cmd_report(words: Sequence[str]) -> int:
     nothing is written into the run's folder."""
     from bench.config.compose import compose_study
     from bench.judge.fairness import judge_folder
-    from bench.records.folder import require_own
+    from bench.records.study import require_own
     from bench.report.load import load_run
     from bench.report.place import check_place, split_out
     from bench.run.partial import clear, gather

@@ -112,7 +112,7 @@ def _chosen(
 def _settings(folders: Sequence[Path]) -> list[str]:
     """What differs between the configurations of two runs, where both have kept theirs."""
     from bench.config.differences import differences
-    from bench.records.folder import read_identity
+    from bench.records.study import read_identity
 
     if len(folders) < 2 or not all((folder / "study.json").is_file() for folder in folders):
         return []

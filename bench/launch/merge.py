@@ -19,15 +19,9 @@ from bench.console import say
 from bench.errors import ConfigError, FolderError
 from bench.judge.quality import FEATURES
 from bench.records import schema as records
-from bench.records.folder import (
-    Key,
-    RunFolder,
-    open_folder,
-    read_identity,
-    require_configuration,
-    require_schema,
-)
+from bench.records.folder import Key, RunFolder, open_folder
 from bench.records.identity import expected_of
+from bench.records.study import read_identity, require_configuration, require_schema
 from bench.run.attention import ENTRY, agreed
 from decoders.kernels.selected import purpose
 

@@ -81,7 +81,7 @@ def cmd_pack(words: Sequence[str]) -> int:
 
 def rows_of(config: StudyConfig) -> list[dict[str, Any]]:
     """The images of a finished run that came out, each once however often it was timed."""
-    from bench.records.folder import require_own
+    from bench.records.study import require_own
 
     run = Path(config.run_dir)
     require_own(run, config)

@@ -14,7 +14,7 @@ from bench.judge.paired import every_latency_row
 from bench.measure.device import provenance
 from bench.predict.model import StepSeconds
 from bench.records import schema as records
-from bench.records.folder import read_identity
+from bench.records.study import read_identity
 from decoders.api import ImageModel
 
 

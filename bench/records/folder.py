@@ -22,7 +22,6 @@ import errno
 import fcntl
 import hashlib
 import io
-import json
 import logging
 import shutil
 from collections import Counter
@@ -34,23 +33,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bench.config.differences import MACHINES, differences
-from bench.config.schema import StudyConfig
 from bench.errors import DiskFullError, FolderError
 from bench.prompts.captions import write_captions
 from bench.records import schema as records
 from bench.records.identity import Changed, changed
 from bench.records.links import refuse_links
-from decoders.documents import read_object
-from decoders.kinds import Amount, KindError
+from bench.records.study import SAME, guard, read_identity, read_study, write_identity
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
-IDENTITY = {
-    "schema_version": int, "config_hash": str, "rows": Amount,
-    "config": dict[str, Any], "machine": dict[str, Any], "attention": list[dict[str, Any]],
-}  # fmt: skip
-SAME = ("schema_version", "config_hash", "machine")  # in all that share a folder
 SHARDS = "shards"  # of workers: their locks and logs
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
@@ -80,7 +71,7 @@ class RunFolder:
                 fcntl.flock(turn, fcntl.LOCK_EX)
             study = read_identity(self.path)
             made = change(study.get(name))
-            _write_identity(self.path, study | {name: made})
+            write_identity(self.path, study | {name: made})
         return made
 
     def row_path(self, cell: str, stem: str) -> Path:
@@ -237,15 +228,15 @@ def open_folder(
             "run_dir= or empty it"
         )
     if begun:
-        _guard(path, _read(study), identity)
+        guard(path, read_study(study), identity)
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path, shard):
         if not shard:
             _sweep(path)
         # A run that stopped before its first row binds nobody; a worker beside this one does.
-        beside = _read(study) if shard and study.exists() else {}
+        beside = read_study(study) if shard and study.exists() else {}
         if not begun and any(beside.get(key) != identity[key] for key in SAME):
-            _write_identity(path, identity)
+            write_identity(path, identity)
         with ExitStack() as stack:
             stack.callback(_remove_if_unused, path)
             yield RunFolder(path, shared=bool(shard))
@@ -301,36 +292,6 @@ def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
         yield
 
 
-def read_identity(path: Path) -> dict[str, Any]:
-    """study.json of a run: schema_version, config_hash, config, machine; rows where the run came
-    to know how many, attention where it chose one. Raises FolderError where there is none, or
-    another kind of file."""
-    study = path / "study.json"
-    if path.is_file():
-        raise FolderError(f"{path} is a file, where the folder of a run is expected")
-    try:
-        found = _read(study)
-    except FileNotFoundError:
-        raise FolderError(
-            f"{path} holds no run; `python -m bench run` with the same words makes one"
-        ) from None
-    if not {"config_hash", "config", "machine"} <= set(found):
-        raise FolderError(f"{study} is no study.json of a run; choose another run_dir=")
-    return found
-
-
-def _read(study: Path) -> dict[str, Any]:
-    """study.json, each key of its kind. Raises FolderError."""
-    try:
-        return read_object(study, IDENTITY)
-    except KindError as error:
-        raise FolderError(f"{study} is damaged: {error}; choose another run_dir=") from error
-
-
-def _write_identity(path: Path, identity: Mapping[str, Any]) -> None:
-    records.write_text(path / "study.json", json.dumps(identity, indent=1, sort_keys=True))
-
-
 def _remove_if_unused(path: Path) -> None:
     """Removes a folder whose run was refused before its first row."""
     if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
@@ -353,59 +314,3 @@ def _sweep(path: Path) -> None:
     """Removes temporary files that a killed run left behind."""
     for stray in path.rglob(".tmp-*"):
         stray.unlink()
-
-
-def _guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises FolderError where `found` (study.json) is not what this run would write."""
-    require_schema(path, found)
-    require_configuration(path, found, wanted["config_hash"], wanted["config"])
-    if found.get("machine") != wanted["machine"]:
-        shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
-        raise FolderError(
-            f"{path} was measured on another machine, and times of two machines do not compare: "
-            f"{shown}. {advice(path)}"
-        )
-
-
-def require_own(path: Path, config: StudyConfig) -> dict[str, Any]:
-    """study.json of a study's folder. Raises FolderError where there is none, or it is of another
-    schema version or configuration."""
-    found = read_identity(path)
-    require_schema(path, found)
-    require_configuration(path, found, config.hash, config.measured())
-    return found
-
-
-def require_schema(path: Path, found: Mapping[str, Any]) -> None:
-    """Raises FolderError where `found` (study.json) is of rows of another schema version."""
-    if found.get("schema_version") != records.SCHEMA_VERSION:
-        raise FolderError(
-            f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
-            f"{records.SCHEMA_VERSION}. {advice(path)}"
-        )
-
-
-def require_configuration(
-    path: Path, found: Mapping[str, Any], config_hash: str, config: Mapping[str, Any]
-) -> None:
-    """Raises FolderError where `found` (study.json) is of another configuration."""
-    if found.get("config_hash") != config_hash:
-        there, here = found.get("config", {}), config
-        if isinstance(there.get("name"), str) and there["name"] != here.get("name"):
-            raise FolderError(
-                f"{path} holds the study {there.get('name')}, asked for is {here.get('name')}; add "
-                f"study={there.get('name')} (and the other words of that run) to go on with it. "
-                f"{advice(path)}"
-            )
-        raise FolderError(
-            f"{path} holds another configuration: {differences(there, here)}. {advice(path)}, or "
-            "ask for the settings that are there to go on with it"
-        )
-
-
-def advice(path: Path) -> str:
-    """What to do about a folder that is of something else."""
-    return (
-        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
-        f"results/runs/<name>), or delete {path}"
-    )

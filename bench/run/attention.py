@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from bench.errors import FolderError
-from bench.records.folder import RunFolder, advice, read_identity
+from bench.records.folder import RunFolder
+from bench.records.study import advice, read_identity
 from decoders.api import DecoderError, ImageModel
 from decoders.kernels.selected import purpose
 

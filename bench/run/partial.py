@@ -20,9 +20,10 @@ import pandas as pd
 from bench.config.schema import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
-from bench.records.folder import RunFolder, read_identity, require_own
+from bench.records.folder import RunFolder
 from bench.records.identity import expected_of
 from bench.records.schema import write_text
+from bench.records.study import read_identity, require_own
 from bench.run.schedule import Cell
 from decoders.api import Sampling
 

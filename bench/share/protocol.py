@@ -10,8 +10,8 @@ import pandas as pd
 
 from bench.config.schema import digest
 from bench.judge.reseeds import reseed_of
-from bench.records.folder import read_identity
 from bench.records.kept import FILE as JUDGED
+from bench.records.study import read_identity
 
 PROMPTS = ("name", "kwargs")  # of the configuration: which prompts, by which rule
 NOT_A_RULE = ("path", "shard")  # where the prompts lay says nothing of them

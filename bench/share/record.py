@@ -26,8 +26,8 @@ import pandas as pd
 
 from bench.config.schema import digest
 from bench.errors import FolderError
-from bench.records.folder import read_identity
 from bench.records.schema import write_text
+from bench.records.study import read_identity
 from bench.share.protocol import protocols_of
 from decoders.documents import read_object
 from decoders.kinds import KindError

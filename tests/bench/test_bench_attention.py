@@ -14,7 +14,8 @@ import torch
 
 from bench.errors import FolderError
 from bench.launch.merge import merge, read
-from bench.records.folder import open_folder, read_identity
+from bench.records.folder import open_folder
+from bench.records.study import read_identity
 from bench.run import session
 from bench.run.attention import agreed
 from bench.run.runner import run_study

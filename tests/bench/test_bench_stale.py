@@ -249,6 +249,6 @@ def test_a_report_in_another_study_s_words_is_refused(finished, capsys):
 
 
 def gather_or_report(config) -> None:
-    from bench.records.folder import require_own
+    from bench.records.study import require_own
 
     require_own(Path(config.run_dir), config)

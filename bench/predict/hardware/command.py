@@ -46,7 +46,7 @@ def _report(told: Asked) -> Report:
     from bench.predict.hardware.table import Report
     from bench.predict.recorded import rows_in
     from bench.published import measured, names, table
-    from bench.records.folder import read_identity, require_schema
+    from bench.records.study import read_identity, require_schema
 
     found = read_identity(told.folder)
     require_schema(told.folder, found)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.records.folder import read_identity
+from bench.records.study import read_identity
 from bench.report.model import Entry, Run, Section
 from bench.report.page.charts import (
     MEASURES,
