@@ -1,12 +1,13 @@
 """Is a difference between two decoders more than chance? Paired by image, with three answers.
 
-Speed is the ratio of two speed-ups, each over the AR of its own run, so that what the hour or the
-machine does to both drops out. Seconds are compared where both sides were timed in turns (one run),
-or for AR itself on one machine. The log of a ratio over its standard error, which is that of the
-intervals of `bench.judge.paired`, is taken as Student's t of n pairs. Scores per image are compared
-by a paired bootstrap and a permutation test of the signs; FID against the band of AR's own reseeds,
-where both drew the same prompts. CLIP and FID must have been measured in the same way. Over many
-decoders p-values are adjusted for false discoveries (Benjamini and Hochberg 1995).
+Times are taken as on a quiet machine (`metrics.latency.quiet_ratio`): neighbours slow what waits
+for memory, above all AR, more than the rest. Two runs are compared by their speed-ups, each over
+the AR of its own run, so that what the hour or the machine does to both drops out; and by their
+seconds, which vary less, where one machine made both and AR's own seconds do not differ. Scores per
+image are compared by a paired bootstrap and a permutation test of the signs; FID against the band
+of AR's own reseeds, where both drew the same prompts. CLIP and FID must have been measured in the
+same way. Over many decoders p-values are adjusted for false discoveries (Benjamini and Hochberg
+1995).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from scipy.stats import false_discovery_control, permutation_test
 from scipy.stats import t as student
 
 from bench.diff.side import Side
-from bench.judge.paired import paired_speedup, pairs
+from bench.judge.paired import quiet
+from metrics.latency import LogRatio
 from metrics.stats import Interval, bootstrap_mean
 
 POWER = 0.8  # the smallest difference is found in four of five runs
 DRAWS = 9999
+HOUR = 0.05  # AR's seconds of two runs differ below this p
 APART = "not told apart"
 RATIOS = ("seconds", "speed-up over AR")
 SCORES = ("codes per forward", "CLIP")
@@ -35,8 +38,8 @@ FIGURES = (*RATIOS, *SCORES, "FID")
 class Finding:
     """One figure of two decoders. value, lo, hi: B over A for ratios (above 1: B is faster), else B
     less A; p: two-sided, adjusted; None for FID. error: standard error of value, of its log for
-    ratios; None for FID. least: the smallest difference that would have been found in four of five
-    runs; None where there are too few images to find any."""
+    ratios, of so many degrees of freedom; None for FID. least: the smallest difference that would
+    have been found in four of five runs; None where there are too few images to find any."""
 
     a: str
     b: str
@@ -46,6 +49,7 @@ class Finding:
     lo: float
     hi: float
     error: float | None
+    freedom: int | None
     least: float | None
     p: float | None
     verdict: str
@@ -53,7 +57,7 @@ class Finding:
 
 def findings(sides: Sequence[tuple[Side, Side]], level: float) -> list[Finding]:
     """All figures of all pairs of sides, with verdicts at this level of false discoveries."""
-    found = [f for a, b in sides for f in (_speed(a, b), *_scores(a, b), _fid(a, b)) if f]
+    found = [f for a, b in sides for f in (*_speed(a, b), *_scores(a, b), *_fid(a, b))]
     out = []
     for figure in FIGURES:
         mine = [f for f in found if f.figure == figure]
@@ -70,12 +74,11 @@ def findings(sides: Sequence[tuple[Side, Side]], level: float) -> list[Finding]:
 def _least(found: Finding, level: float) -> float | None:
     """The smallest difference that a test at this level finds in four of five runs. level: that of
     all over the number of decoders, which is what one is asked where no other differs."""
-    if found.error is None or found.pairs < 2:
+    if found.error is None or not found.freedom:
         return None
     if found.figure in SCORES and 2 ** (1 - found.pairs) >= level:  # all signs alike is not enough
         return None
-    freedom = found.pairs - 1
-    reach = student.ppf(1 - level / 2, freedom) + student.ppf(POWER, freedom)
+    reach = student.ppf(1 - level / 2, found.freedom) + student.ppf(POWER, found.freedom)
     with np.errstate(over="ignore"):
         least = np.expm1(reach * found.error) if found.figure in RATIOS else reach * found.error
     return float(least) if np.isfinite(least) else None
@@ -94,36 +97,27 @@ def _word(found: Finding, told: bool) -> str:
     return "better" if (found.value > 0) == more_is_better else "worse"
 
 
-def _speed(a: Side, b: Side) -> Finding | None:
-    ratio = paired_speedup(a.rows, b.rows)
-    if ratio is None:
-        return None
-    figure = "seconds"
-    if a.run != b.run and not a.is_baseline:
-        if a.baseline is None or b.baseline is None:
-            return None
-        hour = paired_speedup(a.baseline, b.baseline)
-        if hour is None:
-            return None
-        ratio, figure = _over(ratio, hour), "speed-up over AR"
-    elif a.machine != b.machine:  # seconds of two machines are not compared
-        return None
-    error = _log_error(ratio)
-    shift = abs(math.log(ratio.value))
-    count = len(pairs(a.rows, b.rows)[0])
-    p = 2 * float(student.sf(shift / error, count - 1)) if error else float(shift == 0)
-    return _made(a, b, figure, count, ratio, error, None, p)
+def _speed(a: Side, b: Side) -> list[Finding]:
+    mine, other = (a.run, a.rows), (b.run, b.rows)
+    if a.run == b.run:
+        return _ratio(a, b, "seconds", quiet([mine], [other]))
+    seconds = quiet([mine], [other]) if a.machine == b.machine else None
+    if a.baseline is None or b.baseline is None or a.is_baseline:
+        return _ratio(a, b, "seconds", seconds)
+    own, theirs = (a.run, a.baseline), (b.run, b.baseline)
+    hour = quiet([own], [theirs])
+    same = hour is not None and hour[0].p >= HOUR
+    return [
+        *_ratio(a, b, "seconds", seconds if same else None),
+        *_ratio(a, b, "speed-up over AR", quiet([mine, theirs], [other, own])),
+    ]
 
 
-def _over(top: Interval, bottom: Interval) -> Interval:
-    """The quotient of two independent ratios."""
-    value = top.value / bottom.value
-    reach = 1.96 * math.hypot(_log_error(top), _log_error(bottom))
-    return Interval(value, value * math.exp(-reach), value * math.exp(reach))
-
-
-def _log_error(ratio: Interval) -> float:
-    return (math.log(ratio.hi) - math.log(ratio.lo)) / (2 * 1.96)
+def _ratio(a: Side, b: Side, figure: str, made: tuple[LogRatio, int] | None) -> list[Finding]:
+    if made is None:
+        return []
+    ratio, count = made
+    return [_made(a, b, figure, count, ratio.interval(), ratio.error, ratio.freedom, ratio.p)]
 
 
 def _scores(a: Side, b: Side) -> list[Finding]:
@@ -137,7 +131,8 @@ def _scores(a: Side, b: Side) -> list[Finding]:
             continue
         found = bootstrap_mean(less)
         error = float(less.std(ddof=1)) / math.sqrt(len(less))
-        out.append(_made(a, b, figure, len(less), found, error, None, _sign_test(less)))
+        freedom, p = len(less) - 1, _sign_test(less)
+        out.append(_made(a, b, figure, len(less), found, error, freedom, p))
     return out
 
 
@@ -156,16 +151,16 @@ def _drawn(side: Side) -> list[str]:
     return sorted(rows[(rows["protocol"] == "quality") & (rows["status"] == "ok")]["prompt"])
 
 
-def _fid(a: Side, b: Side) -> Finding | None:
+def _fid(a: Side, b: Side) -> list[Finding]:
     if math.isnan(a.fid) or math.isnan(b.fid) or a.band is None:
-        return None
+        return []
     if a.measured("FID") != b.measured("FID"):
-        return None
+        return []
     if _drawn(a) != _drawn(b):  # FID depends on how many images there are, and of what
-        return None
+        return []
     less, reach = b.fid - a.fid, a.band.half_width
-    found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), None, reach, None)
-    return replace(found, verdict=_word(found, abs(less) > reach))
+    found = _made(a, b, "FID", 0, Interval(less, less - reach, less + reach), None, None, None)
+    return [replace(found, least=reach, verdict=_word(found, abs(less) > reach))]
 
 
 def _made(
@@ -175,8 +170,8 @@ def _made(
     pairs: int,
     found: Interval,
     error: float | None,
-    least: float | None,
+    freedom: int | None,
     p: float | None,
 ) -> Finding:
     names, value = (a.decoder, b.decoder), (found.value, found.lo, found.hi)
-    return Finding(*names, figure, pairs, *value, error, least, p, APART)
+    return Finding(*names, figure, pairs, *value, error, freedom, None, p, APART)

@@ -6,11 +6,14 @@ of the latency protocol, and must come to the same interval.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from metrics.latency import LogRatio
     from metrics.stats import Interval
 
 IMAGE = ["prompt_index", "seed"]
@@ -92,14 +95,32 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | 
     return fastest_ratio(top, bottom, by_image["block_1"].fillna(-1))
 
 
-def quiet(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | None:
-    """The speed-up of a quiet machine (`metrics.latency.quiet_speedup`) on the images of `pairs`;
-    None below 2 of them."""
-    from metrics.latency import Steps, quiet_speedup
+def quiet(
+    tops: Sequence[tuple[str, pd.DataFrame]], bottoms: Sequence[tuple[str, pd.DataFrame]]
+) -> tuple[LogRatio, int] | None:
+    """`metrics.latency.quiet_ratio` of decoders, each given as its run and its rows, on the images
+    that all of them decoded, and how many those are; None below 2. Of a run, all rounds count that
+    its decoders share. Moments are its blocks where there are enough to resample, else rounds of
+    single images."""
+    from metrics.latency import Timings, quiet_ratio
+    from metrics.stats import FEWEST_BLOCKS
 
-    both = pairs(baseline, decoder)
-    if len(both[0]) < 2:
+    runs = [run for run, _ in (*tops, *bottoms)]
+    timed = [every_latency_row(rows).set_index(ROUND) for _, rows in (*tops, *bottoms)]
+    for at, run in enumerate(runs):
+        for other in (rows for rows, its in zip(timed, runs, strict=True) if its == run):
+            timed[at] = timed[at][timed[at].index.isin(other.index)]
+    timed = [rows.reset_index("repeat") for rows in timed]
+    images = reduce(lambda a, b: a.intersection(b), (rows.index.unique() for rows in timed))
+    if len(images) < 2:
         return None
-    columns = ("seconds_prefill", "seconds_total", "nfe")
-    theirs, ours = (Steps(*(rows[c].to_numpy(float) for c in columns)) for rows in both)
-    return quiet_speedup(theirs, ours)
+    timed = [rows[rows.index.isin(images)] for rows in timed]
+    blocks = min(rows["block"].nunique() for rows in timed) >= FEWEST_BLOCKS
+    rounds = max(repeats(rows) for rows in timed)
+    sides = []
+    for run, rows in zip(runs, timed, strict=True):
+        prompt = images.get_indexer(rows.index)
+        moment = rows["block"] if blocks else prompt * rounds + rows["repeat"]
+        columns = (rows[c].to_numpy(float) for c in ("seconds_prefill", "seconds_total", "nfe"))
+        sides.append(Timings(run, prompt, moment.to_numpy(int), *columns))
+    return quiet_ratio(sides[: len(tops)], sides[len(tops) :]), len(images)

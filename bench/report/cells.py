@@ -41,8 +41,9 @@ def quiet(section: Section, entry: Entry) -> str:
     """The speed-up from lower quartiles of a step's seconds."""
     if entry.role is not Role.DECODER or section.baseline is None:
         return ABSENT
-    found = paired.quiet(section.baseline.records, entry.records)
-    return ABSENT if found is None else interval(found, 2)
+    sides = ("", section.baseline.records), ("", entry.records)
+    found = paired.quiet(*([side] for side in sides))
+    return ABSENT if found is None else interval(found[0].interval(), 2)
 
 
 def label(entry: Entry) -> str:

@@ -35,8 +35,9 @@ def test_only_rounds_that_both_decoded_are_compared() -> None:
     found = paired_speedup(baseline, decoder)
     assert found is not None
     assert found.value == pytest.approx(paired_ratio([5.0, 2.0, 2.0], [3.0, 1.0, 1.0]).value)
-    still = quiet(baseline, decoder)
-    assert still is not None and still.value == pytest.approx(2.0)
+    still = quiet([("", baseline)], [("", decoder)])
+    assert still is not None and still[0].value == pytest.approx(2.0)
+    assert still[1] == 3
     back = paired_speedup(decoder, baseline)
     assert back is not None
     assert back.value == pytest.approx(1 / found.value), "whoever lacks the round"
@@ -49,7 +50,7 @@ def test_an_image_without_a_common_round_is_left_out() -> None:
     found = paired_speedup(baseline, decoder)
     assert found is not None and found.value == pytest.approx(2.0)
     few = decoder[decoder.prompt_index < 2]
-    assert paired_speedup(baseline, few) is None and quiet(baseline, few) is None
+    assert paired_speedup(baseline, few) is None and quiet([("", baseline)], [("", few)]) is None
     assert paired_speedup(baseline, decoder.iloc[:0]) is None
 
 
