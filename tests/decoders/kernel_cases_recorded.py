@@ -29,7 +29,7 @@ from tests.decoders.test_backends import assert_same
 
 REAL = torch.cuda.is_available()
 CUDA = torch.device("cuda")
-LAUNCHES = 100_000 if REAL else 24
+LAUNCHES = 100_000 if REAL else 8  # the interpreter cannot race
 SPECULATIVE = ["eagle2", "lantern_pp"] if REAL else ["eagle2"]  # the interpreter is slow
 ONE, OTHER, THIRD = ["a b"], ["c d e"], ["f"]
 THREE, OTHERS = ["a", "b c", "d"], ["e f", "g", "h i j"]
@@ -67,7 +67,7 @@ def same(decoders: Sequence[Any], eager: Sequence[Any], images: Sequence[tuple[A
 
 
 def test_decoders_in_turns_on_one_pool_with_the_fused_attention() -> None:
-    names = list(SPECS) if REAL else ["eagle2", "ar", "medusa"]
+    names = list(SPECS) if REAL else ["eagle2", "ar"]
     images = [(ONE,), (OTHER,), (THIRD,)] if REAL else [(ONE,), (OTHER,)]
     same(built("graph", names, "triton"), built("eager", names, "triton"), images)
 

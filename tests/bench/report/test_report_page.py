@@ -102,6 +102,7 @@ def test_a_click_on_a_heading_sorts_by_the_figure(opened: Any) -> None:
     assert first_column(opened)[:2] == ["ar", "AR reseed, seed 1"]
     heading = opened.locator("table.grid").first.locator("th", has_text="s/image")
     heading.click()
+    opened.locator("th[aria-sort=ascending]").first.wait_for()
     timed = [name for name in first_column(opened) if not name.startswith(("AR", "lantern_chain"))]
     assert timed == ["lantern", "lantern_delta0.3", "lantern_delta0.1", "sd_chain", "ar"]
     heading.click()
