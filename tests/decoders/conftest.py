@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.decoders.native_cases import threads
+from tests.decoders.execution.cpu.cases import threads
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from decoders.loops.timing import Stopwatch
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.verify.exact import Exact
-from tests.decoders.test_backends import Replayed
+from tests.decoders.execution.test_backends import Replayed
 
 HERE = "tests.decoders.test_contracts"
 LOOP = PartSpec("decoders.loops.speculative.Speculative")

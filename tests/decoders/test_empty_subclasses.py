@@ -29,7 +29,7 @@ from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.lantern_pp import LanternPP
-from tests.decoders.native_cases import needs_kernel, threads
+from tests.decoders.execution.cpu.cases import needs_kernel, threads
 
 SAMPLING = Sampling(cfg=2.0, top_k=100)
 SLOWER = 1.25  # what chance may make of equal work

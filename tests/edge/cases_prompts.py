@@ -1,5 +1,5 @@
 """Prompt files, caption files and folders of images that would be misread: what the tests of their
-readers (test_bench_prompts, test_bench_evaluate) do not have."""
+readers (tests/bench: prompts, commands/test_evaluate) do not have."""
 
 from __future__ import annotations
 

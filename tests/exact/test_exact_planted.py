@@ -12,7 +12,7 @@ from decoders.execution.cpu.library import Filter
 from decoders.execution.cpu.speculation import NativeStep
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT
-from tests.decoders.native_cases import needs_kernel
+from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.exact.specs import EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
 
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)

@@ -13,7 +13,7 @@ from decoders.compose import build_decoder
 from decoders.executed import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.test_backends import PROMPTS, SPECS, assert_same
+from tests.decoders.execution.test_backends import PROMPTS, SPECS, assert_same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,8 +9,8 @@ import torch
 from decoders.kernels import reference
 from decoders.kernels.candidates import AttentionShape, implementation, implementations
 from decoders.kernels.choose import choose, inputs
-from tests.decoders.kernel_cases_attention import *  # noqa: F403
-from tests.decoders.kernel_cases_sampling import *  # noqa: F403
+from tests.decoders.kernels.cases_attention import *  # noqa: F403
+from tests.decoders.kernels.cases_sampling import *  # noqa: F403
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.decoders.kernel_cases_recorded import *  # noqa: F403
+from tests.decoders.kernels.cases_recorded import *  # noqa: F403
 
 pytestmark = [
     pytest.mark.gpu,

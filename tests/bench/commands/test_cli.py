@@ -1,0 +1,162 @@
+"""The command line: quick help, and errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import COMMANDS, main
+from bench.commands.manual import MANUALS, manual
+from bench.commands.version import commit_line
+from bench.config.compose import compose_study
+
+AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['bench', '--help']\n"
+        "from bench.__main__ import main\n"
+        f"status = main(); print(status, [m for m in {HEAVY} if m in sys.modules])"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    asked = [sys.executable, "-c", code]
+    done = subprocess.run(asked, env=AS_HERE, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time: what the wall clock says on an idle machine.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert "run a study" in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["--help"], ["-v", "--help"]])
+def test_help_in_all_ways(words, capsys):
+    assert main(words) == 0
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rum"], "'run'"),
+        (["run", "study=smoek"], "'smoke'"),
+        (["run", "study=smoke", "latency.warmup=3"], "latency.warmup_max"),
+        (["run", "prompts=file"], "prompts.path"),
+        (["list", "decodr"], "'decoder'"),
+        (["list", "settings", "decodr"], "'decoder'"),
+        (["list", "acceptance=lantrn"], "'lantern'"),
+        (["tiny", "drafer"], "'drafter'"),
+    ],
+)
+def test_bad_requests_name_the_nearest_without_a_traceback(words, expected, capsys):
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ") and expected in shown
+    assert "Traceback" not in shown
+
+
+def test_list_shows_options_with_what_they_are(capsys):
+    assert main(["list", "decoders", "study"]) == 0
+    shown = capsys.readouterr().out
+    assert "lantern_pp" in shown and "2502.06352" in shown and "smoke" in shown
+    assert main(["list", "settings"]) == 0
+    assert "warmup_max" in capsys.readouterr().out
+    assert main(["list", "settings=all"]) == 0
+    assert "warmup_max" in capsys.readouterr().out
+    assert main(["list", "acceptance=lantern_pp"]) == 0
+    shown = capsys.readouterr().out
+    assert "lam:" in shown and "delta" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_its_own_help(command, capsys):
+    shown = {}
+    for words in ([command, "--help"], ["help", command], [command, "study=smoke", "-h"]):
+        assert main(words) == 0
+        shown[words[-1]] = capsys.readouterr().out
+    (text,) = set(shown.values())
+    assert text.startswith(f"usage: python -m bench {command} ")
+    example = text.splitlines()[-1].strip()
+    assert example.startswith(f"python -m bench {command} ")
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
+    words = [sys.executable, "-X", "importtime", "-m", "bench", "evaluate", "--help"]
+    done = subprocess.run(words, env=AS_HERE, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "images=DIR" in done.stdout and not loaded & set(HEAVY)
+    assert main(["rum", "--help"]) == 2
+    assert "'run'" in capsys.readouterr().err
+
+
+def test_help_names_every_setting_of_a_command():
+    from bench.commands.evaluate import EvaluateConfig
+    from bench.launch.pack import PackSettings
+    from bench.peers.lineup import MODES, VARIANTS, PeersSettings
+    from bench.predict.predict import PredictConfig
+    from bench.predict.settings import TuneConfig
+    from bench.profile.command import ProfileSettings
+    from bench.published.command import KEYS
+    from bench.scaling.command import ScalingSettings
+    from decoders.tiny.recipes.plan import Plan
+    from metrics.official.checkpoint import FILES
+    from metrics.official.papers import METRICS
+
+    for command, settings in {
+        "peers": PeersSettings, "profile": ProfileSettings, "scaling": ScalingSettings,
+        "predict": PredictConfig, "tune": TuneConfig, "pack": PackSettings,
+    }.items():  # fmt: skip
+        for name in settings.__dataclass_fields__:
+            assert f"{command}.{name}" in manual(command)
+    for name in {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder"}:
+        assert f"  {name}" in manual("evaluate")
+    for name in (*METRICS, *FILES):
+        assert name in manual("evaluate")
+    assert all(name in manual("peers") for name in (*MODES, *VARIANTS))
+    assert all(f"  {name}=" in manual("compare") for name in KEYS)
+    assert all(f"  {name}=" in manual("tiny") for name in {*Plan.__dataclass_fields__} - {"steps"})
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if MANUALS[c].study])
+def test_the_examples_of_help_are_understood(command):
+    words = shlex.split(MANUALS[command].example)[1:]
+    own = ("launches.", "scaling.", "profile.", "peers.", "predict.", "tune.", "pack.", "out=")
+    compose_study([word for word in words if not word.startswith((*own, "prompts"))])
+
+
+def test_the_version_names_the_commit_of_the_checkout(capsys, tmp_path):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("lantern-bench ")
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        run = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert commit_line(tmp_path) == ""
+    git("init", "-q")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "file").write_text("a")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    assert commit_line(tmp_path) == f"commit {git('rev-parse', '--short=12', 'HEAD')}"
+    assert commit_line(tmp_path / "inside") == "", "a folder in another project's repository"
+    (tmp_path / "inside" / "file").write_text("b")
+    assert commit_line(tmp_path).endswith(", with uncommitted changes")
+
+
+@pytest.mark.parametrize("words", ["list", "evaluate --help", "--version"])
+def test_a_reader_that_leaves_ends_it_quietly(words):
+    """As `| head` does: here the reader leaves before the first line."""
+    late = f"(sleep 0.5; exec {shlex.quote(sys.executable)} -m bench {words})"
+    shell = ["bash", "-c", f"{late} 2> said | true; echo ${{PIPESTATUS[0]}}; cat said"]
+    done = subprocess.run(shell, env=AS_HERE, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["141"] and done.stderr == ""

@@ -1,0 +1,299 @@
+"""`evaluate` on folders of images, captions matched to them, and the papers' scorer of studies."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from bench.__main__ import main
+from bench.commands import evaluate
+from bench.commands.evaluate import EvaluateConfig, cmd_evaluate, parse
+from bench.config.compose import compose_study
+from bench.config.plugins import call
+from bench.errors import ConfigError, PromptError
+from bench.judge.quality import CocoScorer, ScenesScorer
+from bench.prompts import Prompt
+from bench.prompts.captions import captions_of
+from bench.run.runner import run_study
+from decoders.tiny.scenes import scene_batch
+from metrics.errors import MetricError
+from metrics.images import image_files, to_pil
+from metrics.official import inception, open_clip_model, vgg
+from tests.metrics.official_weights import Tiles, clip_files
+from tests.metrics.test_papers import VggTiles
+
+
+def draw(folder: Path, split: str, count: int) -> list[str]:
+    """PNGs 0.png, 1.png, ... of scenes, and their captions."""
+    folder.mkdir()
+    scenes = scene_batch(split, range(count))
+    for number, image in enumerate(torch.from_numpy(scenes.images)):
+        to_pil((image * 255).round().to(torch.uint8)).save(folder / f"{number}.png")
+    return list(scenes.captions)
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """(folder of 12 images, captions file, folder of 20 real images)"""
+    captions = draw(tmp_path / "drawn", "valid", 12)
+    draw(tmp_path / "real", "reference", 20)
+    (tmp_path / "captions.txt").write_text("\n".join(captions) + "\n")
+    return tmp_path / "drawn", tmp_path / "captions.txt", tmp_path / "real"
+
+
+def words(scenes, tmp_path, *more: str) -> list[str]:
+    images, captions, reference = scenes
+    settings = (f"images={images}", f"captions={captions}", f"reference={reference}")
+    return [*settings, f"cache_dir={tmp_path / 'cache'}", "device=cpu", *more]
+
+
+def test_a_folder_is_evaluated_with_the_embedded_network(scenes, tmp_path, capsys):
+    out = tmp_path / "figures.csv"
+    assert cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", f"out={out}")) == 0
+    shown = capsys.readouterr().out
+    for name in ("FID (scenes-clip)", "recall (scenes-clip)", "CLIP (scenes, 100 cos)"):
+        assert name in shown
+    with out.open(newline="") as file:
+        rows = {row["figure"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["fid", "kid", "precision", "recall", "score"]
+    assert float(rows["fid"]["lo"]) <= float(rows["fid"]["value"]) <= float(rows["fid"]["hi"])
+    assert float(rows["score"]["value"]) > 40  # the captions belong to the images
+    for row in rows.values():
+        assert row["images"] == "12" and row["weights"] == "clip.safetensors"
+        assert len(row["weights_sha256"]) == len(row["captions_sha256"]) == 64
+        assert json.loads(row["versions"])["pillow"]
+    assert [rows[key]["reference"] for key in ("fid", "score")] == ["20", "0"]
+
+
+def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
+    """As docs/official_models.md shows it."""
+    fast = "sampling.temperature=0", "latency.prompts=0", "decoders=[fake_ar,fake_spec]"
+    result = run_study(fake_study("prompts=scenes", *fast))
+    (ar,), (spec,) = (result.path.glob(f"images/{n}-*/quality") for n in ("fake_ar", "fake_spec"))
+    for picture in ar.glob("*.png"):  # equal pictures are refused
+        ImageOps.invert(Image.open(picture)).save(picture)
+    said = [f"images={spec}", f"captions={spec}/captions.json", f"reference={ar}"]
+    assert main(["evaluate", *said, "metrics=[scenes]", f"cache_dir={tmp_path / 'cache'}"]) == 0
+    assert "6 images on" in capsys.readouterr().out
+
+
+def test_the_figures_are_those_of_the_scorer_of_studies(scenes, tmp_path):
+    """The same images, once as a folder and once as a study's files."""
+    config = parse(words(scenes, tmp_path, "metrics=[scenes]"))
+    by_key = {f.key: f.value for f in evaluate.evaluate(config, "cpu")}
+    scorer = ScenesScorer("cpu", 16, str(tmp_path / "cache"))
+    files = image_files(config.images)
+    prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, config.captions))]
+    streamed = scorer.score(files, prompts)
+    assert streamed.clip == pytest.approx(by_key["score"].value, abs=1e-4)
+    whole = torch.from_numpy(scene_batch("valid", range(12)).images)
+    held = scorer.score((whole * 255).round().to(torch.uint8), prompts)
+    assert held.fid == pytest.approx(streamed.fid, rel=1e-4)
+    assert held.clip == pytest.approx(streamed.clip, abs=1e-4)
+
+
+def test_limit_takes_the_first_images_and_their_captions(scenes, tmp_path):
+    def score(*more):
+        config = parse(words(scenes, tmp_path, "metrics=scenes", *more))
+        return evaluate.evaluate(config, "cpu")[-1]
+
+    assert score("limit=7").images == 7
+    for number in range(7, 12):
+        (scenes[0] / f"{number}.png").unlink()
+    lines = scenes[1].read_text().splitlines()
+    scenes[1].write_text("\n".join(lines[:7]))
+    assert score().value == score("limit=7").value
+
+
+def test_a_word_that_the_embedded_clip_does_not_know_stops_it_before_any_image(scenes, tmp_path):
+    images, captions, _ = scenes
+    lines = captions.read_text().splitlines()
+    captions.write_text("\n".join([*lines[:11], "a small red zebra on a plain grey background"]))
+    for file in image_files(images):
+        file.write_bytes(b"no picture")  # reading one would be another error
+    with pytest.raises(MetricError, match=r"does not know the word 'zebra' of 'a small red zebra"):
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
+    assert not [*(tmp_path / "cache").glob("*")]  # tried for writing, and nothing computed
+    with pytest.raises(MetricError, match=r"0\.png"):  # the caption is not of the first ones
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", "limit=7"))
+
+
+def test_a_folder_against_itself_is_refused(scenes, tmp_path):
+    images, captions, real = scenes
+    link, copy = tmp_path / "link", tmp_path / "copy"
+    link.symlink_to(images)
+    copy.mkdir()
+    for file in image_files(images):
+        (copy / file.name).write_bytes(file.read_bytes())
+    for other in (images, link, copy):
+        with pytest.raises(ConfigError, match=r"12 of the 12 images .* the same pictures"):
+            cmd_evaluate(words((images, captions, other), tmp_path, "metrics=[scenes]"))
+    (real / "more.png").symlink_to(images / "3.png")
+    with pytest.raises(ConfigError, match="1 of the 12 images"):
+        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
+
+
+NAMED = [{"image": f"{n}.png", "caption": f"picture {n}"} for n in (10, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.txt", "picture 1\npicture 2\npicture 10\n"),
+        ("c.json", json.dumps(["picture 1", "picture 2", "picture 10"])),
+        ("c.json", json.dumps(NAMED)),
+        ("c.json", json.dumps({d["image"]: d["caption"] for d in NAMED})),
+        ("c.jsonl", "\n".join(json.dumps({"file": d["image"], **d}) for d in NAMED)),
+        ("c.txt", "picture\u20281\npicture\x852\npicture\x0b10\n"),
+        ("c.csv", 'image,caption\n1,"picture\n1"\n2,picture 2\n10,picture 10\n'),
+        ("c.csv", "File,Caption\n10,picture 10\n1,picture 1\n2,picture 2\n"),
+        ("c.tsv", "image\ttext\n2.png\tpicture 2\n10.png\tpicture 10\n1.png\tpicture 1\n"),
+    ],
+)
+def test_captions_find_their_images(tmp_path, name, text):
+    files = [Path(f"{n}.png") for n in (1, 2, 10)]
+    (tmp_path / name).write_text(text)
+    assert captions_of(files, tmp_path / name) == ["picture 1", "picture 2", "picture 10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.txt", "one\ntwo\n", "2 captions for 3 images"),
+        ("c.txt", "one\n\nthree\n", r"caption of 2\.png is empty"),
+        ("c.csv", "image,caption\n1,a\n2,b\n", r"1 images without a caption \(10\.png\)"),
+        ("c.csv", "image,caption\n1,a\n2,b\n10,c\n7,d\n", r"1 captions without an image \(7\)"),
+        ("c.csv", "image,caption\n1,a\n1.png,b\n10,c\n", r"names 1\.png twice"),
+        ("c.csv", "image,words\n1,a\n", "no column prompt, caption, text"),
+        ("c.csv", "number,caption\n1,a\n", "no column image, file"),
+        ("c.jsonl", '{"image": "1.png"', "line 1, is not JSON"),
+        ("c.jsonl", '{"image": 1, "caption": "a"}', "`image` of item 1 is 1, not a text"),
+        ("c.json", json.dumps([{"image": "1", "caption": "a"}, "b"]), "item 2 must be a mapping"),
+        ("c.json", json.dumps({"annotations": [], "info": {}}), "official annotation file"),
+        ("c.yaml", "a: b", "unknown kind of caption file"),
+        ("c.csv", "image,caption\n1,a cat, small\n2,b\n10,c\n", "line 2, has 3 fields"),
+        ("c.json", '{"1": "a", "1": "b", "2": "c"}', "the key '1' twice"),
+        ("c.json", "[" * 100000, "nested too deep"),
+        ("c.jsonl", "[" * 100000, "line 1, is nested too deep"),
+    ],
+)
+def test_captions_that_do_not_match_are_refused(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(PromptError, match=message):
+        captions_of([Path(f"{n}.png") for n in (1, 2, 10)], tmp_path / name)
+
+
+def test_missing_captions_file_is_named(tmp_path):
+    with pytest.raises(PromptError, match=r"none\.txt does not exist; set captions="):
+        captions_of([Path("1.png")], tmp_path / "none.txt")
+
+
+def test_settings_are_typed():
+    found = parse(
+        ["images=a", "metrics=[fid, clip]", "limit=8", "weights.vgg=v.pth", "weights.folder=w",
+         "arch.clip=x.json"]
+    )  # fmt: skip
+    assert found == EvaluateConfig(
+        Path("a"),
+        metrics=("fid", "clip"),
+        limit=8,
+        weights={"vgg": "v.pth"},
+        folder=Path("w"),
+        arch={"clip": "x.json"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("imges=a", "unknown setting of evaluate 'imges'; did you mean 'images'"),
+        ("weights.vg=a", "did you mean 'weights.vgg'"),
+        ("arch.inception=a", "unknown setting"),
+        ("limit=many", "limit must be an integer of at least 2, found 'many'"),
+        ("batch=0", "at least 1"),
+        ("size=-3", "size must be an integer"),
+        ("images", "expected images=VALUE"),
+        ("images=b", "images is given twice"),
+    ],
+)
+def test_bad_settings_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(["images=a", given])
+
+
+def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsys):
+    images, captions, reference = scenes
+    assert cmd_evaluate([]) == 2
+    assert "images=DIR" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="images=DIR is missing"):
+        cmd_evaluate(["limit=3"])
+    with pytest.raises(ConfigError, match="device='gpu' is no device"):
+        cmd_evaluate([f"images={images}", "device=gpu"])
+    for more, message in (
+        (["metrics=[fid]"], "fid needs a folder of reference images"),
+        (["metrics=[clip]"], "clip needs the images' captions"),
+        (["metrics=[cilp]"], "did you mean 'clip'"),
+        ([f"captions={captions}", f"reference={reference}", f"weights.folder={tmp_path}"], "vgg16"),
+    ):
+        with pytest.raises(MetricError, match=message):
+            cmd_evaluate([f"images={images}", "device=cpu", *more])
+
+
+@pytest.fixture
+def small_networks(tmp_path, monkeypatch):
+    """Small networks in place of the official ones; returns overrides that name their weights."""
+    monkeypatch.setattr(inception, "InceptionFeatures", Tiles)
+    monkeypatch.setattr(vgg, "Vgg16Features", VggTiles)
+    weights, arch = clip_files(tmp_path, wrap=True)
+    for key, kind in open_clip_model.KINDS.items():
+        small = dataclasses.replace(kind, arch=str(arch))
+        monkeypatch.setitem(open_clip_model.KINDS, key, small)
+    keys = ("inception", "vgg", "clip", "hps")
+    return [f"metric.weights.{key}={weights}" for key in keys]
+
+
+def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, small_networks):
+    images, captions, reference = scenes
+    where = [f"metric.reference={reference}", f"metric.cache_dir={tmp_path / 'cache'}"]
+    config = compose_study(
+        ["study=smoke", "metric=coco", "metric.hps=true", *where, *small_networks]
+    )
+    scorer = call(config.metric, device="cpu")
+    assert isinstance(scorer, CocoScorer)
+    files = image_files(images)
+    prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, captions))]
+    found = scorer.score(files, prompts)
+    assert found.fid_lo <= found.fid <= found.fid_hi
+    assert found.clip_lo <= found.clip <= found.clip_hi
+    assert 0 <= found.precision <= 1 and 0 <= found.recall <= 1
+    assert found.fid_features == "tiles" and found.prc_features == "tiles, centre crop"
+    assert found.clip_features == "CLIP ViT-B/32 (100 cos)"
+    assert found.hps_features == "HPSv2.1 (100 cos)" and -100 <= found.hps <= 100
+    assert scorer.preference("ar", files, prompts) is None and scorer.real(prompts) is None
+    tensor = torch.from_numpy(scene_batch("valid", range(12)).images)
+    held = scorer.score((tensor * 255).round().to(torch.uint8), prompts)
+    assert held.fid == pytest.approx(found.fid, rel=1e-6)
+
+
+def test_the_papers_scorer_says_what_it_lacks_before_it_loads_anything(tmp_path, small_networks):
+    def scorer(*more):
+        config = compose_study(["study=smoke", "metric=coco", *small_networks, *more])
+        return call(config.metric, device="cpu")
+
+    with pytest.raises(ConfigError, match=r"metric\.reference=DIR"):
+        scorer("metric.reference=null")
+    with pytest.raises(MetricError, match="not a folder of images"):
+        scorer(f"metric.reference={tmp_path / 'none'}")
+    draw(tmp_path / "real", "reference", 5)
+    with pytest.raises(MetricError, match=r"vgg: .*\n.*vgg16-397923af\.pth"):
+        scorer(
+            f"metric.reference={tmp_path / 'real'}",
+            "metric.weights.vgg=null",
+            f"metric.weights.folder={tmp_path}",
+        )

@@ -1,0 +1,88 @@
+"""`python -m bench check` and the exactness column: verdicts beside what was expected."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import bench.judge.gate
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.judge.gate import GateReport
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from tests.bench.fakes import SEARCHPATH
+
+WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """A gate whose verdicts a test sets by decoder; an exception is raised instead."""
+    says: dict[str, GateReport | Exception] = {}
+
+    def check_decoder(spec, sampling, model, captions):
+        said = says[spec.name]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(bench.judge.gate, "check_decoder", check_decoder)
+    says["fake_ar"] = GateReport("exact", 0.0, "equal")
+    return says
+
+
+def test_the_full_study_expects_what_the_gate_said_of_its_decoders():
+    with (Path(__file__).parent / "verdicts.csv").open() as file:
+        verdicts = {row["decoder"]: row["verdict"] for row in csv.DictReader(file)}
+    entries = [e for e in compose_study(["study=full"]).decoders if e.name in verdicts]
+    assert len(entries) > 5
+    for entry in entries:
+        found = verdicts[entry.name]
+        assert found == entry.expect if entry.expect else found != "violates", entry.name
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "status"),
+    [
+        (GateReport("exact", 0.0, ""), [], 0),
+        (GateReport("bounded", 0.1, ""), [], 0),
+        (GateReport("violates", 0.4, "above its bound"), [], 1),
+        (GateReport("violates", 0.4, "as published"), ["expect=violates"], 0),
+        (GateReport("bounded", 0.1, ""), ["expect=exact"], 1),
+        (GateReport("bounded", 0.1, ""), ["expect=violates"], 1),
+        (RuntimeError("no small twin"), [], 1),
+    ],
+)
+def test_the_status_says_whether_all_is_as_expected(gate, capsys, said, words, status):
+    gate["fake_spec"] = said
+    entry = f"{{decoder: fake_spec, name: fake_spec, overrides: {[*words]}}}"
+    assert main(["check", SEARCHPATH, "study=fake", f"decoders=[fake_ar,{entry}]"]) == status
+    shown = capsys.readouterr()
+    assert ("not as expected: fake_spec" in shown.err) == (status == 1)
+    verdict = said.verdict if isinstance(said, GateReport) else "not checked"
+    assert verdict in shown.out
+
+
+def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
+    gate["fake_spec"] = GateReport("violates", 0.4021, "above its bound")
+    config = fake_study("decoders=[fake_ar,fake_spec]", "gate=true", "latency.prompts=2")
+    result = run_study(config)
+    summary = finish(config, result).set_index("decoder")
+    assert summary.loc["fake_ar", "exactness"] == "exact"
+    assert summary.loc["fake_spec", "exactness"] == "violates (TV 0.4021)"
+    with (result.path / "exactness.csv").open() as file:
+        details = {row["decoder"]: row["detail"] for row in csv.DictReader(file)}
+    assert details["fake_spec"] == "above its bound"
+
+
+@pytest.mark.parametrize("wrong", ["acceptance.delta=2", "tree.depth=0"])
+def test_a_decoder_that_cannot_be_built_is_refused_before_the_first_verdict(wrong, gate, capsys):
+    entry = f"{{decoder: lantern_chain, name: mine, overrides: ['{wrong}']}}"
+    words = [SEARCHPATH, "study=fake", "model=random24", f"decoders=[fake_ar,{entry}]"]
+    assert main(["check", *words]) == 2
+    said = capsys.readouterr()
+    assert "mine cannot be built" in said.err and wrong.rpartition(".")[2][:5] in said.err
+    assert not said.out

@@ -1,0 +1,180 @@
+"""The fairness gate catches planted baselines: a slow one, and one that ran elsewhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from unittest import mock
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.config.schema import FairnessConfig
+from bench.errors import ConfigError
+from bench.judge.fairness import SAME, judge, judge_folder, mixed
+from bench.judge.roofline import roofline
+from bench.measure.rates import MachineRates
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from bench.run.summary import COLUMNS
+from tests.bench.fakes import SEARCHPATH
+from tests.bench.measure.test_roofline import REAL
+
+LIMIT = 4.0
+FLOOR_MS = 0.5
+
+
+def rows(*changed: dict[str, object]) -> pd.DataFrame:
+    """Three timed images of a baseline, of a decoder and of a greedy one; `changed` columns of the
+    baseline and of the decoder."""
+    made = []
+    names = (("ar", 1.0), ("lantern", 1.0), ("lantern_greedy", 0.0))
+    for (name, temperature), extra in zip(names, [*changed, {}, {}, {}], strict=False):
+        where = {
+            "backend": "cpu", "device": "cpu", "dtype": "bfloat16", "threads": 2, "cpu": "EPYC",
+            "gpu": "", "path": "",
+        }  # fmt: skip
+        made += [
+            {
+                "decoder": name, "temperature": temperature, "cfg": 3.0, "protocol": "latency",
+                "status": "ok", **where, **extra,
+            }
+        ] * 3  # fmt: skip
+    return pd.DataFrame(made)
+
+
+def floors(over: float, note: str = "") -> pd.DataFrame:
+    """roofline.csv with a baseline that takes `over` floors a step."""
+    line = {"decoder": "ar", "ar_ms": over * FLOOR_MS, "ar_floor_ms": FLOOR_MS}
+    return pd.DataFrame([line | {"ar_over_floor": over, "note": note}])
+
+
+def verdict(name: str, *args: object):
+    return next(f for f in judge(*args, LIMIT) if f.decoder == name)  # type: ignore[arg-type]
+
+
+def test_a_fair_baseline_is_not_marked():
+    for name in ("ar", "lantern"):
+        found = verdict(name, rows(), ["ar"], floors(1.9))
+        assert (found.verdict, found.factor) == ("fair", 1.9)
+        assert found.reason == "a step of ar takes 0.95 ms, 1.9 times its floor of 0.5 ms"
+
+
+def test_a_slow_baseline_is_caught_with_its_figures():
+    for name in ("ar", "lantern"):
+        found = verdict(name, rows(), ["ar"], floors(19.0))
+        assert (found.verdict, found.factor) == ("unfair", 19.0)
+        assert "takes 9.5 ms, 19.0 times its floor of 0.5 ms, at most 4 are fair" in found.reason
+
+
+@pytest.mark.parametrize("column", SAME)
+def test_a_baseline_that_ran_elsewhere_is_caught(column):
+    found = verdict("lantern", rows({column: "another"}), ["ar"], floors(1.9))
+    assert found.verdict == "unfair" and found.factor == 1.9
+    assert found.reason.startswith(f"{column}: lantern ran on ")
+    assert "ar on another" in found.reason
+    assert verdict("ar", rows({column: "another"}), ["ar"], floors(1.9)).verdict == "fair"
+
+
+def test_a_decoder_whose_own_rows_ran_in_two_ways_is_caught():
+    mixed = rows()
+    mixed.loc[mixed.index[-4], "threads"] = 1  # one image of lantern
+    found = verdict("lantern", mixed, ["ar"], floors(1.9))
+    assert found.verdict == "unfair" and "lantern ran on 1, 2, ar on 2" in found.reason
+
+
+def test_both_faults_are_told():
+    found = verdict("lantern", rows({"backend": "cuda_graph"}), ["ar"], floors(19.0))
+    assert "ran on cpu, ar on cuda_graph" in found.reason and "19.0 times" in found.reason
+
+
+def test_what_cannot_be_known_is_unknown_and_says_why():
+    unmeasured = floors(math.nan, "no floor known: the target X has no `cfg`")
+    found = verdict("lantern", rows(), ["ar"], unmeasured)
+    assert found.verdict == "unknown" and found.reason.startswith("no floor known")
+    assert math.isnan(found.factor)
+    assert verdict("lantern", rows(), ["ar"], None).verdict == "unknown"
+    elsewhere = verdict("lantern", rows({"gpu": "H100"}), ["ar"], unmeasured)
+    assert elsewhere.verdict == "unfair", "another machine is unfair whatever the floor"
+    alone = verdict("lantern_greedy", rows(), ["ar"], floors(1.9))
+    assert (alone.verdict, alone.reason) == (
+        "unknown", "no baseline at its temperature and guidance"
+    )  # fmt: skip
+    failed = rows({"status": "failed"})
+    assert verdict("lantern", failed, ["ar"], floors(1.9)).reason == "no image of ar was timed"
+
+
+def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(fake_study, monkeypatch):
+    """The whole way, from records to fairness.csv: the same run, its AR steps ten times slower."""
+    config = fake_study(*REAL)
+    result = run_study(config)
+    summary = finish(config, result)
+    assert list(summary.columns) == COLUMNS, "the contract of summary.csv holds"
+    measured = pd.read_csv(result.path / "roofline.csv").set_index("decoder").loc["ar"]
+    # Machine rates for which this very run is fair: its AR takes twice the floor.
+    rates = MachineRates(
+        "cpu", result.rows.cpu.iloc[0], "float32", 1, 2**28,
+        measured.ar_bytes / (measured.ar_ms / 2e3), int(1e9), 1.0, 1e15, 0.0, 1.0,
+    )  # fmt: skip
+    monkeypatch.setattr("bench.measure.moments.Watch.known", lambda _: rates)
+    for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
+        planted = result.rows.copy()
+        ar = planted.decoder == "ar"
+        planted.loc[ar, "seconds_forward"] *= slower
+        table = roofline(result.path, result.model, result.cells, planted)
+        found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMIT)}
+        assert found["eagle2"].verdict == found["ar"].verdict == expected
+        assert found["eagle2"].factor == pytest.approx(2 * slower)
+
+
+@pytest.mark.alone
+def test_a_finished_run_is_judged_again_under_another_limit(fake_study, capsys, monkeypatch):
+    config = fake_study(*REAL)
+    result = run_study(config)
+    finish(config, result)
+    folder = Path(config.run_dir)
+    factor = pd.read_csv(folder / "fairness.csv").factor.iloc[0]
+    assert factor > 1
+    for limit, expected in ((factor * 1.1, "fair"), (max(factor / 1.1, 1.0), "unfair")):
+        found = judge_folder(folder, result.rows, config.baselines, limit)
+        assert {f.verdict for f in found} == {expected}
+        assert set(pd.read_csv(folder / "fairness.csv").verdict) == {expected}
+    words = [*REAL, "study=fake", f"run_dir={folder}", f"fairness.factor={factor * 1.1}"]
+    read = mock.Mock(wraps=pq.read_table)  # pandas calls it too
+    monkeypatch.setattr(pq, "read_table", read)
+    assert main(["report", SEARCHPATH, *words]) == 0
+    assert read.call_count == 3  # the report's, and two of a few columns for run.json
+    shown = capsys.readouterr().out
+    assert "Baselines are fair: a step of ar takes" in shown and "unfair baseline" not in shown
+
+
+def test_the_limit_is_a_setting_and_changes_no_rows():
+    plain, strict = (compose_study(["study=smoke", *w]) for w in ([], ["fairness.factor=2"]))
+    assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
+    assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
+    assert plain.baselines == ["ar", "ar_greedy"]
+    for word in ("fairness.factor=abc", "fairness.factr=3"):
+        with pytest.raises(ConfigError, match=r"fairness\.factor"):
+            compose_study(["study=smoke", word])
+    for bad in (1.0, 0.0, -3.0, math.inf):
+        with pytest.raises(ConfigError, match=r"factor must be (above 1|a finite)"):
+            FairnessConfig(bad)
+
+
+def test_a_part_that_ran_as_tensor_code_beside_kernels_is_marked_with_its_cost() -> None:
+    """A plug-in's rule on tensors beside a built-in's in the kernel: fair, and said so."""
+    seconds = {"seconds_draft": 0.2, "seconds_forward": 1.0, "seconds_accept": 0.4}
+    lines = [
+        {"decoder": "built_in", "path": "draft=kernel, forward=kernel, accept=kernel", "nfe": 100},
+        {"decoder": "mine", "path": "draft=kernel, forward=kernel, accept=tensor", "nfe": 400},
+    ]
+    timed = pd.DataFrame([{**line, **seconds} for line in lines])
+    assert mixed(timed, "built_in") == ""
+    assert mixed(timed, "mine") == "its acceptance ran as tensor code, 1 of 4 ms per step"
+    slow = timed.assign(seconds_forward=100 * timed.seconds_forward)
+    assert mixed(slow, "mine").endswith("1 of 251.5 ms per step")
+    all_tensors = timed.assign(path="draft=tensor, forward=tensor, accept=tensor")
+    assert mixed(all_tensors, "mine") == ""

@@ -1,0 +1,151 @@
+"""Clock, memory, warm-up and the state of the machine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.config.schema import BackendConfig
+from bench.errors import ConfigError
+from bench.measure.clock import Clock, no_collection
+from bench.measure.device import prepare, provenance
+from bench.measure.memory import MemoryMeter
+from bench.run.warmup import warm_up
+from decoders.execution.cpu import processor
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.alone
+def test_the_clock_times_a_region_and_forgets_a_failed_one():
+    clock = Clock(torch.device("cpu"))
+    with clock.time("nap"):
+        time.sleep(0.02)
+    assert 0.02 <= clock.seconds["nap"] < 0.5
+    with pytest.raises(ValueError, match="x"), clock.time("failed"):
+        raise ValueError("x")
+    assert "failed" not in clock.seconds
+
+
+def test_the_collector_is_off_in_a_timed_region_and_on_afterwards():
+    with no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="x"), no_collection():
+        raise ValueError("x")
+    assert gc.isenabled()
+
+
+def test_peak_memory_sees_a_large_tensor_and_forgets_it_after_a_reset():
+    meter = MemoryMeter(torch.device("cpu"))
+    if not meter.exact:
+        pytest.skip("this kernel does not reset the high-water mark")
+    meter.reset()
+    before = meter.peak_mb()
+    big = torch.ones(25_000_000)  # 100 MB
+    assert 90 < meter.peak_mb() - before < 150
+    del big
+    meter.reset()
+    assert meter.peak_mb() - before < 50
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([4.0, 3.0, 2.0, 1.0, 1.0], 4), ([5.0], 1)],
+)
+def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
+    times = iter(seconds)
+    most = min(4, len(seconds))
+    assert len(warm_up(lambda: next(times), most, 0.1)) == runs
+
+
+def test_a_missing_device_is_refused_with_what_to_do():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ConfigError, match=r"sees 0 cuda devices\. Use backend=cpu"):
+        prepare(BackendConfig("eager", "cuda", "float32", 1))
+    with pytest.raises(ConfigError, match="is no device"):
+        prepare(BackendConfig("eager", "gpuu", "float32", 1))
+
+
+@pytest.mark.parametrize("name", ["rocm", "mps", "xpu"])
+def test_other_accelerators_are_refused_where_they_are_missing(name: str):
+    if torch.version.hip or torch.backends.mps.is_available() or torch.xpu.is_available():
+        pytest.skip("there is such a device")
+    with pytest.raises(ConfigError, match=rf"sees 0 {name} devices\. Use backend=cpu, or install"):
+        prepare(BackendConfig(name, name, "float32", 1))
+
+
+def test_graphs_need_a_cuda_device():
+    with pytest.raises(ConfigError, match=r"needs backend\.device=cuda, found cpu"):
+        BackendConfig("mine", "cpu", "float32", 1, "graph")
+    with pytest.raises(ConfigError, match="'compile'"):
+        BackendConfig("mine", "cpu", "float32", 1, "compiled")
+
+
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
+        prepare(BackendConfig("eager", "cpu", "float32", 4000))
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "name", "kinds"),
+    [
+        ("AMD EPYC", "fpu avx avx2", "AMD EPYC, AVX2", ["AVX2"]),
+        (
+            "AMD EPYC",
+            "avx2 avx512f avx512_bf16",
+            "AMD EPYC, AVX512-BF16",
+            ["AVX512-BF16", "AVX-512", "AVX2"],
+        ),
+        ("old", "fpu sse2", "old", []),
+    ],
+)
+def test_processors_of_one_name_are_told_apart(model, flags, name, kinds, tmp_path, monkeypatch):
+    said = tmp_path / "cpuinfo"
+    said.write_text(f"processor\t: 0\nmodel name\t: {model}\nflags\t\t: {flags}\n\n" * 2)
+    monkeypatch.setattr(processor, "CPUINFO", said)
+    assert processor.vectors() == kinds
+    assert provenance(torch.device("cpu")).cpu == name
+
+
+def test_provenance_names_code_and_machine():
+    made = provenance(torch.device("cpu"))
+    assert made.cpu and {"python", "torch", "lantern-bench"} <= set(made.versions)
+    assert made.threads == torch.get_num_threads()
+    assert set(made.machine()) == {"cpu", "gpu", "torch"}
+
+
+def test_an_installation_inside_another_repository_has_no_commit(tmp_path):
+    """Issue: records of an installation carried the commit of the repository around it."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    installed = tmp_path / "lib" / "site-packages"
+    for package in ("bench", "decoders", "metrics"):
+        shutil.copytree(
+            ROOT / package, installed / package, ignore=shutil.ignore_patterns("weights")
+        )
+    code = (
+        "import torch; from bench.measure.device import provenance\n"
+        "made = provenance(torch.device('cpu')); print(made.git_commit, made.git_dirty)"
+    )
+
+    def said(**more: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(installed), **more}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert said() == "not a checkout False"
+    assert said(GIT_DIR=str(tmp_path / ".git")) == "not a checkout False"

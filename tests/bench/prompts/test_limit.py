@@ -1,0 +1,125 @@
+"""prompts.limit and prompts.shard, on every prompt set; captions and classes as prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from bench.config.compose import compose_study
+from bench.config.plugins import call
+from bench.errors import ConfigError, PromptError
+from bench.prompts import classes, coco, file, scenes
+from bench.run.runner import run_study
+from tests.bench import fakes
+
+SETS = sorted(p.stem for p in (Path(__file__).parents[3] / "conf/prompts").glob("*.yaml"))
+
+
+@pytest.fixture
+def ten(tmp_path):
+    path = tmp_path / "ten.txt"
+    path.write_text("".join(f"prompt {i}\n" for i in range(10)))
+    return str(path)
+
+
+def texts(prompts):
+    return [p.text for p in prompts]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_has_both_settings(name):
+    settings = OmegaConf.load(Path(__file__).parents[3] / f"conf/prompts/{name}.yaml")
+    assert "limit" in settings and settings.shard is None
+    words = [f"prompts={name}", "decoders=[ar]", "prompts.limit=3", "prompts.shard=4/4"]
+    if "path" in settings.keys():  # noqa: SIM118  ??? is a key without a value
+        words.append("prompts.path=none.txt")
+    with pytest.raises(ConfigError, match="must be i/n with 0 <= i < n, found '4/4'"):
+        call(compose_study(words).prompts, count=1)
+
+
+def test_limit_takes_the_first(ten):
+    assert texts(file.load(None, ten, limit=2)) == ["prompt 0", "prompt 1"]
+    assert texts(file.load(1, ten, limit=2)) == ["prompt 0"]
+
+
+def test_shards_are_a_partition_of_the_limited_set(ten):
+    parts = [texts(file.load(None, ten, limit=7, shard=f"{i}/3")) for i in range(3)]
+    assert parts[1] == ["prompt 1", "prompt 4"]
+    assert sorted(p for part in parts for p in part) == texts(file.load(7, ten))
+    assert file.load(None, ten, shard="1/3")[:2] == file.load(2, ten, shard="1/3")
+
+
+def test_shards_of_a_set_without_end():
+    parts = [scenes.load(3, shard=f"{i}/2") for i in (0, 1)]
+    assert [p for pair in zip(*parts, strict=True) for p in pair] == scenes.load(6)
+    with pytest.raises(ConfigError, match=r"prompts\.limit"):
+        scenes.load(None)
+    assert len(scenes.load(None, limit=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "expected"),
+    [
+        (1, {"limit": 11}, "prompts.limit=11, but .* has 10 prompts"),
+        (3, {"limit": 2}, "prompts.limit=2 leaves 2 prompts, 3 are wanted"),
+        (4, {"limit": 10, "shard": "1/3"}, "prompts.limit=10, prompts.shard=1/3 leaves 3 prompts"),
+        (4, {"shard": "1/3"}, "prompts.shard=1/3 leaves 3 of the 10 prompts"),
+        (11, {}, "has 10 prompts, 11 are wanted"),
+    ],
+)
+def test_too_few_prompts_are_explained(ten, count, settings, expected):
+    with pytest.raises(PromptError, match=expected):
+        file.load(count, ten, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shard": s} for s in ("4/4", "-1/4", "1", "1/0", "a/b", "1/4 ", 3)]
+    + [{"limit": n} for n in (0, -1, 2.0, "3", True)],
+)
+def test_impossible_settings(ten, settings):
+    with pytest.raises(ConfigError, match=f"prompts.{next(iter(settings))} must be"):
+        file.load(1, ten, **settings)
+
+
+def test_a_study_that_wants_more_than_is_left_stops_before_anything_is_decoded(fake_study, ten):
+    words = ["prompts=file", f"prompts.path={ten}", "prompts.shard=0/2"]
+    with pytest.raises(PromptError, match="leaves 5 of the 10 prompts"):
+        run_study(fake_study(*words))
+    assert fakes.CALLS == []
+    rows = run_study(fake_study(*words, "quality.images=5")).rows
+    assert sorted(set(rows.prompt_id)) == ["1", "3", "5", "7", "9"]
+
+
+def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
+    rows = [(9, "a b"), (4, "a c"), (9, "a longer one"), (4, "a c\n "), (9, "as long, too")]
+    path = tmp_path / "captions_val2014.json"
+    path.write_text(json.dumps({"annotations": [{"image_id": i, "caption": c} for i, c in rows]}))
+    longest = coco.load(None, str(path))
+    assert [(p.id, p.text) for p in longest] == [("9", "a longer one"), ("4", "a c")]
+    assert texts(coco.load(None, str(path), caption="first")) == ["a b", "a c"]
+    with pytest.raises(ConfigError, match="longest"):
+        coco.load(None, str(path), caption="longer")
+
+
+def test_coco_reads_a_list_of_captions_with_repeats(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(["a cat ", "a  dog", "a cat"]))
+    found = coco.load(None, str(path))
+    assert [(p.id, p.text) for p in found] == [("0", "a cat"), ("1", "a dog"), ("2", "a cat")]
+
+
+def test_classes():
+    assert texts(classes.load(3)) == ["0", "1", "2"] and len(classes.load(None)) == 1000
+    assert [p.id for p in classes.load(None, only=[207, 7])] == ["class-0207", "class-0007"]
+    config = compose_study(["prompts=classes", "prompts.only=[207,360]", "decoders=[ar]"])
+    assert texts(call(config.prompts, count=2)) == ["207", "360"]
+    with pytest.raises(PromptError, match="prompts=classes has 1000 prompts, 1001 are wanted"):
+        classes.load(1001)
+    with pytest.raises(ConfigError, match="from 0 to 9, found 10"):
+        classes.load(1, classes=10, only=[10])
+    with pytest.raises(PromptError, match="are the same"):
+        classes.load(2, only=[5, 5])

@@ -1,0 +1,180 @@
+"""The whole report of a made-up run: what is written, what it says, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from bench.report.build import ReportPaths, build_report, write_report
+from bench.report.load import load_run
+from bench.report.model import ReportError
+from bench.report.page.index import provenance
+from bench.report.plots import latency
+from bench.report.plots.style import save
+from tests.bench.report.synthetic import DECODERS, write_run
+
+PLOTS = {
+    "speedup_fid", "speedup_clip", "speedup_cost", "mal_speedup", "acceptance_depth", "moved_mass",
+    "latency",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
+    return build_report(write_run(tmp_path_factory.mktemp("run") / "synthetic"))
+
+
+def shown(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def test_every_file_is_written_and_every_image_shows_something(built: ReportPaths) -> None:
+    assert set(built.plots) == PLOTS
+    assert built.contact_sheet is not None and built.code_maps is not None
+    for svg, png in built.plots.values():
+        assert svg.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+        pixels = shown(png)
+        assert min(pixels.shape[:2]) > 500
+        assert pixels.std() > 20
+        assert (np.ptp(pixels, axis=2) > 60).mean() > 0.001  # coloured marks, not just axes
+    assert shown(built.contact_sheet).std() > 20
+    for path in (built.page, built.text, built.markdown, built.latex, built.csv):
+        assert path.parent == built.folder and path.stat().st_size > 500
+    assert built.terminal == built.text.read_text(encoding="utf-8")
+
+
+def test_page_is_self_contained_and_escapes_what_it_shows(built: ReportPaths) -> None:
+    page = built.page.read_text(encoding="utf-8")
+    seen = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # libraries make tags too
+    sources = re.findall(r'<img src="([^"]*)"', seen)
+    assert len(sources) == len(PLOTS) + 2
+    assert all(source.startswith("data:image/") for source in sources)
+    assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
+    for made in DECODERS:
+        assert f">{made.name}</td>" in page
+    for fact in ("0123456789abcdef", "Example CPU, 2 cores", "torch 2.9.0", "c0ffee"):
+        assert fact in page
+    assert page.count("Sampling (temperature 1, guidance 2)") >= 2
+    assert page.count("Greedy (temperature 0, guidance 2)") >= 2
+
+
+def test_the_same_run_gives_the_same_plot(built: ReportPaths, tmp_path: Path) -> None:
+    again = save(latency.draw(load_run(built.folder.parent)), tmp_path)
+    for before, after in zip(built.plots["latency"], again, strict=True):
+        assert before.read_bytes() == after.read_bytes()
+
+
+def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
+    few = (DECODERS[0], DECODERS[4])
+    nan = float("nan")
+    absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
+    folder = write_run(tmp_path, few, prompts=3, reseed=False, images=False, **absent)
+    (folder / "report").mkdir()
+    stale = folder / "report" / "contact_sheet.png"
+    stale.write_bytes(b"old")
+    paths = build_report(folder)
+    assert paths.contact_sheet is None and paths.code_maps is None and not stale.exists()
+    page = paths.page.read_text(encoding="utf-8")
+    assert "No image was kept" in page
+    assert "left out ar, lantern (FID or speed-up not measured)" in page
+    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
+
+
+def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", (DECODERS[0], DECODERS[4]), prompts=3)
+    shutil.rmtree(folder / "images")  # as a published run: the rows still name them
+    records = pd.read_parquet(folder / "records.parquet")
+    for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
+        records[column] = [[] for _ in records.index]
+    records.to_parquet(folder / "records.parquet")
+    paths = write_report(load_run(folder), tmp_path / "report")
+    assert set(paths.plots) == PLOTS - {"acceptance_depth", "moved_mass"}
+    assert paths.contact_sheet is None and paths.code_maps is None
+    page = paths.page.read_text(encoding="utf-8")
+    assert 'href="prompts/' not in page and 'href="#prompts"' not in page
+    assert not [*paths.folder.glob("prompts/*.html")]
+
+
+def test_many_values_of_a_fact_are_counted(built: ReportPaths) -> None:
+    run = load_run(built.folder.parent)
+    hashes = run.records["prompt_index"].map("h{:02d}".format)
+    facts = dict(provenance(replace(run, records=run.records.assign(prompt_hash=hashes))))
+    assert facts["prompt_hash"] == ["20 different values, h00 the first"]
+    assert facts["seed"] == ["0", "1"]
+
+
+def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+    broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
+    paths = build_report(write_run(tmp_path, broken, prompts=2, reseed=False))
+    page = paths.page.read_text(encoding="utf-8")
+    assert "Every decoder of this run failed" in page and paths.plots == {}
+    for made in broken:
+        assert f"DecoderError: no {made.name}" in page
+        assert f"DecoderError: no {made.name}" in paths.terminal
+
+
+def test_a_run_that_may_only_be_read_is_reported_elsewhere(tmp_path: Path) -> None:
+    broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
+    (tmp_path / "run").mkdir()
+    folder = write_run(tmp_path / "run", broken, prompts=2, reseed=False)
+    before = sorted(folder.rglob("*"))
+    paths = write_report(load_run(folder), tmp_path / "mine")
+    assert paths.page == tmp_path / "mine" / "index.html" and paths.page.is_file()
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
+@pytest.mark.parametrize("content", [None, b"", b"\x00\x01 no table"])
+def test_missing_or_damaged_file_is_refused_before_writing(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ReportError, match=re.escape(name)):
+        build_report(folder)
+    assert not (folder / "report").exists()
+
+
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="run a study first"):
+        build_report(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
+def test_files_without_rows_or_columns_are_refused(tmp_path: Path, name: str) -> None:
+    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
+    path = folder / name
+    table = pd.read_csv(path) if name.endswith("csv") else pd.read_parquet(path)
+
+    def store(frame: pd.DataFrame) -> None:
+        if name.endswith("csv"):
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_parquet(path)
+
+    store(table.iloc[:0])
+    with pytest.raises(ReportError, match="no rows"):
+        build_report(folder)
+    store(table.drop(columns="mal"))
+    with pytest.raises(ReportError, match="lacks the columns mal;"):
+        build_report(folder)
+
+
+def test_other_schema_version_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
+    table = pd.read_parquet(folder / "records.parquet")
+    table["schema_version"] = 99
+    for other in (table, table.drop(columns="block")):  # the version, not what it lacks
+        other.to_parquet(folder / "records.parquet")
+        with pytest.raises(ReportError, match=r"schema version \[99\]"):
+            build_report(folder)

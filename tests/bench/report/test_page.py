@@ -1,0 +1,256 @@
+"""The page in a real browser: sorting, filtering, opening a prompt, linked charts, widths, a prompt
+that is a script, a browser without scripts. And what the pages of prompts say, without one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.report.build import write_page
+from bench.report.load import load_run
+from bench.report.page.index import Figure, sort_key
+from bench.report.page.prompts import strip_of
+from bench.report.page.sweeps import sweep_charts, swept_in
+from tests.bench.report.synthetic import DECODERS, write_run
+
+LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "lantern", "lantern_chain"))
+SWEPT = tuple(
+    replace(LINEUP[2], name=f"lantern_delta{delta}", acceptance=f"lantern(delta={delta})",
+            seconds=1.4 - delta, fid=21 + 5 * delta, verdict="bounded (TV 0.5170; both hold)")
+    for delta in (0.3, 0.1)
+)  # fmt: skip
+SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
+PLOT = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"/>'
+BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
+
+
+def decoder(name: str, **acceptance: object) -> dict[str, Any]:
+    """An entry of study.json."""
+    part = {"target": "decoders.verify.lantern.Lantern", "kwargs": {"k": 100, **acceptance}}
+    spec = {"acceptance": part if acceptance else None, "loop": {"target": "x.Loop", "kwargs": {}}}
+    return {"name": name, "sampling": {"temperature": None}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("page") / "run", LINEUP + SWEPT, prompts=3)
+    records = pd.read_parquet(folder / "records.parquet")
+    records.loc[records["prompt_index"] == 1, "prompt"] = SCRIPT
+    same = records["decoder"] == "sd_chain"  # decodes AR's codes, but for one
+    for at in records.index[same]:
+        ar = records[(records["decoder"] == "ar") & (records["protocol"] == "quality")]
+        codes = ar[ar["prompt_index"] == records["prompt_index"][at]]["codes"].iloc[0].copy()
+        codes[40] += 1
+        records.at[at, "codes"] = codes
+    records.to_parquet(folder / "records.parquet")
+    entries = [decoder("ar"), *(decoder(f"lantern_delta{d}", delta=d) for d in (0.3, 0.1))]
+    study = {"config": {"decoders": entries}, "config_hash": "c0", "machine": {}, "rows": 9}
+    (folder / "study.json").write_text(json.dumps({"schema_version": 4, **study}))
+    out = tmp_path_factory.mktemp("report")
+    (out / "plot.svg").write_text(PLOT)
+    figures = [Figure(f"Plot {n}", "caption", out / "plot.svg", charted=n == 1) for n in (1, 2)]
+    return write_page(load_run(folder), out, figures, [])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the system's, else playwright's own."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as api:
+        if found is None and not Path(api.chromium.executable_path).is_file():
+            pytest.skip(f"no browser is installed (looked for {', '.join(BROWSERS)})")
+        started = api.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Iterator[Any]:
+    """The page on a laptop's screen, offline, without an error of a script and without a request
+    but for files of its own."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
+    tab, errors, asked = context.new_page(), [], []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("console", lambda said: errors.append(said.text) if said.type == "warning" else None)
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("body[data-ready]", timeout=60_000)
+    yield tab
+    assert not errors
+    assert not [url for url in asked if not url.startswith((page.parent.as_uri(), "data:"))]
+    context.close()
+
+
+def first_column(tab: Any) -> list[str]:
+    """Decoders of the first table, from top to bottom."""
+    return list(
+        tab.locator("table.grid").first.locator("tbody tr td:first-child").all_inner_texts()
+    )
+
+
+def test_a_click_on_a_heading_sorts_by_the_figure(opened: Any) -> None:
+    assert first_column(opened)[:2] == ["ar", "AR reseed, seed 1"]
+    heading = opened.locator("table.grid").first.locator("th", has_text="s/image")
+    heading.click()
+    opened.locator("th[aria-sort=ascending]").first.wait_for()
+    timed = [name for name in first_column(opened) if not name.startswith(("AR", "lantern_chain"))]
+    assert timed == ["lantern", "lantern_delta0.3", "lantern_delta0.1", "sd_chain", "ar"]
+    heading.click()
+    opened.locator("th[aria-sort=descending]").first.wait_for()
+    assert first_column(opened)[0] == "ar"
+
+
+def test_the_search_field_filters(opened: Any) -> None:
+    opened.locator(".dt-search input").first.fill("bounded")
+    assert first_column(opened) == ["lantern", "lantern_delta0.3", "lantern_delta0.1"]
+    opened.locator(".dt-search input").first.fill("no such decoder")
+    assert "No matching records" in opened.locator("table.grid").first.inner_text()
+
+
+def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
+    links = opened.locator("table.prompts a")
+    assert links.nth(1).inner_text() == SCRIPT
+    links.nth(1).click()
+    assert opened.locator("h1").inner_text() == SCRIPT
+    assert SCRIPT in opened.title() and opened.locator("script").count() == 0
+    assert opened.locator(".card h3").all_inner_texts() == [d.name for d in LINEUP + SWEPT]
+    wide = opened.evaluate("[...document.images].map(i => i.naturalWidth)")
+    assert len(wide) == 3 * 5 - 1 and min(wide) > 0  # AR has no map of codes that are not AR's
+    opened.locator("nav a", has_text="Next").click()
+    assert opened.url.endswith("prompts/2.html")
+
+
+def test_a_picked_decoder_is_marked_in_every_chart_and_table(opened: Any) -> None:
+    assert opened.locator(".chart svg").count() == 2  # the Pareto charts, the sweep
+    opened.locator(".chart").first.locator(".mark-symbol path[aria-label*='lantern']").first.click()
+    marked = opened.locator("tr.picked td:first-child").all_inner_texts()
+    assert {*marked} == {"lantern"} and len(marked) >= 2
+
+
+def test_tables_and_charts_fit_a_laptop(opened: Any) -> None:
+    tables = opened.locator("table.grid, .chart svg")
+    ends = tables.evaluate_all("all => all.map(shown => shown.getBoundingClientRect().right)")
+    assert len(ends) == 4 + 2 and max(ends) <= 1280
+
+
+def test_names_of_points_do_not_cover_each_other(opened: Any) -> None:
+    words = opened.locator(".chart .mark-text.role-mark")
+    boxes = words.evaluate_all(
+        "all => all.map(group => [...group.querySelectorAll('text')].map(text => {"
+        "const r = text.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; }))"
+    )
+    assert [len(group) for group in boxes] == [5, 5, 5]  # FID, CLIP, TV: all but the failed one
+    for group in boxes:
+        for a, b in combinations(group, 2):
+            across = min(a[2], b[2]) - max(a[0], b[0])
+            assert across <= 0 or min(a[3], b[3]) - max(a[1], b[1]) <= 1
+
+
+def test_without_scripts_plots_stand_for_the_charts(browser: Any, opened: Any, page: Path) -> None:
+    assert opened.locator("figure img:visible").count() == 1
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    assert tab.locator("figure img:visible").count() == 2
+    assert "Plot 1" in tab.locator("h3:visible").all_inner_texts()
+    assert tab.locator("table.main").first.is_visible()
+    context.close()
+
+
+def test_the_page_fits_a_telephone(browser: Any, page: Path) -> None:
+    tab = browser.new_page(viewport={"width": 400, "height": 800})
+    for address in (page, page.parent / "prompts" / "0.html"):
+        tab.goto(address.as_uri())
+        if address == page:
+            tab.wait_for_selector("body[data-ready]", timeout=60_000)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    tab.close()
+
+
+def test_nothing_is_fetched_and_no_prompt_becomes_markup(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<script>document" not in text and "&lt;script&gt;document" in text
+    assert not [w for w in ('src="http', "src='http", 'href="http', "@import") if w in text]
+    assert page.stat().st_size < 3_000_000
+
+
+def test_a_prompt_s_page_says_which_codes_are_not_ar_s(page: Path) -> None:
+    text = (page.parent / "prompts" / "0.html").read_text(encoding="utf-8")
+    assert "1 of 256 codes not AR&#39;s; first: code 40" in text
+    assert "NaN logits at code 17" in text  # of the decoder that failed
+    assert "256 forwards" not in text and "255 forwards, 1.00 codes per forward" in text
+
+
+def test_pages_of_an_earlier_report_are_removed(page: Path, tmp_path: Path) -> None:
+    old, other = tmp_path / "prompts" / "77.html", tmp_path / "prompts" / "mine.html"
+    old.parent.mkdir()
+    for path in (old, other):
+        path.write_text("old")
+    few = write_run(tmp_path / "run", LINEUP[:1], prompts=1, reseed=False, images=False)
+    write_page(load_run(few), tmp_path, [], [])
+    assert not old.exists() and other.exists() and (tmp_path / "prompts" / "0.html").is_file()
+    assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()
+
+
+def test_a_sweep_is_found_by_its_settings(page: Path) -> None:
+    section = load_run(page_run(page)).sections[0]
+    settings = {
+        "lantern": {"acceptance": "L", "acceptance.delta": 0.2, "tree": "A"},
+        "lantern_delta0.3": {"acceptance": "L", "acceptance.delta": 0.3, "tree": "A"},
+        "lantern_delta0.1": {"acceptance": "L", "acceptance.delta": 0.1, "tree": "A"},
+        "sd_chain": {"acceptance": "L", "acceptance.delta": 0.2, "tree": "B", "tree.depth": 4},
+    }
+    found = {
+        swept.setting: [[(v, e.name) for v, e in line] for line in swept.series]
+        for swept in swept_in(section, settings)
+    }
+    steps = [(0.1, "lantern_delta0.1"), (0.2, "lantern"), (0.3, "lantern_delta0.3")]
+    assert found["acceptance.delta"] == [steps]
+    assert [name for _, name in found["tree"][0]] == ["sd_chain", "lantern"]
+    assert {*found} == {"acceptance.delta", "tree"}
+
+
+def test_the_charts_of_a_sweep_stand_over_the_setting_s_values(page: Path) -> None:
+    (charts,) = sweep_charts(load_run(page_run(page)))
+    first = [panel["layer"][-1]["encoding"] for panel in charts.spec["concat"]]
+    settings = [encoding["x"]["title"] for encoding in first]
+    assert settings == ["acceptance"] * 4 + ["acceptance.delta"] * 4
+    panels = charts.spec["concat"][4:]
+    words = [panel["title"].split(" ")[0] for panel in panels]
+    assert words == ["speed-up", "FID", "CLIP", "output"]
+    assert charts.spec["columns"] == 4
+    for panel, column in zip(panels, ("speedup", "fid", "clip", "tv_output"), strict=True):
+        point = panel["layer"][-1]["encoding"]
+        assert (point["x"]["title"], point["x"]["sort"]) == ("acceptance.delta", ["0.1", "0.3"])
+        assert point["y"]["field"] == column
+        assert [row["value"] for row in panel["data"]["values"]] == ["0.1", "0.3"]
+    row = panels[1]["data"]["values"][0]
+    assert (row["decoder"], row["fid"], row["fid_lo"]) == ("lantern_delta0.1", 21.5, 21.05)
+
+
+def page_run(page: Path) -> Path:
+    """The run that the page is of."""
+    return next(page.parents[1].glob("page*/run"))
+
+
+def test_the_strip_stands_as_high_as_a_forward_committed_codes() -> None:
+    strip = strip_of(np.array([0, 1, 1, 1, 2, 3, 3]))
+    assert (strip.path, strip.length, strip.height) == ("M0 3V2H1V0H4V2H5V1H7V3Z", 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("cell", "key"),
+    [("1.20 [1.1, 1.3] ≈", "1.20"), ("-0.5", "-0.5"), ("—", ""), ('a"b', "a&#34;b")],
+)
+def test_cells_are_sorted_by_their_leading_number(cell: str, key: str) -> None:
+    assert sort_key(cell) == f' data-order="{key}"'

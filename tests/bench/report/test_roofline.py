@@ -1,0 +1,267 @@
+"""Time over floor and unfair baselines, in every form of a report."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from bench.judge.fairness import judge_folder
+from bench.measure.rates import MachineRates, save_rates
+from bench.report import tables
+from bench.report.build import ReportPaths, build_report
+from bench.report.load import load_run
+from bench.report.model import ReportError
+from bench.report.plots import verification
+from bench.report.plots.roofline import draw
+from bench.report.regime import regime_lines
+from bench.report.roofline import roofline_tables
+from tests.bench.report.synthetic import DECODERS, write_run
+
+NAN = math.nan
+SLOW = "a step of ar takes 8.25 ms, 10.0 times its floor of 0.825 ms, at most 4 are fair"
+RATES = MachineRates(
+    "cpu", "Example CPU", "bfloat16", 2, 2**28, 20e9, 18_000_000, 80e9, 300e9, 0.4, 1.2
+)
+FEW = (DECODERS[0], DECODERS[4], *DECODERS[9:])  # ar, lantern; greedy: ar, eagle2, lantern
+
+
+def line(name: str, ar: float = NAN, forward: float = NAN, note: str = "") -> dict[str, object]:
+    """A line of roofline.csv; ar, forward: time over floor."""
+    floors = {"ar_floor_ms": 0.825, "forward_floor_ms": 2.0, "draft_floor_ms": 0.25}
+    times = {"ar_ms": 0.825 * ar, "forward_ms": 2.0 * forward, "draft_ms": 0.7 if ar != ar else NAN}
+    over = {"ar_over_floor": ar, "forward_over_floor": forward}
+    over["draft_over_floor"] = times["draft_ms"] / 0.25
+    whole = 3.0 if forward == forward else times["ar_ms"]
+    step = {"step_ms": whole, "step_floor_ms": whole / 1.6, "step_over_floor": 1.6}
+    needs = {"ar_bytes": 16.5e6, "ar_operations": 30e6, "bytes_per_s": 20e9}
+    needs |= {"large_bytes_per_s": 20e9, "operations_per_s": 300e9}
+    codes = 1 if forward != forward else 59
+    tree = {"forward_bytes": 16.5e6 + 58e4, "forward_operations": 59 * 30e6}
+    needs |= dict.fromkeys(tree, NAN) if codes == 1 else tree
+    found = {**times, **floors, **over, **step, **needs}
+    if note:
+        found |= {key: NAN for key in found if "floor" in key or "bytes" in key}
+    return {
+        "decoder": name, "codes": codes, "images": 20, "note": note, **found,
+        "accept_share": NAN if forward != forward else 0.125,
+    }  # fmt: skip
+
+
+LINES = (
+    line("ar", ar=10.0), line("lantern", forward=1.5), line("ar_greedy", ar=1.5),
+    line("eagle2_greedy", forward=1.25), line("lantern_greedy", forward=3.0),
+)  # fmt: skip
+
+
+def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: float = 4.0) -> Path:
+    """A run folder with roofline.csv, machine.json, and what the gate makes of them."""
+    write_run(folder, FEW, prompts=3, images=False)
+    pd.DataFrame(lines).to_csv(folder / "roofline.csv", index=False)
+    save_rates(RATES, folder / "machine.json")
+    rows = pd.read_parquet(folder / "records.parquet")
+    judge_folder(folder, rows, ["ar", "ar_greedy"], limit)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
+    return build_report(made(tmp_path_factory.mktemp("roofline")))
+
+
+def row(text: str, name: str, table: int = 0) -> str:
+    """The n-th line of a text that begins with a decoder's name."""
+    pattern = rf"^(?:\| )?{re.escape(name)}[ |&].*$"
+    return re.findall(pattern, text, flags=re.MULTILINE)[table]
+
+
+def test_an_unfair_baseline_marks_every_speed_up_over_it(built: ReportPaths) -> None:
+    for name in ("ar", "lantern"):
+        assert "unfair baseline (1)" in row(built.terminal, name)
+    assert "2.35 [2.27, 2.44] unfair baseline (1)" in row(built.terminal, "lantern")
+    for name in ("ar_greedy", "eagle2_greedy", "lantern_greedy"):
+        assert "unfair" not in row(built.terminal, name)
+    assert "unfair" not in row(built.terminal, "AR reseed, seed 1"), "it has no speed-up"
+    assert f"(1) unfair baseline: {SLOW}." in " ".join(built.terminal.split())
+
+
+def test_the_mark_and_its_footnote_are_in_every_form(built: ReportPaths) -> None:
+    markdown = built.markdown.read_text(encoding="utf-8")
+    assert "| 2.35 [2.27, 2.44] unfair baseline (1) |" in markdown
+    assert f"* (1) unfair baseline: {SLOW}." in markdown
+    latex = built.latex.read_text(encoding="utf-8")
+    assert "lantern & 2.35 [2.27, 2.44] unfair baseline (1) &" in latex
+    assert rf"\footnotesize (1) unfair baseline: {SLOW}." in latex
+    assert latex.count(r"\begin{") == latex.count(r"\end{") == 8
+    page = built.page.read_text(encoding="utf-8")
+    assert ">2.35 [2.27, 2.44] unfair baseline (1)</td>" in page
+    assert f"<li>(1) unfair baseline: {SLOW}.</li>" in page
+    table = pd.read_csv(built.csv, keep_default_na=False).set_index("decoder")
+    assert list(table.fairness) == ["unfair", "", "unfair", "fair", "fair", "fair"]
+    assert table.loc["lantern", "fairness_reason"] == SLOW
+
+
+def test_a_baseline_on_another_backend_is_marked(tmp_path: Path) -> None:
+    folder = made(tmp_path / "run")
+    rows = pd.read_parquet(folder / "records.parquet")
+    rows.loc[rows.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
+    rows.to_parquet(folder / "records.parquet")
+    judge_folder(folder, rows, ["ar", "ar_greedy"], 20.0)
+    summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
+    summary.loc[summary.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
+    summary.to_csv(folder / "summary.csv", index=False)
+    text = tables.terminal(load_run(folder))
+    assert "unfair baseline (1)" in row(text, "eagle2_greedy")
+    assert "unfair" not in row(text, "lantern") + row(text, "lantern_greedy")
+    assert "backend: eagle2_greedy ran on cuda_graph, ar_greedy on eager" in text
+
+
+def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
+    text = tables.terminal(load_run(made(tmp_path / "fair", limit=20.0)))
+    assert "unfair" not in text
+    assert "Baselines are fair: a step of ar takes 8.25 ms" in text
+    note = "no floor known: the target X has no `cfg` that gives its shape"
+    unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
+    run = load_run(made(tmp_path / "unknown", unknown))
+    text = " ".join(tables.terminal(run).split())
+    assert "unfair" not in text
+    names = "ar, lantern, ar_greedy, eagle2_greedy, lantern_greedy"
+    assert f"Fairness of the baseline unknown for {names}: {note}." in text
+
+
+def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPaths) -> None:
+    run = load_run(built.folder.parent)
+    sampling, greedy = roofline_tables(run)
+    cells = {r.cells[0]: dict(zip(sampling.headings, r.cells, strict=True)) for r in sampling.rows}
+    assert cells["ar"] == {
+        "decoder": "ar", "codes": "1", "step ms": "8.25", "step over floor": "1.6 x",
+        "forward ms": "8.25", "floor ms": "0.825", "over floor": "10.0 x",
+        "draft call ms": "—", "draft floor ms": "0.250", "draft over floor": "—",
+        "accept share": "—",
+    }  # fmt: skip
+    lantern = cells["lantern"]
+    assert (lantern["codes"], lantern["over floor"], lantern["accept share"]) == (
+        "59", "1.5 x", "12.5 %"
+    )  # fmt: skip
+    assert lantern["draft over floor"] == "2.8 x"
+    assert [r.cells[0] for r in greedy.rows] == ["ar_greedy", "eagle2_greedy", "lantern_greedy"]
+    for path in (built.text, built.markdown, built.latex, built.page):
+        text = path.read_text(encoding="utf-8")
+        assert "Time over floor" in text and "10.0 x" in text
+        assert "80 GB/s over what an AR step reads" in " ".join(text.split())
+    assert "not quiet while its rates were measured (spread 40 %)" in " ".join(
+        built.terminal.split()
+    )
+
+
+def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: Path) -> None:
+    svg, png = built.plots["roofline"]
+    assert svg.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+    with Image.open(png) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    assert min(pixels.shape[:2]) > 300 and (np.ptp(pixels, axis=2) > 60).mean() > 0.02
+    folder = made(tmp_path)
+    (folder / "roofline.csv").unlink()
+    (folder / "fairness.csv").unlink()
+    without = build_report(folder)
+    assert "roofline" not in without.plots
+    assert "Time over floor" not in without.terminal and "unfair" not in without.terminal
+    assert "No roofline was measured" in without.page.read_text(encoding="utf-8")
+
+
+def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:
+    whole = line("lantern", forward=1.5) | dict.fromkeys(("forward_ms", "draft_ms"), NAN)
+    run = load_run(made(tmp_path, (line("ar", ar=2.0), whole)))
+    cells = roofline_tables(run)[0].rows[1].cells
+    assert cells[:5] == ["lantern", "59", "3.00", "1.6 x", "—"]
+    shown = [text.get_text() for ax in draw(run).figure.axes for text in ax.texts]
+    assert "step of 59 codes, 3.00 ms, 1.6 x floor" in shown and "not told apart" in shown
+    assert shown.count("drafts nothing") == 1  # ar
+
+
+@pytest.mark.parametrize("name", ["roofline.csv", "fairness.csv"])
+def test_a_damaged_table_is_refused(tmp_path: Path, name: str) -> None:
+    folder = made(tmp_path)
+    (folder / name).write_bytes(b"")
+    with pytest.raises(ReportError, match=re.escape(name)):
+        load_run(folder)
+    (folder / name).write_text("decoder\nar\n")
+    with pytest.raises(ReportError, match="lacks the columns"):
+        load_run(folder)
+
+
+def test_decoders_may_have_any_name(tmp_path: Path) -> None:
+    folder = made(tmp_path, (line("null", 2.0), line("ar", 2.0)))
+    assert set(load_run(folder).roofline) == {"null", "ar"}
+    assert "unfair" not in io.StringIO(tables.csv(load_run(folder))).read().split("\n")[1]
+
+
+def bound(folder: Path, **rates: float) -> Path:
+    """A run whose AR reads 16.5 MB and takes 30 Mflop, at these rates."""
+    made(folder)
+    table = pd.read_csv(folder / "roofline.csv")
+    for column, rate in rates.items():
+        table[column] = rate
+    table.to_csv(folder / "roofline.csv", index=False)
+    return folder
+
+
+MEMORY = (
+    "AR is bound by memory here (0.825 ms for 16.5 MB at 20 GB/s); arithmetic would allow 0.1 ms, "
+    "and takes over from 9 codes per forward on."
+)
+ARITHMETIC = (
+    "AR is bound by arithmetic here (1.5 ms for 30 Mflop at 20 Gflop/s); memory would allow "
+    "0.825 ms, so a forward over n codes costs about n AR steps."
+)
+
+
+def test_the_line_under_the_table_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> None:
+    page = built.page.read_text(encoding="utf-8")
+    assert page.index("</table>") < page.index(f'<p class="regime">{MEMORY}</p>')
+    markdown = built.markdown.read_text(encoding="utf-8")
+    assert markdown.count(MEMORY) == 1 and markdown.index(MEMORY) < markdown.index("* [a, b]")
+    assert MEMORY in " ".join(built.terminal.split())
+    assert MEMORY in built.latex.read_text(encoding="utf-8")
+    run = load_run(bound(tmp_path / "slow", operations_per_s=20e9))
+    assert regime_lines(run) == [ARITHMETIC]
+    run = load_run(bound(tmp_path / "cache", large_bytes_per_s=5e9))
+    assert "AR is bound by the processor's cache here" in regime_lines(run)[0]
+
+
+def test_without_a_floor_nothing_is_said_of_the_regime(tmp_path: Path) -> None:
+    note = "no floor known: X"
+    unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
+    run = load_run(made(tmp_path, unknown))
+    assert regime_lines(run) == [] and "AR is bound" not in tables.markdown(run)
+    assert "no floor is known" in verification.draw(run).caption
+
+
+def test_forwards_are_drawn_over_their_codes_beside_the_roofline(tmp_path: Path) -> None:
+    run = load_run(made(tmp_path / "run"))
+    sampling, greedy = run.sections
+    assert [(p.codes, p.names) for p in verification.seen(run, sampling)] == [
+        (1, ("ar",)), (59, ("lantern",))
+    ]  # fmt: skip
+    (_, trees) = verification.seen(run, greedy)
+    assert trees.names == ("eagle2_greedy", "lantern_greedy"), "as many codes, one label"
+    assert trees.ms == pytest.approx(2.0 * (1.25 + 3.0) / 2)
+    plot = verification.draw(run)
+    assert f"{sampling.title}: arithmetic takes over at 9 codes." in plot.caption
+    shown = {text.get_text() for ax in plot.figure.axes for text in ax.texts}
+    assert {"lantern", "arithmetic takes over at 9 codes"} <= shown
+    slow = load_run(bound(tmp_path / "slow", operations_per_s=20e9))
+    assert "arithmetic binds from the first code on" in verification.draw(slow).caption
+
+
+def test_steps_that_are_one_launch_are_drawn_hollow(tmp_path: Path) -> None:
+    whole = line("lantern", forward=1.5) | dict.fromkeys(("forward_ms", "draft_ms"), NAN)
+    run = load_run(made(tmp_path, (line("ar", ar=2.0), whole)))
+    _, tree = verification.seen(run, run.sections[0])
+    assert tree.whole and tree.ms == 3.0 and "hollow" in verification.draw(run).caption

@@ -1,0 +1,345 @@
+"""A study as a user runs it: protocols, resume, failures. On toy decoders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from bench.__main__ import main
+from bench.errors import ConfigError, FolderError
+from bench.prompts.captions import captions_of
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from decoders.api import DecoderError
+from metrics.images import image_files
+from tests.bench import fakes
+
+ROOT = Path(__file__).parents[3]
+# What differs between two runs of the same study: when, how fast, how much memory, which tree.
+VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
+FAILING = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 2']}"
+
+
+def rows_of(result) -> pd.DataFrame:
+    return result.rows.copy()
+
+
+def stable(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns that a repeated run must reproduce, in a fixed order of rows."""
+    times = [c for c in rows.columns if c.startswith("seconds_")]
+    return rows.drop(columns=[*times, *VOLATILE]).reset_index(drop=True)
+
+
+def test_every_image_is_a_row_with_its_picture(fake_study):
+    config = fake_study()
+    result = run_study(config)
+    rows = rows_of(result)
+    counts = rows.groupby(["decoder", "protocol"]).size().to_dict()
+    assert counts == {
+        ("fake_ar", "latency"): 4, ("fake_ar", "quality"): 6, ("fake_ar", "reseed"): 6,
+        ("fake_spec", "latency"): 4, ("fake_spec", "quality"): 6,
+        ("greedy", "latency"): 4, ("greedy", "quality"): 6,
+    }  # fmt: skip
+    assert (rows.status == "ok").all()
+    assert all((result.path / image).is_file() for image in rows.image)
+    assert rows[rows.protocol != "latency"].seconds_total.isna().all()
+    assert (rows[rows.protocol == "latency"].seconds_total > 0).all()
+    again, quality = (
+        rows[(rows.decoder == "fake_ar") & (rows.protocol == p)] for p in ("reseed", "quality")
+    )
+    assert set(again.seed) == {1} and set(quality.seed) == {0}
+    assert again.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
+
+
+def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study):
+    config = fake_study("quality.reseeds=2")
+    result = run_study(config)
+    folders = {path.parent for path in result.path.glob("images/**/*.png")}
+    found = {f"{path.parent.name.rpartition('-')[0]}/{path.name}" for path in folders}
+    assert found == {
+        "fake_ar/latency", "fake_ar/quality", "fake_ar/reseed-1", "fake_ar/reseed-2",
+        "fake_spec/latency", "fake_spec/quality", "greedy/latency", "greedy/quality",
+    }  # fmt: skip
+    rows = result.rows.set_index(result.rows.image.map(lambda name: result.path / name))
+    for folder in folders:
+        files = image_files(folder)
+        wanted = [rows.prompt[file] for file in files]
+        assert captions_of(files, folder / "captions.json") == wanted
+
+
+def test_there_may_be_several_seeds(fake_study):
+    rows = rows_of(run_study(fake_study("quality.reseeds=2", "latency.prompts=0")))
+    again = rows[rows.protocol == "reseed"]
+    assert again.groupby("seed").size().to_dict() == {1: 6, 2: 6}
+    first, second = (again[again.seed == s].codes.iloc[0].tolist() for s in (1, 2))
+    assert first != second
+
+
+def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, tmp_path):
+    rows = rows_of(run_study(fake_study()))
+    other = rows_of(run_study(fake_study("quality.batch=3", f"run_dir={tmp_path / 'b'}")))
+    key = ["decoder", "prompt_index"]
+    for frame, protocol in ((rows, "latency"), (other, "quality")):
+        mine = frame[(frame.protocol == protocol) & (frame.prompt_index < 4)].sort_values(key)
+        reference = rows[(rows.protocol == "quality") & (rows.prompt_index < 4)].sort_values(key)
+        assert [c.tolist() for c in mine.codes] == [c.tolist() for c in reference.codes]
+
+
+def test_decoders_take_turns_prompt_by_prompt_and_the_first_rotates(fake_study):
+    run_study(fake_study("quality.images=0", "latency.prompts=3", "decoders=[fake_ar,fake_spec]"))
+    timed = fakes.CALLS[-6:]  # after the warm-up
+    assert timed == [
+        ("ar", "scene number 0", 1), ("spec", "scene number 0", 1),
+        ("spec", "scene number 1", 1), ("ar", "scene number 1", 1),
+        ("ar", "scene number 2", 1), ("spec", "scene number 2", 1),
+    ]  # fmt: skip
+    assert {label for label, *_ in fakes.CALLS[:-6]} == {"ar", "spec"}, "both were warmed up"
+
+
+def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
+    words = ("latency.blocks=2", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]")
+    rows = rows_of(run_study(fake_study(*words)))
+    prompts, sizes = zip(*[(p, size) for _, p, size in fakes.CALLS], strict=True)
+    second = sizes.index(1, sizes.index(4))  # quality batches of 4 (and the rest, 2) between blocks
+    assert {p for p, size in zip(prompts[:second], sizes[:second], strict=True) if size == 1} == {
+        "scene number 0", "scene number 1"
+    }  # fmt: skip
+    # The second block: each decoder once to warm up, then its two prompts; the other batches last.
+    assert prompts[second : second + 6] == ("scene number 2",) * 4 + ("scene number 3",) * 2
+    assert sizes[second:] == (1,) * 6 + (4, 2)
+    timed = rows[rows.protocol == "latency"]
+    assert timed.groupby("prompt_index").block.unique().explode().tolist() == [0, 0, 1, 1]
+    assert set(rows[rows.protocol == "quality"].block) == {0}
+
+
+def test_repeats_are_rounds_of_all_timed_prompts(fake_study):
+    words = ("latency.blocks=2", "latency.repeats=3", "quality.images=0", "decoders=[fake_ar]")
+    result = run_study(fake_study(*words))
+    rows = rows_of(result)
+    assert sorted(zip(rows["repeat"], rows.prompt_index, rows.block, strict=True)) == [
+        (r, p, 2 * r + p // 2) for r in range(3) for p in range(4)
+    ]
+    timed = [p for i, (_, p, _) in enumerate(fakes.CALLS) if i not in (0, 1, 4, 7, 10, 13, 16)]
+    assert timed == [f"scene number {p}" for p in range(4)] * 3, "warm-ups left out"
+    assert sum(bool(name) for name in rows.image) == 4, "one picture an image"
+    fakes.CALLS.clear()
+    assert_frame_equal(rows_of(run_study(fake_study(*words))), rows)
+    assert fakes.CALLS == [], "a finished study decodes nothing again"
+
+
+def test_a_picture_is_kept_from_the_first_round_that_it_came_out_in(fake_study, tmp_path):
+    flag = tmp_path / "fail"
+    flag.touch()
+    words = [
+        f"decoders=[fake_ar,{FAILING}]", f"loop.flag={flag}",
+        "latency.repeats=3", "quality.images=0",
+    ]  # fmt: skip
+
+    def kept(result) -> list[int]:
+        """The rounds of the failing image that have a picture, all of them files."""
+        rows = rows_of(result)
+        rows = rows[(rows.decoder == "bad") & (rows.prompt_index == 2) & (rows.image != "")]
+        assert all((result.path / image).is_file() for image in rows.image)
+        return rows["repeat"].tolist()
+
+    config = fake_study(*words)
+    assert kept(run_study(config)) == [], "it failed in every round"
+    flag.unlink()
+    for path in Path(config.run_dir).glob("rows/bad-*/latency-0-00002-[12].parquet"):
+        path.unlink()  # a run that was killed after its first round, in which the image failed
+    result = run_study(config)
+    assert kept(result) == [1], "the first good round, once"
+    picture = next(result.path.glob("images/bad-*/latency/latency-0-00002-1.png"))
+    again = rows_of(run_study(fake_study(*words, "retry_failed=true")))
+    assert (again.status == "ok").all() and kept(result) == [1], "round 0 adds none later"
+    assert (again.image != "").sum() == 2 * 4
+    picture.unlink()
+    assert kept(run_study(config)) == [1], "a lost picture is made again"
+
+
+def test_recorded_steps_are_kept_as_long_as_they_are_needed(fake_study):
+    run_study(fake_study("latency.blocks=2", "decoders=[fake_ar,fake_spec]"))
+    made = [(label, size) for label, size, _ in fakes.PREPARED]
+    assert sorted(made) == [(d, size) for d in ("ar", "spec") for size in (1, 2, 4)], "each once"
+    assert not any(kept for *_, kept in fakes.PREPARED)
+
+
+def test_a_finished_study_decodes_nothing_again(fake_study):
+    first = rows_of(run_study(fake_study()))
+    fakes.CALLS.clear()
+    assert_frame_equal(rows_of(run_study(fake_study())), first)
+    assert fakes.CALLS == []
+
+
+@pytest.mark.parametrize("where", ["number 1", "number 5"])
+def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path, where):
+    flag = tmp_path / "interrupt"
+    flag.touch()
+    kill = [
+        f"decoders=[fake_ar,{{decoder: fake_spec, overrides: ['loop.kill_at={where}']}}]",
+        f"loop.flag={flag}",
+    ]
+    config = fake_study(*kill)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(config)
+    recorded = len(list(Path(config.run_dir).glob("rows/*/*.parquet")))
+    assert recorded > 0 and not (Path(config.run_dir) / "records.parquet").exists()
+    flag.unlink()
+    fakes.CALLS.clear()
+    resumed = run_study(config)
+    whole = run_study(fake_study(*kill, f"run_dir={tmp_path / 'whole'}"))
+    assert_frame_equal(stable(rows_of(resumed)), stable(rows_of(whole)))
+    first, second = (
+        finish(c, r).drop(columns=volatile_columns())
+        for c, r in ((config, resumed), (config, whole))
+    )
+    assert_frame_equal(first, second)
+
+
+def volatile_columns() -> list[str]:
+    times = [
+        "latency_mean_s",
+        "latency_p50_s",
+        "latency_p95_s",
+        "speedup",
+        "speedup_lo",
+        "speedup_hi",
+    ]
+    return [*times, "peak_memory_mb"]
+
+
+def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
+    words = [
+        fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", "loop.seconds=0.1",
+        "decoders=[fake_ar,fake_spec]", "quality.images=4", "quality.batch=2",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "bench", "run", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("run/rows/*/latency-*.parquet"))) < 3:
+        assert time.monotonic() < deadline and child.poll() is None, child.communicate()
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    survivors = {p: p.read_bytes() for p in tmp_path.glob("run/rows/*/*.parquet")}
+    assert 3 <= len(survivors) < 16
+    assert main(["run", *words]) == 0
+    assert all(p.read_bytes() == content for p, content in survivors.items())
+    rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
+    assert len(rows) == 2 * (4 + 4) + 4 and (rows.status == "ok").all()
+    assert not list(tmp_path.rglob(".tmp-*"))
+    summary = pd.read_csv(tmp_path / "run" / "summary.csv")
+    assert summary.n_latency.tolist() == [4, 0, 4]
+
+
+def test_a_partly_recorded_batch_is_completed(fake_study):
+    config = fake_study()
+    whole = rows_of(run_study(config))
+    gone = sorted(Path(config.run_dir).glob("rows/fake_spec-*/quality-0-0000[13].parquet"))
+    assert len(gone) == 2
+    for path in gone:
+        path.unlink()
+    assert_frame_equal(stable(rows_of(run_study(config))), stable(whole))
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        ("rows/greedy-*/*.parquet", 0),
+        ("rows/greedy-*/*.parquet", 100),
+        ("images/greedy-*/*/*.png", 0),
+    ],
+)
+def test_a_damaged_row_or_image_is_made_again(fake_study, caplog, kind, left):
+    config = fake_study("quality.images=0", "latency.prompts=2")
+    whole = rows_of(run_study(config))
+    path = next(Path(config.run_dir).glob(kind))
+    path.write_bytes(path.read_bytes()[:left])
+    assert_frame_equal(stable(rows_of(run_study(config))), stable(whole))
+    assert "damaged" in caplog.text
+
+
+def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
+    config = fake_study(f"decoders=[fake_ar,{FAILING}]")
+    result = run_study(config)
+    rows = rows_of(result)
+    failed = rows[rows.status == "failed"]
+    assert (failed.decoder == "bad").all() and failed.error.str.startswith(
+        "NumericalError: NaN logits at step 3"
+    ).all()
+    assert sorted(zip(failed.protocol, failed.prompt_index, strict=True)) == [
+        ("latency", 2), ("quality", 0), ("quality", 1), ("quality", 2), ("quality", 3),
+    ]  # fmt: skip
+    assert len(rows[rows.decoder == "fake_ar"]) == 16
+    summary = finish(config, result).set_index("decoder")
+    assert summary.loc["bad", "status"].startswith("5 of 10 images failed: NumericalError")
+    assert summary.loc["bad", "n_latency"] == 3 and summary.loc["bad", "n_quality"] == 2
+    assert summary.loc["fake_ar", "status"] == "ok"
+
+
+def test_a_decoder_that_cannot_be_built_fails_alone(fake_study):
+    broken = "{decoder: fake_spec, name: broken, overrides: ['loop.broken=build']}"
+    config = fake_study(f"decoders=[fake_ar,{broken}]")
+    result = run_study(config)
+    rows = rows_of(result)
+    mine = rows[rows.decoder == "broken"]
+    assert len(mine) == 10 and (mine.status == "failed").all()
+    assert mine.error.str.contains("this plug-in cannot be built").all()
+    summary = finish(config, result).set_index("decoder")
+    assert summary.loc["broken", "status"].startswith("failed: ")
+    assert pd.isna(summary.loc["broken", "speedup"])
+
+
+def test_failed_rows_are_kept_unless_asked_for_again(fake_study, tmp_path):
+    flag = tmp_path / "fail"
+    flag.touch()
+    words = [f"decoders=[fake_ar,{FAILING}]", f"loop.flag={flag}"]
+    assert (rows_of(run_study(fake_study(*words))).status == "failed").sum() == 5
+    flag.unlink()
+    assert (rows_of(run_study(fake_study(*words))).status == "failed").sum() == 5
+    assert (rows_of(run_study(fake_study(*words, "retry_failed=true"))).status == "ok").all()
+
+
+def test_codes_outside_the_codebook_are_a_failure(fake_study):
+    rows = rows_of(run_study(fake_study("decoders=[fake_ar]", "loop.broken=codes")))
+    assert rows.error.str.contains(r"codes must lie in 0\.\.31").all()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["acceptance.k=33"], "k must be at most 32"),
+        (["sampling.temperature=-1"], "temperature must be at least 0"),
+        (["prompts.word='été'"], "cannot read prompt p0: not English"),
+        ([f"prompts.word={'long' * 60}"], "cannot read prompt p0: 249"),
+        (["loop._target_=tests.bench.fakes:FakeLop"], "FakeLop"),
+    ],
+)
+def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
+    with pytest.raises((DecoderError, ConfigError)) as error:
+        run_study(fake_study(*words))
+    assert expected in str(error.value)
+    assert fakes.CALLS == []
+
+
+def test_two_runs_cannot_write_to_one_folder(fake_study):
+    from bench.records.folder import open_folder
+
+    config = fake_study()
+    run_study(config)
+    machine = __import__("json").loads((Path(config.run_dir) / "study.json").read_text())["machine"]
+    with (
+        open_folder(Path(config.run_dir), config.measured(), config.hash, machine),
+        pytest.raises(FolderError, match="another run is writing"),
+    ):
+        run_study(config)

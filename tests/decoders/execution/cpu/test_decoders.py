@@ -1,0 +1,225 @@
+"""Whole images through the CPU kernel: the codes of PyTorch's operators, code by code."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.distribution import guided
+from decoders.executed import executed
+from decoders.execution.cpu.layers import NativeLayers
+from decoders.execution.cpu.packing import pack, reason
+from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.cpu.stepping import NativeNext
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import SPECS as SPECS_OF_ALL
+from tests.decoders.execution.cpu.cases import needs_kernel, network
+
+pytestmark = pytest.mark.usefixtures("two_threads")
+EARLY = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
+CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
+LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
+RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
+OWN = PartSpec("tests.decoders.execution.cpu.test_judge.Doubled", {"k": 20})
+SPECS = {
+    **SPECS_OF_ALL,
+    "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),
+    "early_exit": DecoderSpec("early_exit", LOOP, EARLY, STATIC, EXACT),
+    "sd_chain": DecoderSpec("sd_chain", LOOP, EAGLE, CHAIN, EXACT),
+    "lantern": DecoderSpec("lantern", LOOP, EAGLE, DYNAMIC, LANTERN),
+    "released": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
+    "released_chain": DecoderSpec("released_chain", LOOP, EAGLE, CHAIN, RELEASED),
+    "own rule": DecoderSpec("own rule", LOOP, EAGLE, STATIC, OWN),
+}
+
+
+def model_of(kernel: bool) -> ImageModel:
+    model = random_model(vocab=64, grid=4, width=32)
+    if kernel:
+        return executed(model, "cpu")
+    return model
+
+
+def image(
+    model: ImageModel, name: str, temperature: float, batch: int, pairs: int = 0, **sampling: Any
+) -> Generation:
+    words = {"temperature": temperature, "cfg": 2.0} | sampling
+    decoder = build_decoder(model, SPECS[name], Sampling(**words))
+    prompts = ["a b", "c d e", "f"][:batch]
+    noise = Noise.for_prompts(3, prompts, model.target.length)
+    return decoder.generate(model.text.encode(prompts), noise, pairs=pairs)
+
+
+@needs_kernel
+@pytest.mark.parametrize(("temperature", "batch"), [(0.0, 3), (1.0, 1), (1.0, 3)])
+@pytest.mark.parametrize("name", SPECS)
+def test_codes_are_those_of_pytorchs_operators(
+    name: str, temperature: float, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    run, following = NativeLayers.__call__, NativeNext.__call__
+
+    def counted(self: NativeLayers, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        calls.append(x.shape[1])
+        return run(self, x, *rest)
+
+    def counted_next(self: NativeNext, count: int = 1) -> None:
+        calls.extend([1] * count)
+        following(self, count)
+
+    forward = NativeStep.forward
+    monkeypatch.setattr(NativeLayers, "__call__", counted)
+    monkeypatch.setattr(NativeStep, "forward", lambda *a: (calls.append(1), forward(*a))[1])
+    monkeypatch.setattr(NativeNext, "__call__", counted_next)
+    wanted = image(model_of(False), name, temperature, batch)
+    assert not calls
+    found = image(model_of(True), name, temperature, batch)
+    assert len(calls) > int(found.trace.target_calls.max())  # the prefix, and every step
+    assert torch.equal(found.codes, wanted.codes)
+    assert torch.equal(found.trace.accepted, wanted.trace.accepted)
+    assert torch.equal(found.trace.kind, wanted.trace.kind)
+
+
+@needs_kernel
+@pytest.mark.parametrize(("temperature", "cfg"), [(0.0, 2.0), (0.7, 1.0), (0.7, 2.0)])
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "lantern", "lantern_pp", "released_chain"])
+def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(
+    name: str, temperature: float, cfg: float
+) -> None:
+    settings = {"temperature": temperature, "batch": 3, "pairs": 12, "cfg": cfg}
+    wanted = image(model_of(False), name, **settings).trace
+    found = image(model_of(True), name, **settings).trace
+    for field in ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls"):
+        assert torch.equal(getattr(found, field), getattr(wanted, field)), field
+    for field in ("moved", "bound"):
+        torch.testing.assert_close(getattr(found, field), getattr(wanted, field))
+    assert found.pairs is not None and wanted.pairs is not None
+    for field in ("children", "valid"):
+        assert torch.equal(getattr(found.pairs, field), getattr(wanted.pairs, field)), field
+    torch.testing.assert_close(found.pairs.p, wanted.pairs.p, rtol=1e-4, atol=1e-6)
+    if wanted.pairs.q is not None:
+        torch.testing.assert_close(found.pairs.q, wanted.pairs.q, rtol=1e-4, atol=1e-6)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("name", "sampling", "whole"),
+    [
+        ("lantern_pp", {}, True),
+        ("lantern_pp", {"top_k": 20}, True),
+        ("lantern_pp", {"top_p": 0.9}, True),
+        ("lantern_pp", {"top_k": 20, "temperature": 0.0}, True),  # greedy filters nothing
+        ("released", {}, True),
+        ("own rule", {}, False),
+    ],
+)
+def test_a_whole_step_is_a_call_where_all_of_it_is_known(
+    name: str, sampling: dict[str, Any], whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    settle = NativeStep.settle
+    monkeypatch.setattr(NativeStep, "settle", lambda *a: (calls.append(1), settle(*a))[1])
+    words = {"temperature": 1.0, "batch": 2} | sampling
+    wanted = image(model_of(False), name, **words).codes
+    assert torch.equal(image(model_of(True), name, **words).codes, wanted)
+    assert bool(calls) == whole
+
+
+@needs_kernel
+def test_logits_of_somebodys_own_are_asked_for() -> None:
+    """A target that changes a part of its forward is never decoded past it."""
+    asked: list[int] = []
+    for kernel in (False, True):
+        model = model_of(kernel)
+        target: Any = model.target
+        logits = target.logits
+        target.guided_logits = lambda hidden, cfg, logits=logits: guided(
+            (asked.append(1), logits(hidden))[1], cfg
+        )
+        image(model, "lantern_pp", 1.0, 1)
+        assert asked
+        asked.clear()
+
+
+@needs_kernel
+def test_logits_that_are_not_finite_are_an_error() -> None:
+    model = model_of(True)
+    target: Any = model.target
+    model.execution.native(target).project.weight.fill_(float("nan"))
+    with pytest.raises(NumericalError, match="finite logits"):
+        image(model, "lantern_pp", 1.0, 1)
+
+
+@needs_kernel
+def test_a_drafter_gets_the_kernel_with_its_target() -> None:
+    for kernel in (False, True):
+        model = model_of(kernel)
+        build_decoder(model, SPECS["eagle2"], Sampling(cfg=2.0))
+        net = model.drafters["eagle"]
+        native = getattr(model.execution, "native", lambda net: None)
+        assert (native(net) is not None) == kernel
+        held = native(net)
+        build_decoder(model, SPECS["lantern_pp"], Sampling(cfg=2.0))
+        assert native(net) is held  # one packed copy, however many decoders
+
+
+@needs_kernel
+def test_gradients_go_through_pytorchs_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(True)
+    build_decoder(model, SPECS["eagle2"], Sampling(cfg=2.0))
+    target: Any = model.target
+    target.requires_grad_(True)
+    text, codes = model.text.encode(["a", "b"]), torch.arange(32).view(2, 16)
+    drop = torch.zeros(2, dtype=torch.bool)
+    states = target(text, codes, drop)
+    target.output(states).logsumexp(-1).mean().backward()
+    assert target.output.weight.grad.abs().sum() > 0
+    assert target.layers[0].attention.wqkv.weight.grad.abs().sum() > 0
+
+
+def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog) -> None:
+    model = random_model(vocab=64, grid=4, width=32)
+    target = network(qk_norm=True)
+    assert reason(target) == "it has no norm of queries and keys"
+    with pytest.raises(DecoderError, match=r"no norm of queries and keys; set .*torch"):
+        pack(target)
+    model = ImageModel(**{**vars(model), "target": target, "drafters": {}})
+    with caplog.at_level(logging.WARNING):
+        model = executed(model, "cpu")
+    assert "norm of queries and keys; PyTorch does" in caplog.text
+    assert model.execution.native(target) is None
+    codes = image(model, "ar", 1.0, 1).codes
+    assert codes.shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (lambda: network(dim=8, heads=2), "heads are 16 or 32 or 64 or 128 wide, here 8"),
+        (lambda: network(heads=4, group=2), "keys of its own in it, here 2 share them"),
+        (lambda: network(ffn=40), "multiples of 16, here 32 and 40"),
+        (lambda: network(dtype=torch.float16), "bfloat16 and float32"),
+        (lambda: torch.nn.Linear(2, 2), "here Linear"),
+        (lambda: random_model().target.to("meta"), "the model is on meta"),
+    ],
+)
+def test_it_says_what_it_does_not_run(net: Any, words: str) -> None:
+    found = reason(net())
+    assert found is not None and words in found
+
+
+@needs_kernel
+def test_a_copy_of_the_weights_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from decoders.execution.cpu import layers
+
+    net = network()
+    assert reason(net) is None
+    monkeypatch.setattr(layers, "MOST", 1000)
+    assert "second copy of the weights" in str(reason(net))

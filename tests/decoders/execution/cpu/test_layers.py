@@ -1,0 +1,227 @@
+"""The CPU kernel computes what PyTorch's operators compute, and a row the same in any company."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from decoders.api import DecoderError, TextFeatures
+from decoders.execution.cpu.layers import NativeLinear
+from decoders.models.eagle_net import EagleNet
+from tests.decoders.execution.cpu.cases import (
+    PREFIX,
+    error,
+    needs_kernel,
+    network,
+    packed_into,
+    prefill,
+    threads,
+    tree,
+)
+
+pytestmark = needs_kernel
+CLOSE = 1e-5  # float32
+STEPS = {
+    "prefill": lambda net: prefill(net),
+    "a full cache": lambda net: prefill(net, capacity=4),
+    "one code": lambda net: tree(net, rows=2, nodes=1),
+    "a tree": lambda net: tree(net, rows=2, nodes=9),
+    "four queries": lambda net: tree(net, rows=1, nodes=4, capacity=16),
+    "one row": lambda net: tree(net, rows=1, nodes=2),
+    "a large tree": lambda net: tree(net, rows=6, nodes=26, capacity=51),
+    "many rows": lambda net: tree(net, rows=19, nodes=3),
+}
+
+
+def both(net, step):
+    """(kernel's, PyTorch's) states and caches."""
+    wanted = step.run(net)
+    packed_into(net)
+    return *step.run(net), *wanted
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_forward_is_pytorchs(name: str) -> None:
+    net = network()
+    out, cache, wanted, wanted_cache = both(net, STEPS[name](net))
+    assert out.shape == wanted.shape and error(out, wanted) < CLOSE
+    assert error(cache, wanted_cache) < CLOSE
+
+
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_heads_of_every_width(dim: int, nodes: int) -> None:
+    net = network(dim, heads=3)
+    out, cache, wanted, wanted_cache = both(net, tree(net, 2, nodes))
+    assert error(out, wanted) < CLOSE and error(cache, wanted_cache) < CLOSE
+
+
+@pytest.mark.parametrize("nodes", [1, 9])
+def test_in_bfloat16_it_stays_within_its_rounding(nodes: int) -> None:
+    net = network(64, dtype=torch.bfloat16)
+    out, cache, wanted, wanted_cache = both(net, tree(net, 3, nodes))
+    assert out.dtype == torch.bfloat16
+    assert error(out, wanted) < 0.03 and error(cache, wanted_cache) < 0.03
+
+
+def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch() -> None:
+    """The residual stream stays in float32."""
+    net = network(64, dtype=torch.bfloat16, layers=6)
+    step = tree(net, 3, 9)
+    exact = copy.deepcopy(net).float()
+    full = copy.deepcopy(step)
+    full.x, full.cache.data = full.x.float(), full.cache.data.float()
+    full.cache = full.cache.widened(full.cache.capacity)
+    wanted, _ = full.run(exact)
+    out, _, rounded, _ = both(net, step)
+    assert (out - wanted).square().mean() < (rounded - wanted).square().mean()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("rows", [2, 16, 19])
+@pytest.mark.parametrize(("heads", "ffn"), [(2, 64), (1, 16), (3, 80)])
+def test_threads_share_the_work_without_a_trace(
+    rows: int, count: int, heads: int, ffn: int
+) -> None:
+    """Halves of the inputs are one's own, or nobody's; from 8 rows a thread on every thread has
+    rows of its own."""
+    net = network(32, heads, ffn=ffn)
+    packed_into(net)
+    step = tree(net, rows, 5)
+    with threads(1):
+        wanted, wanted_cache = step.run(net)
+    with threads(count):
+        out, cache = step.run(net)
+    assert torch.equal(out, wanted) and torch.equal(cache, wanted_cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "nodes"), [(2, 9), (17, 1), (3, 26)])
+def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows: int, nodes: int) -> None:
+    """So a code verified alone and in a tree meets one distribution."""
+    net = network(32, dtype=dtype)
+    packed_into(net)
+    step = tree(net, rows, nodes, capacity=61)
+    out, written = step.run(net)
+    for row in range(rows):
+        for query in {0, nodes // 2, nodes - 1}:
+            alone, cache = step.alone(row, query, written).run(net)
+            assert torch.equal(alone[0, 0], out[row, query])
+            assert torch.equal(cache[:, :, 0], written[:, :, row])
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-2, 30.0, 1e3])
+def test_scores_and_gates_far_from_one(scale: float) -> None:
+    """The kernel's own exponential, from flat distributions to single slots."""
+    net = network(16, layers=1)
+    net.layers[0].attention.wqkv.weight.mul_(scale**0.5)
+    net.layers[0].feed_forward.w13.weight.mul_(scale)
+    out, _, wanted, _ = both(net, tree(net, 3, 9))
+    assert torch.isfinite(out).all()
+    # A score of 1e3 has an error of 1e-4 in float32, and e to it the same relative one.
+    assert error(out, wanted) < max(CLOSE, 1e-6 * scale)
+
+
+def test_what_no_query_may_see_does_not_matter() -> None:
+    net = network()
+    packed_into(net)
+    step = tree(net, 2, 5)
+    wanted, _ = step.run(net)
+    seen = step.mask.any(1)[None, None, :, None, :, None]  # [1, 1, R, 1, S, 1]
+    step.cache.data = torch.where(seen, step.cache.data, 1e6)
+    step.cache = step.cache.widened(step.cache.capacity)
+    assert torch.equal(step.run(net)[0], wanted)
+
+
+@pytest.mark.parametrize("words", [(1, 3), (4, 2)])
+def test_a_prefill_is_that_of_pytorchs_operators(words: tuple[int, int]) -> None:
+    net = network()
+    mask = torch.arange(PREFIX) >= PREFIX - torch.tensor(words)[:, None]  # [B, P]
+    random = torch.Generator().manual_seed(3)
+    text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
+    read = mask.repeat(2, 1)  # [R, P]
+    found = []
+    for native in (False, True):
+        if native:
+            packed_into(net)
+        cache = net.new_cache(4, PREFIX + 5)
+        with torch.inference_mode():
+            hidden = net.prefill(text, 2, cache)
+        assert hidden.shape == (4, PREFIX, net.width)
+        kept = cache.data[..., :PREFIX, :].movedim(4, 3)  # [layers, 2, R, P, H, d]
+        found.append((hidden[read], kept[:, :, read]))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_prefill_whose_pads_a_drafter_reads_is_too() -> None:
+    net = network()
+    net.cfg = replace(net.cfg, pads="released")
+    mask = torch.arange(PREFIX) >= PREFIX - torch.tensor([1, 3])[:, None]  # [B, P]
+    random = torch.Generator().manual_seed(3)
+    text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
+    with torch.inference_mode():
+        theirs = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
+        packed_into(net)
+        ours = net.prefill(text, 2, net.new_cache(4, PREFIX + 5))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("nodes", [1, 7])
+def test_eagles_layer_has_no_norm_before_and_none_behind(nodes: int) -> None:
+    net = network(32, kind=EagleNet)
+    step = tree(net, 4, nodes)
+    ids = torch.arange(4 * nodes).view(4, nodes) % 24
+    results = []
+    for kernel in (False, True):
+        if kernel:
+            packed_into(net)
+        cache = step.cache.widened(step.cache.capacity)
+        with torch.inference_mode():
+            out = net.step(ids, step.x, step.places, step.slots, step.mask, cache)
+        results.append((out, cache.data))
+    (wanted, wanted_cache), (out, cache) = results
+    assert error(out, wanted) < CLOSE and error(cache, wanted_cache) < CLOSE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("outputs", [16, 24, 1, 130])
+@pytest.mark.parametrize("rows", [1, 7, 37])
+def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
+    random = torch.Generator().manual_seed(outputs)
+    x, weight, bias = (
+        torch.randn(shape, generator=random).to(dtype)
+        for shape in ((rows, 2, 34), (outputs, 34), (outputs,))
+    )
+    for given in (bias, None):
+        made = NativeLinear(weight, given)(x)
+        assert made.shape == (rows, 2, outputs) and made.dtype == dtype
+        exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
+        assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
+
+
+def test_a_product_of_an_odd_number_of_inputs_is_refused():
+    with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
+        NativeLinear(torch.zeros(16, 15))
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_read() -> None:
+    net = network()
+    packed_into(net)
+    step = tree(net, 2, 3)
+    with torch.inference_mode(), pytest.raises(DecoderError, match=r"32\] in torch.float32"):
+        net.logits(step.x.bfloat16())
+    with torch.inference_mode(), pytest.raises(DecoderError, match=r"\[\.\.\., 32\]"):
+        net.logits(step.x[..., :16])
+    wrong = copy.deepcopy(step)
+    wrong.mask = wrong.mask[..., :-1]
+    with pytest.raises(DecoderError, match=r"mask \[2, 3, 29\]"):
+        wrong.run(net)
+    wrong = copy.deepcopy(step)
+    wrong.cache = tree(net, 1, 3).cache
+    with pytest.raises(DecoderError, match=r"expected a cache \[2, 2, 2, 2, 29, 16\]"):
+        wrong.run(net)

@@ -1,0 +1,122 @@
+"""The CPU kernel's library: compiled once, and a clear word where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.config.compose import settled
+from bench.config.schema import BackendConfig
+from decoders.api import DecoderError
+from decoders.execution.cpu import library
+from tests.decoders.execution.cpu.cases import needs_kernel
+
+CPU = BackendConfig(name="cpu", device="cpu", dtype="bfloat16", threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty cache folder, and nothing remembered of another test's library or compiler."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    for kept in (library.library, library.version):
+        kept.cache_clear()
+    yield
+    for kept in (library.library, library.version):
+        kept.cache_clear()
+
+
+def script(path: Path, text: str) -> str:
+    """An executable that stands for a compiler."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_a_compiler_auto_is_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert settled(CPU).layers == "torch"
+    assert "install g++, or name one in CXX" in str(library.missing())
+    with pytest.raises(DecoderError, match=r"cannot be built: no C\+\+ compiler \(g\+\+, c\+\+\)"):
+        library.library()
+
+
+def test_elsewhere_than_on_linux_auto_is_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.platform, "system", lambda: "Darwin")
+    assert settled(CPU).layers == "torch"
+    assert library.missing() == "it is built on Linux only, this is Darwin"
+
+
+@needs_kernel
+def test_clang_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", script(tmp_path / "c++", "echo Debian clang version 14.0.6"))
+    assert settled(CPU).layers == "torch"
+    assert "is Clang; name g++ in CXX" in str(library.missing())
+
+
+@needs_kernel
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'case "$1" in --version) echo own 1.0;; *) echo out of biscuits >&2; exit 3;; esac'
+    monkeypatch.setenv("CXX", script(tmp_path / "own", text))
+    assert settled(CPU).layers == "native"
+    with pytest.raises(DecoderError) as caught:
+        library.library()
+    for words in ("ended with 3", "out of biscuits", "set backend.layers=torch"):
+        assert words in str(caught.value)
+    assert not [*library.folder().iterdir()]  # nothing half made is left
+
+
+@needs_kernel
+def test_a_library_that_does_not_load_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo junk > "$2"; shift; done'
+    monkeypatch.setenv("CXX", script(tmp_path / "own", text))
+    with pytest.raises(DecoderError, match=r"cannot be loaded: .*delete .*kernel-"):
+        library.library()
+
+
+@needs_kernel
+def test_it_is_compiled_once_for_a_source_and_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    run = subprocess.run
+
+    def counted(command: list[str], **words: Any) -> Any:
+        commands.append(command)
+        return run(command, **words)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    # Half a second instead of several: what is compiled does not matter here.
+    monkeypatch.setattr(
+        library, "FLAGS", ("-std=c++17", "-O0", "-march=native", "-fPIC", "-fopenmp")
+    )
+    source = tmp_path / "source"
+    shutil.copytree(library.SOURCE.parent, source)
+    monkeypatch.setattr(library, "SOURCE", source / library.SOURCE.name)
+
+    def compiled() -> int:
+        """How often it was compiled, once another process has loaded it."""
+        library.library.cache_clear()
+        loaded = library.library()
+        assert library.library() is loaded
+        return sum("-c" in command for command in commands)
+
+    assert compiled() == 1
+    assert "-shared" in commands[-1] and "-fopenmp" not in commands[-1]
+    (kept,) = library.folder().iterdir()
+    assert kept.suffix == ".so" and os.environ["XDG_CACHE_HOME"] in str(kept)
+    assert compiled() == 1
+    monkeypatch.setattr(library, "_processor", lambda: "another one")
+    assert compiled() == 2  # a home folder on several machines
+    header = min(source.glob("*.h"))
+    header.write_text(header.read_text() + "// edited")
+    assert compiled() == 3

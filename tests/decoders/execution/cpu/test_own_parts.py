@@ -1,0 +1,198 @@
+"""Somebody's own parts beside the CPU kernel's whole calls: run as they are written, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models.eagle_net import EagleNet
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.grown import Grown
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from tests.decoders.execution.cpu.cases import needs_kernel
+from tests.decoders.execution.cpu.test_decoders import model_of
+
+pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]
+SAMPLING = Sampling(cfg=2.0)
+
+
+def codes(model: ImageModel, loop: Any, noise: Noise | None = None) -> torch.Tensor:
+    prompts = ["a b", "c d e"]
+    noise = noise or Noise.for_prompts(3, prompts, model.target.length)
+    return loop.generate(model.text.encode(prompts), noise).codes
+
+
+def loop_of(model: ImageModel, rule: Any = None, tree: Any = None) -> Speculative:
+    rule, tree = rule or Exact(), tree or Static(choices="binary_8")
+    return Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(rule))
+
+
+class Shifted(Autoregressive):
+    """Takes the code after the one that was drawn."""
+
+    def next(self, run: Any) -> tuple[int]:
+        super().next(run)
+        run.codes = (run.codes + 1) % self.model.target.vocab_size
+        return (1,)
+
+
+class LouderNet(EagleNet):
+    def mix(self, ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        return 2 * super().mix(ids, features)
+
+
+class Padded:
+    """A tree with a node that is nobody's child, and a q that is not contiguous."""
+
+    def __init__(self) -> None:
+        self.inner = Static(choices="binary_8")
+        self.nodes, self.depth = self.inner.nodes + 1, self.inner.depth
+        self.branching, self.session_nodes = self.inner.branching, self.inner.session_nodes
+
+    def grow(self, *given: Any) -> Any:
+        made = self.inner.grow(*given)
+        batch = len(made.codes)
+        none = made.codes.new_zeros(batch, 1)
+        q = torch.cat([made.q, made.q[:, :1]], 1).transpose(0, 1).contiguous().transpose(0, 1)
+        return replace(
+            made,
+            codes=torch.cat([made.codes, none], 1),
+            parents=torch.cat([made.parents, none], 1),
+            depth=torch.cat([made.depth, none], 1),
+            children=torch.cat([made.children, torch.zeros_like(made.children[:, :1])], 1),
+            q=q,
+            ancestry=None,
+        )
+
+
+def louder(model: ImageModel) -> ImageModel:
+    net = model.drafters["eagle"]
+    own = LouderNet(net.cfg).eval().requires_grad_(False)
+    own.load_state_dict(net.state_dict())
+    return replace(model, drafters={"eagle": own})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: Shifted(model, SAMPLING),
+        lambda model: loop_of(louder(model)),
+        lambda model: loop_of(model, tree=Padded()),
+    ],
+    ids=["loop", "net", "tree"],
+)
+def test_own_parts_decode_as_with_pytorchs_operators(make: Any) -> None:
+    wanted = codes(model_of(False), make(model_of(False)))
+    assert torch.equal(codes(model_of(True), make(model_of(True))), wanted)
+
+
+def test_a_patched_rule_is_asked() -> None:
+    rule = Exact()
+    test, asked = rule.test, []
+    rule.test = lambda *given: (asked.append(1), test(*given))[1]  # type: ignore[method-assign]
+    codes(model_of(True), loop_of(model_of(True), rule))
+    assert asked
+
+
+@pytest.mark.parametrize("size", [32, 4096])
+def test_a_table_of_another_codebook_is_refused(size: int) -> None:
+    book = torch.randn(size, 4, generator=torch.Generator().manual_seed(1))
+    other = SimpleNamespace(tokenizer=None, codebook=book, device=torch.device("cpu"))
+    with pytest.raises(DecoderError, match=r"neighbour table \[64, 21\]"):
+        codes(model_of(True), loop_of(model_of(True), Lantern(other, k=20, delta=0.4)))
+
+
+@pytest.mark.parametrize("tree", [Static(choices="binary_8"), Dynamic(depth=2, top_k=2, nodes=4)])
+def test_noise_for_fewer_images_is_refused(tree: Any) -> None:
+    model = model_of(True)
+    one = Noise.for_prompts(3, ["a"], model.target.length)
+    with pytest.raises(DecoderError, match="expected noise"):
+        codes(model, loop_of(model, tree=tree), one)
+
+
+def test_a_cache_that_took_the_others_place_is_written() -> None:
+    model = model_of(True)
+    loop, prompts = loop_of(model), ["a b", "c d e"]
+    with torch.inference_mode():
+        noise = Noise.for_prompts(3, prompts, model.target.length)
+        run = loop.begin(model.text.encode(prompts), noise, 0)
+        loop.execution.begin(loop, run)
+        loop.execution.step(loop, run)
+        run.cache = run.cache.widened(run.cache.capacity)
+        before = run.cache.data.clone()
+        loop.execution.step(loop, run)
+    assert not torch.equal(run.cache.data, before)
+
+
+class SameLoop(Speculative):
+    """Overrides nothing, as all of these."""
+
+
+class SameAR(Autoregressive):
+    pass
+
+
+class SameRule(Lantern):
+    pass
+
+
+class SameTree(Static):
+    pass
+
+
+class SameVerifier(ByNode):
+    pass
+
+
+class SameDrafter(Eagle):
+    pass
+
+
+class SlowRule(Lantern):
+    def bound_of(self, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return super().bound_of(p, x)
+
+
+def parts_of(model: ImageModel) -> dict[str, Any]:
+    """Loops of which one part is a subclass that overrides nothing."""
+    rule = SameRule(model, k=20, delta=0.4)
+    tree, plain = SameTree(choices="binary_8"), Static(choices="binary_8")
+    grown = Grown(Eagle(model), plain)
+    return {
+        "loop": SameLoop(model, SAMPLING, grown, ByNode(Exact())),
+        "rule": Speculative(model, SAMPLING, grown, ByNode(rule)),
+        "verifier": Speculative(model, SAMPLING, grown, SameVerifier(Exact())),
+        "tree": Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(Exact())),
+        "drafter": Speculative(model, SAMPLING, Grown(SameDrafter(model), plain), ByNode(Exact())),
+    }
+
+
+@pytest.mark.parametrize("name", ["loop", "rule", "verifier", "tree", "drafter"])
+def test_a_subclass_that_overrides_nothing_runs_as_its_class_does(name: str) -> None:
+    model = model_of(True)
+    text = model.text.encode(["a b", "c d e"])
+    noise = Noise.for_prompts(3, ["a b", "c d e"], model.target.length)
+    made = parts_of(model)[name].generate(text, noise)
+    assert made.trace.path == dict.fromkeys(("draft", "forward", "accept"), "kernel")
+    plain = SameAR(model, SAMPLING).generate(text, noise)
+    assert plain.trace.path == {"forward": "kernel"}
+
+
+def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
+    model = model_of(True)
+    text = model.text.encode(["a b"])
+    noise = Noise.for_prompts(3, ["a b"], model.target.length)
+    made = loop_of(model, SlowRule(model, k=20, delta=0.4)).generate(text, noise)
+    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "tensor"}

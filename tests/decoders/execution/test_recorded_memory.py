@@ -1,0 +1,171 @@
+"""A recorded state is the only one of its decoder and batch size: later images are prefilled into
+it, recording copies no cache, and it is gone when it is dropped."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import RESTART, Generation, Sampling
+from decoders.cache import KVCache
+from decoders.compose import build_decoder
+from decoders.execution.state import snapshot, tensors, whole
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, EagleSession
+from tests.decoders.compositions import SPECS
+from tests.decoders.execution.test_backends import Replayed
+
+FIRST, SECOND = ["a b", "c"], ["d", "e f g"]
+CACHES = {"ar": 1, "lantern_pp": 2, "early_exit": 2, "medusa": 1}  # target's, and drafter's
+
+
+def decoder_of(name: str, recorded: bool = True) -> Any:
+    model = random_model(vocab=16, grid=4)
+    if recorded:
+        model = dataclasses.replace(model, execution=Replayed())
+    return build_decoder(model, SPECS[name], Sampling(cfg=2.0))
+
+
+def decoded(decoder: Any, prompts: list[str]) -> Generation:
+    model = decoder.model
+    noise = Noise.for_prompts(3, prompts, model.target.length)
+    return copy.deepcopy(decoder.generate(model.text.encode(prompts), noise))
+
+
+def assert_equal(made: Generation, wanted: Generation) -> None:
+    """Bit by bit."""
+    assert torch.equal(made.codes, wanted.codes)
+    for name in ("kind", "step", "depth", "moved", "bound", "accepted", "drafter_calls"):
+        assert torch.equal(getattr(made.trace, name), getattr(wanted.trace, name)), name
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
+    """The caches that are made from here on."""
+    found: list[KVCache] = []
+    begin = KVCache.__init__
+
+    def init(self: KVCache, *given: Any) -> None:
+        begin(self, *given)
+        found.append(self)
+
+    monkeypatch.setattr(KVCache, "__init__", init)
+    return found
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_later_images_are_prefilled_where_the_first_one_was(name: str, made: list[KVCache]) -> None:
+    decoder = decoder_of(name)
+    decoded(decoder, FIRST)
+    run = decoder.prepared[2].run
+    places = {path: tensor.data_ptr() for path, tensor in tensors(run).items()}
+    made.clear()
+    found = [decoded(decoder, SECOND), decoded(decoder, FIRST)]
+    assert made == [], "no cache beside the recorded one"
+    assert decoder.prepared[2].run is run
+    assert {path: tensor.data_ptr() for path, tensor in tensors(run).items()} == places
+    assert_equal(found[0], decoded(decoder_of(name), SECOND))
+    assert_equal(found[1], decoded(decoder_of(name), FIRST))
+    assert_equal(found[0], decoded(decoder_of(name, recorded=False), SECOND))
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_recording_copies_no_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[Any, dict[str, torch.Tensor]]] = []
+
+    def kept(run: Any) -> dict[str, torch.Tensor]:
+        held.append((run, snapshot(run)))
+        return held[-1][1]
+
+    monkeypatch.setattr("decoders.execution.graphs.snapshot", kept)
+    decoder = decoder_of(name)
+    found = decoded(decoder, FIRST)
+    (run, values), caches = held[0], 0
+    for path in whole(tensors(run)):
+        own = tensors(run)[path]
+        if path.endswith("cache.data"):
+            caches += 1
+            assert values[path].data_ptr() == own.data_ptr()
+        elif own.numel() and not path.endswith("line_start"):
+            assert values[path].data_ptr() != own.data_ptr(), f"{path} is put back"
+    assert caches == CACHES[name]
+    assert_equal(found, decoded(decoder_of(name, recorded=False), FIRST))
+
+
+@pytest.mark.parametrize("name", ["ar", "lantern_pp", "early_exit"])
+def test_an_image_that_failed_leaves_nothing_behind(name: str) -> None:
+    decoder = decoder_of(name)
+    decoded(decoder, FIRST)
+    for path, tensor in tensors(decoder.prepared[2].run).items():
+        if path.endswith(("cache.data", ".features", "seen.hidden")):
+            with torch.inference_mode():
+                tensor.fill_(float("nan"))
+    assert_equal(decoded(decoder, SECOND), decoded(decoder_of(name), SECOND))
+
+
+class Remembering(EagleSession):
+    """Keeps something of its images beside what the session keeps."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.first = given[3][:, :1].clone()  # [R, 1, D], a state of the prefix
+
+    def _logits(self, features: torch.Tensor, depth: int) -> torch.Tensor:
+        return super()._logits(features + self.first, depth)
+
+
+class Rebinding(EagleSession):
+    """Starts again in tensors of its own."""
+
+    computes = (RESTART,)
+
+    def restart(self, text: Any, prefix_hidden: torch.Tensor) -> None:
+        self.prefix = torch.zeros_like(self.prefix)
+        super().restart(text, prefix_hidden)
+
+
+@pytest.mark.parametrize(("kind", "caches"), [(Remembering, 1), (Rebinding, 0)])
+def test_sessions_of_others_start_again_or_are_begun_anew(
+    kind: type[EagleSession], caches: int, made: list[KVCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a session does: images are those of a new one, read at the recorded addresses."""
+    monkeypatch.setattr(Eagle, "begin", lambda self, *given: kind(self.net, self.model, *given))
+    decoder = decoder_of("lantern_pp")
+    decoded(decoder, FIRST)
+    places = {p: t.data_ptr() for p, t in tensors(decoder.prepared[2].run).items()}
+    made.clear()
+    found = decoded(decoder, SECOND)
+    assert len(made) == caches
+    assert {p: t.data_ptr() for p, t in tensors(decoder.prepared[2].run).items()} == places
+    assert_equal(found, decoded(decoder_of("lantern_pp"), SECOND))
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Only what nobody refers to is freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_dropped_state_is_gone_at_once(name: str, no_collection: None) -> None:
+    decoder = decoder_of(name)
+    for prompts in (FIRST, SECOND):
+        decoded(decoder, prompts)
+    run = decoder.prepared[2].run
+    parts = [run, run.cache, run.record, getattr(run, "session", run)]
+    alive = [weakref.ref(part) for part in [*parts, run.cache.data, run.record.codes]]
+    del run, parts
+    assert all(one() is not None for one in alive)
+    del decoder.prepared[2]
+    assert [one() for one in alive] == [None] * len(alive)

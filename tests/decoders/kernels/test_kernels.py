@@ -1,0 +1,55 @@
+"""The Triton kernels on a machine without a GPU: their cases run in Triton's interpreter, which has
+to be switched on before Triton is imported, hence in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from decoders.kernels.runtime import missing
+
+HERE = Path(__file__).parent
+FEWEST = {"attention": 17, "sampling": 13, "recorded": 11}  # cases that must have run
+
+
+def interpreted(group: str, report: Path) -> list[ElementTree.Element]:
+    """Runs cases_<group>.py in the interpreter -> its test cases."""
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=1200"]
+    done = subprocess.run(
+        [*run, f"--junitxml={report}", str(HERE / f"cases_{group}.py")],
+        cwd=HERE.parents[2],
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return list(ElementTree.parse(report).iter("testcase"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("group", FEWEST)
+def test_the_kernels_in_triton_s_interpreter(group, tmp_path):
+    pytest.importorskip("triton", reason="no kernels without Triton")
+    cases = interpreted(group, tmp_path / "cases.xml")
+    assert len(cases) >= FEWEST[group]
+    assert [case.attrib["name"] for case in cases if len(case)] == []  # none failed or skipped
+
+
+def test_importing_the_room_does_not_import_triton():
+    names = ["choose", "candidates", "reference", "sampling", "tree_attention", "runtime"]
+    code = "import sys\n" + "\n".join(f"import decoders.kernels.{name}" for name in names)
+    code += "\nassert 'triton' not in sys.modules, 'triton was imported'"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE.parents[2])
+
+
+@pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter runs on the CPU")
+def test_on_a_cpu_the_reason_is_given():
+    reason = missing(torch.device("cpu"))
+    assert reason is not None and ("found cpu" in reason or "not installed" in reason)

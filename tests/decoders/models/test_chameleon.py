@@ -1,0 +1,281 @@
+"""Chameleon checkpoints load and agree with transformers' Chameleon; row ends stand in their
+places whatever decodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import DecoderError, Sampling
+from decoders.distribution import code_logits
+from decoders.launches import Operators
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models.chameleon import load_anole, load_lumina
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.shape import TransformerConfig, barred_codes
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.fresh import Places
+from decoders.propose.grown import Grown
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
+from tests.decoders.models import chameleon_checkpoint as C
+
+PROMPTS = ["a red fox", "a fox in the snow", "snow"]
+LOADERS = {False: load_anole, True: load_lumina}
+TREES: dict[str, Any] = {
+    "chain": Chain(depth=3),
+    "eagle1": Static(choices="binary_8"),
+    "eagle2": Dynamic(depth=3, top_k=3, nodes=8),
+}
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return C.hf_model()
+
+
+@pytest.fixture(scope="module")
+def folder(hf, tmp_path_factory):
+    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+
+
+def load(folder, row_end: bool, **options):
+    made = LOADERS[row_end](
+        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
+    )
+    made.drafters["eagle"] = random_drafter(made)
+    return made
+
+
+def random_drafter(model: Any, seed: int = 5) -> EagleNet:
+    """Pulled towards the target's features, so that some drafts are accepted."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = ChameleonEagleNet(model.target.cfg)
+        for parameter in net.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
+        eye = torch.eye(C.WIDTH)
+        net.fc.weight.data = torch.cat([0.3 * eye, 0.8 * eye], 1)
+    net.code_tokens = model.target.code_tokens
+    net.embed_tokens.weight.data = model.target.tok_embeddings.weight.data.clone()
+    return net.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+def test_logits_agree_with_transformers(hf, folder, row_end):
+    model = load(folder, row_end)
+    text = model.text.encode(PROMPTS)
+    length = model.target.length
+    codes = torch.randint(C.CODES, (3, length), generator=torch.Generator().manual_seed(2))
+    if row_end:
+        codes.view(3, C.GRID, C.GRID + 1)[:, :, -1] = C.CODES
+    with torch.inference_mode():
+        ours = model.target.logits(C.our_states(model, text, codes[:, :-1]))[:, C.PREFIX - 1 :]
+    drop = torch.tensor([False, True, False])
+    trained = model.target.output(model.target(text, codes, drop))  # [3, L, V]
+    kept = [C.token_of(code) for code in range(C.CODES + row_end)]
+    for row, b, conditional in C.rows_of(text):
+        ids = C.prompt_ids(text, b, conditional)
+        states = C.hf_states(hf, ids + [C.token_of(int(c)) for c in codes[b, :-1]])
+        theirs = hf.lm_head(states)[len(ids) - 1 :, kept]  # [L, V]
+        torch.testing.assert_close(ours[row], theirs, atol=1e-4, rtol=1e-4)
+        if bool(drop[b]) != conditional:
+            torch.testing.assert_close(trained[b], theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+def test_greedy_codes_equal_a_plain_loop_over_transformers(hf, folder, row_end):
+    model = load(folder, row_end)
+    text = model.text.encode(PROMPTS[:2])
+    noise = Noise.for_prompts(0, PROMPTS[:2], model.target.length)
+    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
+    for row in range(2):
+        assert made.codes[row].tolist() == C.guided_codes(hf, text, row, row_end, 3.0)
+
+
+def test_heads_that_share_keys_agree_with_transformers(tmp_path):
+    shared = C.hf_model(num_key_value_heads=2)
+    model = load(C.write_checkpoint(tmp_path, shared), False)
+    assert model.target.cfg.group == C.HEADS // 2
+    assert model.target.new_cache(1, 8).data.shape[3] == 2
+    text = model.text.encode(PROMPTS[:1])
+    noise = Noise.for_prompts(0, PROMPTS[:1], model.target.length)
+    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
+    assert made.codes[0].tolist() == C.guided_codes(shared, text, 0, False, 3.0)
+
+
+@pytest.mark.parametrize("row_end", [False, True])
+@pytest.mark.parametrize("tree", TREES)
+def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
+    model = load(folder, row_end)
+    sampling = Sampling(temperature=0, cfg=3.0)
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    ar = Autoregressive(model, sampling).generate(text, noise)
+    fast = Speculative(model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(Exact())).generate(
+        text, noise
+    )
+    assert torch.equal(ar.codes, fast.codes)
+    assert len(ar.codes.unique(dim=0)) == 3
+    assert float(fast.trace.target_calls.float().mean()) < model.target.length - 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "rule"),
+    [
+        ("none", "none"), ("chain", "exact"), ("chain", "released"), ("eagle1", "lantern_pp"),
+        ("eagle1", "released"), ("eagle2", "exact"), ("eagle2", "lantern"),
+    ],
+)  # fmt: skip
+def test_row_ends_stand_in_their_places(folder, tree, rule):
+    model = load(folder, True)
+    sampling = Sampling(cfg=2.0, top_k=8)
+    rules = {
+        "exact": Exact(),
+        "lantern": Lantern(model, k=6, delta=0.4),
+        "lantern_pp": LanternPP(model, k=6, lam=4.0),
+        "released": Lantern(model, k=6, delta=0.4, residual="released"),
+    }
+    decoder: Any = Autoregressive(model, sampling)
+    if tree in TREES:
+        decoder = Speculative(
+            model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(rules[rule])
+        )
+    text = model.text.encode(PROMPTS * 4)
+    noise = Noise.for_prompts(0, [str(i) for i in range(12)], model.target.length)
+    made = decoder.generate(text, noise)
+    rows = made.codes.view(12, C.GRID, C.GRID + 1)
+    assert (rows[:, :, -1] == C.CODES).all()
+    assert (rows[:, :, :-1] < C.CODES).all()
+    assert (made.trace.moved <= made.trace.bound + 1e-6).all()
+    assert model.tokenizer.decode(made.codes).shape == (12, 3, 2 * C.GRID, 2 * C.GRID)
+
+
+def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
+    """Older conversions (Lumina-mGPT, Anole) store one scale for all heads, [1, d] or [d]."""
+    shared = C.hf_model()
+    for layer in shared.model.layers:
+        for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+            for values in norm.parameters():
+                values.data[:] = values.data[:1].clone()
+    C.write_checkpoint(tmp_path / "new", shared)
+    C.write_checkpoint(tmp_path / "old", shared)
+
+    def once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        norms = [n for n in tensors if ".q_norm." in n or ".k_norm." in n]
+        return tensors | {
+            n: (tensors[n][0] if ".layers.0." in n else tensors[n][:1]).clone() for n in norms
+        }
+
+    C.change_tensors(tmp_path / "old", once)
+    new, old = (load(tmp_path / name, False).target.state_dict() for name in ("new", "old"))
+    assert new.keys() == old.keys()
+    assert all(torch.equal(new[name], old[name]) for name in new)
+    other = load(folder, False).target.layers[0].attention.qk_norm.weight
+    assert not torch.equal(other[0], other[1])  # by head, where they are given by head
+
+
+def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
+    mapping = hf.model.vocabulary_mapping
+    anole, lumina = load(folder, False).target, load(folder, True).target
+    expected = mapping.img2bpe_mapping_tensor.long()
+    assert torch.equal(anole.code_tokens, expected)
+    assert lumina.code_tokens.tolist() == [*expected.tolist(), C.token_of(C.CODES)]
+    assert torch.equal(lumina.output.weight, hf.lm_head.weight[lumina.code_tokens])
+
+
+def test_the_padded_head_gives_the_same_logits_and_codes(folder):
+    model = load(folder, True)
+    head, text = model.target.output, model.text.encode(PROMPTS)
+    assert head.rows.shape == (64, C.WIDTH) and not head.rows[C.CODES + 1 :].any()
+    hidden = torch.randn(2, 5, C.WIDTH, generator=torch.Generator().manual_seed(1))
+    plain = torch.nn.Linear(C.WIDTH, C.CODES + 1, bias=False).requires_grad_(False)
+    plain.weight.copy_(head.weight)
+    found, right = head(hidden), plain(hidden)
+    assert found.shape == right.shape
+    torch.testing.assert_close(found, right, atol=1e-6, rtol=1e-6)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    codes = []
+    for each in (head, plain):
+        model.target.output = each
+        codes.append(Autoregressive(model, Sampling(cfg=2.0)).generate(text, noise).codes)
+    assert torch.equal(*codes)
+
+
+def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
+    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
+    every = torch.zeros(1, 14, 9)
+    places = torch.arange(14)[None]
+    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
+    p = code_logits(target, every, 1.0, places).softmax(-1)[0]
+    for place, law in enumerate(p):
+        alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
+        assert law.tolist() == pytest.approx(alone)
+    kind = Places.of(SimpleNamespace(length=cfg.length, barred=target.barred))
+    assert kind.row == 4 and kind.forced.tolist() == [-1, -1, -1, 8]
+    assert barred_codes(replace(cfg, row_end=False)) is None
+
+
+def test_structural_codes_cost_three_operators():
+    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
+    logits, places = torch.zeros(1, 2, 9), torch.arange(2)[None]
+    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
+    with Operators() as operators:
+        code_logits(target, logits, 1.0, places)
+    assert sum(operators.found.values()) == 3
+
+
+def test_half_precision_is_a_cast(folder):
+    whole = load(folder, True).target
+    half = load_lumina(
+        dtype="bfloat16", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX
+    ).target
+    assert half.output.weight.dtype == torch.bfloat16 and half.rope.dtype == torch.complex64
+    for name, values in half.named_parameters():
+        assert torch.equal(values, whole.get_parameter(name).bfloat16())
+
+
+REFUSED = {
+    "swin_norm": ({"swin_norm": True}, "swin_norm=true"),
+    "grouped": ({"num_key_value_heads": 2}, "does config.json belong"),
+    "rotation": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "a scaled rotation"),
+    "activation": ({"hidden_act": "gelu"}, "another activation than silu"),
+    "width": ({"hidden_size": 64}, "does config.json belong"),
+    "layers": ({"num_hidden_layers": 1}, "unexpected model.layers.1"),
+    "places": ({"max_position_embeddings": 30}, "more than the model's 30 positions"),
+    "tokens": ({"vocab_size": 18}, "config.json has vocab_size 18"),
+    "codes": (
+        {"vocabulary_map": {k: v for k, v in C.vocabulary().items() if k != "IMGIMGCZ"}},
+        "from 0 on, found 15",
+    ),
+    "vocabulary": ({"vocabulary_map": {"IMGIMGAZ": 4}}, "has no <s>"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_checkpoints_it_cannot_compute_are_refused(hf, tmp_path, case):
+    changes, message = REFUSED[case]
+    C.write_checkpoint(tmp_path, hf)
+    C.change_config(tmp_path, **changes)
+    with pytest.raises(DecoderError, match=message):
+        load(tmp_path, False)
+
+
+def test_another_models_folder_is_refused(tmp_path):
+    from tests.decoders.models import released
+
+    C.write_tokenizer(released.write_hub(tmp_path) / "tokenizer.json")
+    with pytest.raises(DecoderError, match="missing"):
+        load(tmp_path, False)

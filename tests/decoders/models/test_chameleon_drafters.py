@@ -1,0 +1,209 @@
+"""EAGLE drafters of Chameleon models: published layout and conventions, round trip, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from decoders.api import DecoderError, Sampling
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models.chameleon import load_lumina
+from decoders.models.checkpoint import open_checkpoint
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.made.chameleon import published_drafter as published
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.eagle_chameleon import (
+    load_chameleon_eagle,
+    save_chameleon_eagle,
+)
+from decoders.propose.grown import Grown
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from tests.decoders.models import chameleon_checkpoint as C
+
+CODES = [3, 9, 0]
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return C.hf_model()
+
+
+@pytest.fixture(scope="module")
+def model(hf, tmp_path_factory):
+    folder = C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+    return load_lumina(dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX)
+
+
+def write(folder, tensors: dict[str, torch.Tensor], pickled: bool = True, **config: Any) -> str:
+    """The published layout: pytorch_model.bin, config.json where the release has one."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if pickled:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "model.safetensors")
+    if config:
+        (folder / "config.json").write_text("{}")
+        C.change_config(folder, **config)
+    return str(folder)
+
+
+def load(source: str, model: Any) -> EagleNet:
+    return load_chameleon_eagle(open_checkpoint(source), model)
+
+
+def reference_logits(
+    hf: Any, layer: Any, file: dict[str, torch.Tensor], ids: list[int]
+) -> torch.Tensor:
+    """Logits of the code after `ids`, drafted in one pass over an unpadded row: state i stands with
+    token i + 1, positions count from the row's first token."""
+    states = C.hf_states(hf, ids)[:-1]
+    embedded = file["embed_tokens.weight"][ids[1:]]
+    x = torch.cat([embedded, states], -1) @ file["fc.weight"].T + file["fc.bias"]
+    places = torch.arange(len(x))[None]
+    mask = torch.full((len(x), len(x)), float("-inf")).triu(1)[None, None]
+    rope = hf.model.rotary_emb(x[None], places)
+    out = layer(x[None], attention_mask=mask, position_embeddings=rope)
+    out = out[0] if isinstance(out, tuple) else out
+    return hf.lm_head(out[0, -1])
+
+
+CONFIG = {"hidden_size": C.WIDTH, "num_attention_heads": C.HEADS, "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize(("pickled", "config"), [(True, {}), (False, CONFIG)])
+def test_the_drafter_follows_the_released_decoding_code(hf, model, tmp_path, pickled, config):
+    layer, file = published(hf)
+    net = load(write(tmp_path, file, pickled, **config), model)
+    text = model.text.encode(["a red fox", "snow"])
+    codes = torch.tensor([CODES] * 2)
+    sampling = Sampling(cfg=3.0)
+    with torch.inference_mode():
+        states = C.our_states(model, text, codes)  # [4, P + 3, D]
+        session = Eagle(model_with(model, net)).begin(text, states[:, : C.PREFIX], sampling, 3, 1)
+        one = torch.ones(2, dtype=torch.long)
+        session.advance(states[:, C.PREFIX - 1 : C.PREFIX], codes[:, :1], one, 0 * one)
+        got = session.advance(states[:, C.PREFIX : -1], codes[:, 1:], 2 * one, one)  # [2, V]
+    tokens = [C.token_of(code) for code in range(C.CODES)]
+    for row in range(2):
+        cond, uncond = (
+            reference_logits(
+                hf, layer, file, C.prompt_ids(text, row, side) + [C.token_of(c) for c in CODES]
+            )[tokens]
+            for side in (True, False)
+        )
+        expected = uncond + 3.0 * (cond - uncond)
+        torch.testing.assert_close(got[row, :-1], expected, atol=3e-4, rtol=1e-3)
+        assert float(got[row, -1]) < -1e29  # no row end here
+
+
+def model_with(model: Any, net: EagleNet) -> Any:
+    model.drafters["eagle"] = net
+    return model
+
+
+def test_a_missing_embedding_is_the_targets(hf, model, tmp_path):
+    _, file = published(hf)
+    whole = load(write(tmp_path / "whole", file), model)
+    del file["embed_tokens.weight"]
+    part = load(write(tmp_path / "part", file), model)
+    for name, values in whole.named_parameters():
+        assert torch.equal(values, part.get_parameter(name))
+    assert torch.equal(whole.code_tokens, model.target.code_tokens)
+
+
+def test_round_trip(hf, model, tmp_path):
+    _, file = published(hf)
+    net = load(write(tmp_path / "published", file), model)
+    digest = save_chameleon_eagle(net, tmp_path / "ours", torch.float32)
+    written = load_file(tmp_path / "ours" / "model.safetensors")
+    assert written.keys() == file.keys() and len(digest) == 64
+    for name, values in file.items():
+        assert torch.equal(values, written[name]), name
+    again = load(str(tmp_path / "ours"), model)
+    assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
+
+
+def test_a_layer_without_the_norms_loads_too(model, tmp_path):
+    """As this project trains them where the norms are switched off."""
+    from dataclasses import replace
+
+    net = EagleNet(replace(model.target.cfg, layers=1, qk_norm=False))
+    save_chameleon_eagle(net, tmp_path, torch.float32)
+    again = load(str(tmp_path), model)
+    assert type(again) is EagleNet and not again.cfg.qk_norm
+    assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
+
+
+def test_it_drafts(hf, model, tmp_path):
+    _, file = published(hf)
+    chosen = model_with(model, load(write(tmp_path, file), model))
+    assert type(chosen.drafters["eagle"]) is ChameleonEagleNet
+    text, greedy = model.text.encode(["a red fox"]), Sampling(temperature=0, cfg=3.0)
+    noise = Noise.for_prompts(0, ["a"], model.target.length)
+    tree = Dynamic(depth=2, top_k=3, nodes=6)
+    fast = Speculative(chosen, greedy, Grown(Eagle(chosen), tree), ByNode(Exact())).generate(
+        text, noise
+    )
+    assert torch.equal(fast.codes, Autoregressive(chosen, greedy).generate(text, noise).codes)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "layers": ({"num_hidden_layers": 2}, None, "one layer, config.json says 2"),
+    "second": (
+        {},
+        lambda t: {"layers.1.mlp.up_proj.weight": torch.zeros(2)},
+        "unexpected layers.1",
+    ),
+    "width": (
+        {},
+        lambda t: {"layers.0.mlp.gate_proj.weight": torch.zeros(48, 16)},
+        "'width': 16.*'width': 32",
+    ),
+    "vocabulary": (
+        {},
+        lambda t: {"embed_tokens.weight": torch.zeros(24, C.WIDTH)},
+        "'vocabulary': 24.*'vocabulary': 80",
+    ),
+    "heads": ({"num_attention_heads": 8}, None, "does config.json belong"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_drafters_are_refused(hf, model, tmp_path, case):
+    config, change, message = REFUSED[case]
+    _, file = published(hf)
+    source = write(tmp_path, file | (change(file) if change else {}), **config)
+    with pytest.raises(DecoderError, match=message):
+        load(source, model)
+
+
+def test_another_target_is_refused(hf, model, tmp_path):
+    _, file = published(hf)
+    with pytest.raises(DecoderError, match="needs a Chameleon target"):
+        load(write(tmp_path, file), random_model())
+    with pytest.raises(DecoderError, match="is no EAGLE drafter"):
+        load(write(tmp_path / "other", {"a.weight": torch.zeros(2)}), model)
+
+
+def test_training_starts_with_the_checkpoints_own_token_ids(hf, model, tmp_path):
+    from decoders.propose.drafters.eagle_learner import fresh, loaded
+
+    new = fresh(model)
+    assert isinstance(new, ChameleonEagleNet)
+    assert torch.equal(new.code_tokens, model.target.code_tokens)
+    assert torch.equal(new.embed_tokens.weight, model.target.tok_embeddings.weight)
+    save_chameleon_eagle(new, tmp_path / "d", torch.float32)
+    again = loaded(model, str(tmp_path / "d"))
+    assert torch.equal(again.code_tokens, model.target.code_tokens)
+    for (name, one), (_, two) in zip(new.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, two), name

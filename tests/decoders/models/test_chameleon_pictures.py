@@ -1,0 +1,174 @@
+"""Chameleon's VQGAN in both layouts, and its codebook with a row end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from decoders.api import DecoderError
+from decoders.models.chameleon import load_anole, load_lumina
+from decoders.models.checkpoint import open_checkpoint
+from decoders.models.vq.chameleon_vq import read_chameleon_vq
+from decoders.verify.neighbours import neighbour_table
+from tests.decoders.models import chameleon_checkpoint as C
+
+SIDE = 2 * C.GRID
+
+
+@pytest.fixture(scope="module")
+def hf():
+    return C.hf_model()
+
+
+@pytest.fixture(scope="module")
+def folder(hf, tmp_path_factory):
+    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+
+
+@pytest.fixture(scope="module")
+def bare(hf, tmp_path_factory):
+    """As transformers saves it: without the VQGAN's decoder."""
+    return C.write_checkpoint(tmp_path_factory.mktemp("bare"), hf, decoder=False)
+
+
+def write_vqgan(path, hf):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"state_dict": C.vqgan_tensors(hf)}, path)
+    return path
+
+
+def anole(folder, **options):
+    return load_anole(
+        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
+    )
+
+
+def lumina(folder, **options):
+    return load_lumina(
+        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
+    )
+
+
+def some_codes(batch: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randint(C.CODES, (batch, C.GRID**2), generator=generator)
+
+
+def layouts(where, hf, folder, bare, tmp_path):
+    """A checkpoint with the VQGAN in one of the places it may be, and the tokenizer option."""
+    if where == "inside":
+        return folder, None
+    if where == "another checkpoint":
+        return bare, str(folder)
+    own = C.write_checkpoint(tmp_path / "own", hf, decoder=False)
+    if where == "named":
+        return own, str(write_vqgan(tmp_path / "vqgan.ckpt", hf))
+    write_vqgan(own / where, hf)
+    return own, None
+
+
+@pytest.mark.parametrize(
+    "where", ["inside", "vqgan.ckpt", "tokenizer/vqgan.ckpt", "named", "another checkpoint"]
+)
+def test_pictures_agree_with_a_float64_reference(hf, folder, bare, tmp_path, where):
+    checkpoint, tokenizer = layouts(where, hf, folder, bare, tmp_path)
+    model = anole(checkpoint, tokenizer=tokenizer)
+    codes = some_codes()
+    ours = model.tokenizer.decode(codes)
+    assert model.draws and ours.dtype == torch.float32
+    theirs = C.reference_pictures(hf, codes)
+    torch.testing.assert_close(ours.double(), theirs, atol=1e-4, rtol=0)
+    assert float(theirs.std()) > 0.05  # a picture, not a constant
+    assert ("vqgan.ckpt" in model.weights_sha256) == (where not in ("inside", "another checkpoint"))
+
+
+def test_codes_of_pictures_agree_with_transformers(hf, folder):
+    images = torch.rand(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(6))
+    with torch.inference_mode():
+        theirs = hf.model.vqmodel.encode(images * 2 - 1).image_tokens.view(3, -1)
+    assert len(theirs.unique()) > 3
+    assert torch.equal(anole(folder).tokenizer.encode(images), theirs)
+    rows = lumina(folder).tokenizer.encode(images).view(3, C.GRID, C.GRID + 1)
+    assert torch.equal(rows[:, :, :-1].flatten(1), theirs)
+    assert (rows[:, :, -1] == C.CODES).all()
+
+
+def test_row_ends_carry_no_picture(folder):
+    codes = some_codes().view(2, C.GRID, C.GRID)
+    lines = torch.nn.functional.pad(codes, (0, 1), value=C.CODES)
+    with_ends = lumina(folder).tokenizer.decode(lines.flatten(1))
+    assert torch.equal(with_ends, anole(folder).tokenizer.decode(codes.flatten(1)))
+
+
+def test_a_row_end_is_nobodys_neighbour(hf, folder):
+    book = lumina(folder).codebook
+    torch.testing.assert_close(book[:-1], hf.model.vqmodel.quantize.embedding.weight)
+    table = neighbour_table(book, C.CODES)
+    assert (table[:-1, -1] == C.CODES).all()
+    plain = neighbour_table(anole(folder).codebook, C.CODES - 1)
+    assert torch.equal(table[:-1, :-1], plain)
+
+
+@pytest.mark.parametrize("load", [anole, lumina])
+def test_without_a_decoder_there_are_neighbours_but_no_pictures(bare, folder, caplog, load):
+    model = load(bare)
+    assert not model.draws and "no pictures made" in caplog.text
+    assert torch.equal(model.codebook, load(folder).codebook)
+    with pytest.raises(DecoderError, match=r"no VQGAN decoder.*vqgan\.ckpt"):
+        model.tokenizer.decode(some_codes())
+
+
+def test_without_a_codebook_there_are_codes_only(hf, tmp_path):
+    C.write_checkpoint(tmp_path, hf, decoder=False)
+    C.change_tensors(tmp_path, lambda t: {k: v for k, v in t.items() if "vqmodel" not in k})
+    model = lumina(tmp_path)
+    assert not model.draws and model.target.vocab_size == C.CODES + 1
+    with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
+        _ = model.codebook
+
+
+def test_what_is_no_picture_is_refused(folder):
+    with pytest.raises(DecoderError, match="4 rows of 4 codes and a row end, found 16 codes"):
+        lumina(folder).tokenizer.decode(some_codes())
+    with pytest.raises(DecoderError, match="found 16 inside a row"):
+        lumina(folder).tokenizer.decode(torch.full((1, 20), C.CODES))
+
+
+def test_other_files_are_refused(hf, folder, bare, tmp_path):
+    with pytest.raises(DecoderError, match=r"but no model\.vqmodel\.decoder\.conv_in"):
+        anole(folder, tokenizer=str(bare))
+    torch.save({"state_dict": {"a.weight": torch.zeros(2)}}, tmp_path / "other.ckpt")
+    with pytest.raises(DecoderError, match=r"holds no Chameleon VQGAN.*found a\.weight"):
+        anole(folder, tokenizer=str(tmp_path / "other.ckpt"))
+    torn = C.vqgan_tensors(hf)
+    del torn["decoder.up.1.upsample.conv.bias"]
+    torch.save({"state_dict": torn}, tmp_path / "torn.ckpt")
+    with pytest.raises(DecoderError, match=r"missing decoder\.up\.1\.upsample\.conv\.bias"):
+        anole(folder, tokenizer=str(tmp_path / "torn.ckpt"))
+    more = C.vqgan_tensors(hf) | {"quantize.embedding.weight": torch.ones(20, C.DIM)}
+    torch.save({"state_dict": more}, tmp_path / "more.ckpt")
+    with pytest.raises(DecoderError, match="names 16 codes, the VQGAN has 20"):
+        anole(folder, tokenizer=str(tmp_path / "more.ckpt"))
+
+
+def test_the_released_shape_is_read_off_the_tensors(tmp_path):
+    """Channels, multipliers and blocks of the release, on tensors without storage."""
+    from decoders.models.checkpoint import Checkpoint
+    from decoders.models.vq.chameleon_vq import released_name, vq_config
+    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+
+    released = VQConfig(codes=8192, dim=256, grid=32, l2_norm=False, group_width=1, attention=False)
+    with torch.device("meta"):
+        module = LlamaGenVQ(released)
+    named = {released_name(n, 5): p.data for n, p in module.named_parameters()}
+    assert "encoder.down.4.block.1.conv2.weight" in named
+    assert "decoder.up.0.block.2.norm1.bias" in named and "decoder.up.4.upsample.conv.bias" in named
+    assert not any(".attn." in name for name in named)
+    opened = Checkpoint(tmp_path, {}, dict.fromkeys(named, tmp_path), named)
+    assert vq_config(opened, "", 32) == released
+
+
+def test_reading_alone(hf, tmp_path):
+    opened = open_checkpoint(str(write_vqgan(tmp_path / "vqgan.ckpt", hf)))
+    vq = read_chameleon_vq(opened, C.GRID)
+    assert not vq.cfg.l2_norm and vq.cfg.grid == C.GRID and vq.codebook.shape == (C.CODES, C.DIM)

@@ -1,0 +1,120 @@
+"""Prompts of Anole and Lumina-mGPT: templates, padding, unconditional rows, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from decoders.api import DecoderError
+from decoders.models.checkpoint import Checkpoint
+from decoders.models.text.chameleon import (
+    ChameleonEncoder,
+    anole_template,
+    lumina_template,
+    read_vocabulary,
+)
+from tests.decoders.models import chameleon_checkpoint as C
+
+NAMES = C.vocabulary()
+
+
+def ids(words: str) -> list[int]:
+    return [NAMES[word] for word in words.split(" ")]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    C.write_tokenizer(tmp_path / "tokenizer.json")
+    return Checkpoint(tmp_path, {}, {})
+
+
+def encoder(opened, kind: str = "anole", length: int = C.PREFIX, source: str | None = None):
+    vocabulary = read_vocabulary(opened, source)
+    template = anole_template(vocabulary) if kind == "anole" else lumina_template(vocabulary, 4)
+    return ChameleonEncoder(opened, vocabulary, template, length, source)
+
+
+SEP, BOI, SIZE = "<reserved08706>", "<racm3:break>", "<reserved08802>"
+EXPECTED = {
+    "anole": (f"<s> a red fox {SEP} {BOI}", f"<s> {BOI}"),
+    "lumina": (
+        "<s> Generate an image of 64 x 64 according to the following prompt : a red fox "
+        f"{SEP} {BOI} {SIZE} {SIZE}",
+        f"{BOI} {SIZE} {SIZE}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_templates(opened, kind, monkeypatch):
+    made = encoder(opened, kind)
+    text = made.encode(["a red fox", "snow"])
+    conditional, unconditional = (ids(words) for words in EXPECTED[kind])
+    assert text.features[0, -len(conditional) :].tolist() == conditional
+    assert text.mask[0].tolist() == [False] * (C.PREFIX - len(conditional)) + [True] * len(
+        conditional
+    )
+    assert int(text.mask[1].sum()) == len(conditional) - 2
+    assert text.uncond is not None and text.uncond_mask is not None
+    for row in range(2):
+        assert text.uncond[row][text.uncond_mask[row]].tolist() == unconditional
+        assert text.uncond_mask[row, -len(unconditional) :].all()
+    assert text.features.dtype == torch.long
+
+
+def test_padding_changes_nothing(opened):
+    short, long = (encoder(opened, length=n).encode(["a red fox"]) for n in (8, 20))
+    assert torch.equal(long.features[:, -8:], short.features)
+    assert torch.equal(long.mask[:, -8:], short.mask)
+
+
+REFUSED = {
+    "none": ([], "no prompts given"),
+    "empty": (["  "], "empty prompt"),
+    "second": (["fox", ""], "empty prompt ''"),
+    "long": (["fox " * 22], r"25 tokens with its template, at most 24 fit.*model\.prefix"),
+    "separator": ([f"a {SEP} fox"], "holds control tokens"),
+    "image": ([f"{BOI} fox"], "holds control tokens"),
+    "code": (["IMGIMGAZ fox"], "holds control tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("method", ["encode", "check"])
+def test_prompts_it_cannot_read_are_refused(opened, case, method):
+    prompts, message = REFUSED[case]
+    with pytest.raises(DecoderError, match=message):
+        getattr(encoder(opened), method)(prompts)
+
+
+def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
+    opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
+    made = encoder(opened)  # the vocabulary is in config.json: codes can be had
+    assert made.vocabulary.code_tokens().tolist() == [C.token_of(c) for c in range(C.CODES)]
+    with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
+        made.encode(["fox"])
+    with pytest.raises(DecoderError, match="no tokenizer in"):
+        read_vocabulary(Checkpoint(tmp_path, {}, {}))
+
+
+@pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])
+def test_the_tokenizer_may_be_metas(tmp_path, name):
+    place = tmp_path / "meta" / name
+    place.parent.mkdir(parents=True)
+    C.write_tokenizer(place)
+    opened = Checkpoint(tmp_path, {}, {})
+    expected = ids(f"<s> fox {SEP} {BOI}")
+    for source in (place, tmp_path / "meta"):
+        text = encoder(opened, source=str(source)).encode(["fox"])
+        assert text.features[0, -4:].tolist() == expected
+
+
+def test_other_files_and_sizes_are_refused(opened, tmp_path):
+    vocabulary = read_vocabulary(opened)
+    with pytest.raises(DecoderError, match=r"model\.grid must be even"):
+        lumina_template(vocabulary, 5)
+    with pytest.raises(DecoderError, match="has no <reserved08806>"):
+        lumina_template(vocabulary, 12)
+    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
+    with pytest.raises(DecoderError, match="is no tokenizer file"):
+        read_vocabulary(opened)

@@ -1,0 +1,333 @@
+"""Released LlamaGen and EAGLE layouts load, agree with a float64 reference, and decode."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from decoders.api import DecoderError, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.models.llamagen import load
+from decoders.noise import Noise
+from tests.decoders.models import released as R
+
+VALID = [False, False, True, True, True, True]
+CODES = [3, 17, 0, 9, 23, 5, 5]
+
+
+def features(batch: int = 2) -> TextFeatures:
+    x = torch.randn(batch, R.PREFIX, R.TEXT, generator=torch.Generator().manual_seed(7))
+    mask = torch.tensor([VALID] * batch)
+    mask[1:, 2] = False
+    return TextFeatures(x * mask[..., None], mask)
+
+
+def our_states(model, text: TextFeatures, codes: list[int]) -> torch.Tensor:
+    """[2 B, P + T, D], conditional rows first, through the cache, code by code."""
+    target = model.target
+    rows = 2 * text.batch
+    cache = target.new_cache(rows, target.prefix + len(codes))
+    states = [target.prefill(text, 2, cache)]
+    seen = torch.nn.functional.pad(text.row_mask(2), (0, len(codes)))
+    for i, code in enumerate(codes):
+        seen[:, target.prefix + i] = True
+        place = torch.full((rows, 1), i)
+        ids = torch.full((rows, 1), code)
+        mask = seen[:, None]
+        states.append(target.forward_codes(ids, place, place + target.prefix, mask, cache))
+    return torch.cat(states, 1)
+
+
+LAYOUTS = {
+    "safetensors": lambda d: R.write_hub(d / "m"),
+    "sharded": lambda d: R.write_hub(d / "m", shards=3),
+    "bin": lambda d: R.write_hub(d / "m", pickled=True),
+    "sharded bin": lambda d: R.write_hub(d / "m", shards=2, pickled=True),
+    "original": lambda d: _pt(d / "t2i.pt", R.original_llamagen()),
+    "original, wrapped": lambda d: _pt(d / "t2i.pt", {"model": R.original_llamagen(), "steps": 3}),
+}
+
+
+def _pt(path, content):
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layout):
+    path = LAYOUTS[layout](tmp_path)
+    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS)
+    text = features()
+    with torch.inference_mode():
+        ours = model.target.logits(our_states(model, text, CODES))  # [2 B, P + T, V]
+    for b in range(2):
+        valid = text.mask[b].tolist()
+        for row, conditional in ((b, True), (2 + b, False)):
+            states = R.reference_states(text.features[b], valid, CODES, conditional)
+            theirs = R.reference_logits(states)
+            torch.testing.assert_close(ours[row].double(), theirs, atol=2e-5, rtol=1e-4)
+
+
+def test_the_drafter_reads_the_released_conventions(tmp_path):
+    checkpoint = R.write_hub(tmp_path / "m")
+    drafter = R.write_drafter(tmp_path / "d")
+    model = load(dtype="float32", checkpoint=str(checkpoint))
+    from decoders.propose.drafters.eagle import Eagle
+
+    text = features(1)
+    with torch.inference_mode():
+        states = our_states(model, text, CODES[:3])
+        eagle = Eagle(model, str(drafter))
+        session = eagle.begin(text, states[:, : R.PREFIX], Sampling(cfg=3.0), 3, 1)
+        one = torch.ones(1, dtype=torch.long)
+        codes = torch.tensor([CODES[:3]])
+        got = session.advance(states[:, R.PREFIX - 1 : -1], codes, 3 * one, 0 * one)  # [1, V]
+    logits = []
+    for conditional in (True, False):
+        theirs = R.reference_states(text.features[0], VALID, CODES[:3], conditional)
+        logits.append(R.reference_logits(R.reference_draft(theirs, CODES[:3])[None])[0])
+    expected = logits[1] + 3.0 * (logits[0] - logits[1])
+    torch.testing.assert_close(got[0].double(), expected, atol=2e-4, rtol=1e-3)
+
+
+def spec(tree: PartSpec, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
+    return DecoderSpec(
+        "d",
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter}),
+        tree,
+        PartSpec(f"decoders.verify.{rule}", rule_kwargs),
+    )
+
+
+TREES = {
+    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
+    "eagle1": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
+    "eagle2": PartSpec(
+        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 3, "nodes": 8}
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "pickled"), [("chain", True), ("eagle1", False), ("eagle2", False)]
+)
+def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    drafter = str(R.write_drafter(tmp_path / "d", pickled))
+    greedy = Sampling(temperature=0, cfg=3.0)
+    text = features(2)
+    noise = Noise.for_prompts(0, ["a", "b"], model.target.length)
+    ar = build_decoder(
+        model, DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")), greedy
+    )
+    fast = build_decoder(model, spec(TREES[tree], "exact.Exact", drafter), greedy)
+    expected = ar.generate(text, noise)
+    got = fast.generate(text, noise)
+    assert torch.equal(got.codes, expected.codes)
+    assert got.trace.target_calls.sum() < expected.trace.target_calls.sum()
+    file = "pytorch_model.bin" if pickled else "model.safetensors"
+    assert f"{drafter}/{file}" in model.weights_sha256
+
+
+def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path):
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    from decoders.propose.drafters.eagle import net_of
+
+    bare = net_of(model, str(R.write_drafter(tmp_path / "d", without="embed_tokens.weight")))
+    assert torch.equal(bare.embed_tokens.weight, model.target.tok_embeddings.weight)
+    unbiased = net_of(model, str(R.write_drafter(tmp_path / "e", without="fc.bias")))
+    assert not unbiased.fc.bias.any()
+    full = net_of(model, str(R.write_drafter(tmp_path / "f")))
+    assert torch.equal(full.embed_tokens.weight, R.drafter_tensors()["embed_tokens.weight"])
+
+
+def test_a_drafter_written_by_us_is_read_back_whole(tmp_path):
+    from decoders.propose.drafters.eagle import net_of
+    from decoders.propose.drafters.eagle_checkpoint import save_eagle
+
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    net = net_of(model, str(R.write_drafter(tmp_path / "d")))
+    digest = save_eagle(net, tmp_path / "again", torch.float32)
+    again = net_of(model, str(tmp_path / "again"))
+    assert again.cfg == net.cfg
+    for (name, one), (_, two) in zip(net.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, two), name
+    assert digest == model.weights_sha256[f"{tmp_path / 'again'}/model.safetensors"]
+
+
+def test_class_conditional_checkpoints_decode(tmp_path):
+    path = tmp_path / "c2i_B_256.pt"
+    torch.save({"model": R.original_llamagen(classes=10)}, path)
+    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS, cfg=2.0)
+    assert model.target.prefix == 1
+    assert model.target.cfg.classes == 10
+    text = model.text.encode(["3", "9"])
+    noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
+    part = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
+    codes = build_decoder(model, part, Sampling(cfg=2.0)).generate(text, noise).codes
+    assert codes.shape == (2, R.GRID**2)
+    drafter = str(R.write_drafter(tmp_path / "d", input_type="c2i"))
+    fast = build_decoder(
+        model, spec(TREES["eagle2"], "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
+    )
+    ar = build_decoder(model, part, Sampling(temperature=0, cfg=2.0))
+    assert torch.equal(fast.generate(text, noise).codes, ar.generate(text, noise).codes)
+
+
+def test_the_hash_of_what_was_loaded_is_kept(tmp_path):
+    folder = R.write_hub(tmp_path / "m")
+    model = load(dtype="float32", checkpoint=str(folder))
+    content = (folder / "model.safetensors").read_bytes()
+    assert model.weights_sha256["model.safetensors"] == hashlib.sha256(content).hexdigest()
+
+
+def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_path, caplog):
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    assert "no VQ tokenizer" in caplog.text
+    with pytest.raises(DecoderError, match=r"pictures need the VQ tokenizer.*vq_ds16_t2i\.pt"):
+        model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
+    with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
+        build_decoder(
+            model,
+            spec(TREES["eagle2"], "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
+            Sampling(cfg=3.0),
+        )
+
+
+BAD = {
+    "not there": ("nowhere at all", "no LlamaGen target at"),
+    "hub, offline": ("nobody/has-this-model", "neither a local path nor could it be fetched"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_source_that_cannot_be_had_says_what_to_do(case, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    source, message = BAD[case]
+    with pytest.raises(DecoderError, match=message):
+        load(checkpoint=source)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
+    import huggingface_hub
+
+    hub = R.write_hub(tmp_path / "hub", pickled=True)
+    if both:
+        R.write_hub(tmp_path / "hub")
+    here, asked = tmp_path / "here", []
+    here.mkdir()
+
+    def snapshot(hub_id, allow_patterns):
+        asked.extend(allow_patterns)
+        for pattern in allow_patterns:
+            for file in hub.glob(pattern):
+                (here / file.name).write_bytes(file.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert load(checkpoint="somebody/model", dtype="float32").target.width == R.WIDTH
+    assert ("*.bin" in asked) is not both
+
+
+def test_a_hub_that_cannot_be_reached_is_one_error(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def unreachable(hub_id, allow_patterns):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    from decoders.propose.drafters.eagle import net_of
+
+    message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
+    with pytest.raises(DecoderError, match=message):
+        net_of(model, "some/drafter")
+
+
+def test_an_unknown_number_of_heads_is_asked_for(tmp_path):
+    path = tmp_path / "t2i.pt"
+    torch.save(R.original_llamagen(), path)
+    with pytest.raises(DecoderError, match=r"width 32.*set model\.heads"):
+        load(checkpoint=str(path), grid=R.GRID)
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    folder = R.write_hub(tmp_path / "m", shards=3)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(DecoderError, match=r"lacks 1 of the 3 shards"):
+        load(checkpoint=str(folder))
+    cut = R.write_hub(tmp_path / "cut") / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-50])
+    with pytest.raises(DecoderError, match="truncated"):
+        load(checkpoint=str(cut.parent))
+    evil = tmp_path / "evil.pt"
+    torch.save({"model": R.original_llamagen(), "args": argparse.Namespace(x=1)}, evil)
+    with pytest.raises(
+        DecoderError, match=r"it wants argparse\.Namespace.*Convert it to safetensors"
+    ):
+        load(checkpoint=str(evil), grid=4, heads=2)
+    other = tmp_path / "other.safetensors"
+    save_file({"a": torch.zeros(2)}, other)
+    with pytest.raises(DecoderError, match="is no LlamaGen checkpoint"):
+        load(checkpoint=str(other))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DecoderError, match="an empty folder"):
+        load(checkpoint=str(empty))
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        ({"hidden_size": 64}, {}, "config.json says hidden_size 64, the tensors 32"),
+        ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, the tensors 2"),
+        ({"block_size": None}, {}, "set model.grid"),
+        ({}, {"dtype": "int8"}, "dtype 'int8'"),
+    ],
+)
+def test_contradictions_are_found_before_anything_runs(tmp_path, config, settings, message):
+    folder = R.write_hub(tmp_path / "m", **config)
+    with pytest.raises(DecoderError, match=message):
+        load(checkpoint=str(folder), **settings)
+
+
+def test_the_checkpoints_own_side_is_used_and_a_difference_is_said(tmp_path, caplog):
+    model = load(checkpoint=str(R.write_hub(tmp_path / "m")), grid=16)
+    assert model.target.length == R.GRID**2
+    assert "says 4 x 4 codes, model.grid is 16" in caplog.text
+
+
+def test_a_lost_tensor_is_named(tmp_path):
+    folder = R.write_hub(tmp_path / "m")
+    tensors = {k: v.contiguous() for k, v in R.hub_names(R.original_llamagen()).items()}
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors | {"surprise": torch.zeros(1)}, folder / "model.safetensors")
+    message = r"missing model\.layers\.1\.mlp\.up_proj\.weight; unexpected surprise"
+    with pytest.raises(DecoderError, match=message):
+        load(checkpoint=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_size": 64}, "hidden_size: drafter 64, target 32"),
+        ({"num_hidden_layers": 2}, "an EAGLE drafter has one layer"),
+        ({"input_type": "t2i2"}, "input_type t2i2: 32 codes a side, target 16"),
+    ],
+)
+def test_a_drafter_that_does_not_fit_is_refused(tmp_path, config, message):
+    from decoders.propose.drafters.eagle import net_of
+
+    checkpoint = R.write_hub(tmp_path / "m", block_size=256)
+    model = load(dtype="float32", checkpoint=str(checkpoint))
+    folder = R.write_drafter(tmp_path / "d", **config)
+    with pytest.raises(DecoderError, match=message):
+        net_of(model, str(folder))

@@ -1,0 +1,188 @@
+"""Cached text features: what a file may look like, and that it equals the live encoder."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from decoders.api import DecoderError, NumericalError
+from decoders.models.text.features import FeatureCache, write_features
+from decoders.models.text.labels import LabelEncoder
+from decoders.models.text.padding import left_padded
+from decoders.models.text.t5 import T5Encoder
+from tests.decoders.models.tiny_t5 import save_t5
+
+PROMPTS = ["a red cube", "a blue ring on a red cube", "a ring", "a red cube"]
+
+
+def example(rows=3, length=5, width=4):
+    """Left-padded features and mask; row r has r + 1 valid positions."""
+    count = torch.arange(1, rows + 1)[:, None]
+    mask = torch.arange(length) >= length - count  # [n, P]
+    features = torch.randn(rows, length, width, generator=torch.Generator().manual_seed(0))
+    return features.masked_fill(~mask[..., None], 0), mask
+
+
+def save(path, features, mask, metadata=None, **tensors):
+    save_file({"features": features, "mask": mask, **tensors}, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cache_equals_the_live_encoder_bit_for_bit(tmp_path, dtype):
+    live = T5Encoder(str(save_t5(tmp_path / "t5")), length=12, dtype=dtype)
+    parts = (live.encode(PROMPTS[i : i + 3]) for i in (0, 3))
+    path = tmp_path / "cache.safetensors"
+    with path.open("wb") as file:
+        size = write_features(file, parts, PROMPTS, dtype)
+    assert size == path.stat().st_size
+    cache = FeatureCache(path)
+    assert cache.prompts == PROMPTS and cache.named
+    for batch in (PROMPTS, PROMPTS[2:3], PROMPTS[1:3]):
+        made, wanted = cache.encode(batch), live.encode(batch)
+        assert made.features.dtype == wanted.features.dtype == torch.float32
+        assert torch.equal(made.features, wanted.features) and torch.equal(made.mask, wanted.mask)
+
+
+def test_the_file_is_plain_safetensors(tmp_path):
+    features, mask = example()
+    path = tmp_path / "cache.safetensors"
+    text = left_padded(features, torch.ones_like(mask))
+    with path.open("wb") as file:
+        write_features(file, [text], ["x", "é", "z"], torch.float16, {"id": ["7", "8", "9"]})
+    tensors = load_file(path)
+    assert tensors["features"].dtype == torch.float16 and tensors["mask"].dtype == torch.bool
+    assert torch.equal(tensors["features"], features.half())
+    with safe_open(path, "pt") as file:
+        assert json.loads(file.metadata()["prompt"]) == ["x", "é", "z"]
+    assert FeatureCache(path).ids == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize("feature", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.uint8, torch.float32])
+def test_files_of_other_programs(tmp_path, feature, kind):
+    features, mask = example()
+    cache = FeatureCache(save(tmp_path / "f.safetensors", features.to(feature), mask.to(kind)))
+    assert cache.prompts == ["features:00000", "features:00001", "features:00002"]
+    made = cache.encode(["features:00002", "features:00000"])
+    assert torch.equal(made.features, features.to(feature).float()[[2, 0]])
+    assert torch.equal(made.mask, mask[[2, 0]]) and made.mask.dtype == torch.bool
+
+
+@pytest.mark.parametrize("how", ["prompt", "prompts", "bytes"])
+def test_prompts_are_found_where_files_keep_them(tmp_path, how):
+    names = ["ä cat", "a dog", "a bird"]
+    rows = [list(n.encode().ljust(9, b"\0")) for n in names]
+    extra = {"prompt": torch.tensor(rows, dtype=torch.uint8)} if how == "bytes" else {}
+    metadata = None if how == "bytes" else {how: json.dumps(names)}
+    features, mask = example()
+    cache = FeatureCache(save(tmp_path / "f.safetensors", features, mask, metadata, **extra))
+    assert cache.prompts == names
+    assert torch.equal(cache.encode(["a dog"]).features, features[1:2])
+
+
+def test_the_one_prompt_of_a_file_may_be_plain_text(tmp_path):
+    features, mask = example(1)
+    path = save(tmp_path / "f.safetensors", features, mask, {"prompt": "a cat"})
+    assert FeatureCache(path).prompts == ["a cat"]
+
+
+def test_right_padded_rows_are_rolled_and_said(tmp_path, caplog):
+    features, mask = example(3, 3)
+    right, right_mask = features.clone(), mask.clone()
+    right[1], right_mask[1] = features[1].roll(-1, 0), mask[1].roll(-1)
+    right[1, 2] = 9.0  # what stands on the padding must not matter
+    made = FeatureCache(save(tmp_path / "f.safetensors", right, right_mask))
+    text = made.encode(made.prompts)
+    assert torch.equal(text.features, features) and torch.equal(text.mask, mask)
+    assert "1 of 3 rows are padded on the right" in caplog.text
+    moved = made.to("meta")
+    assert moved.encode(made.prompts).features.device.type == "meta"
+    assert torch.equal(made.encode(made.prompts).features, features)  # still where it was
+    assert len(caplog.records) == 1  # moving it says nothing again
+
+
+@pytest.mark.parametrize("row", [[0, 0, 0], [1, 0, 1], [0, 1, 0]])
+def test_padding_on_neither_side_is_refused(tmp_path, row):
+    mask = torch.tensor([[0, 1, 1], row])
+    path = save(tmp_path / "f.safetensors", torch.randn(2, 3, 4), mask)
+    with pytest.raises(DecoderError, match="row 1 of the mask"):
+        FeatureCache(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "expected"),
+    [
+        ({"features": torch.zeros(2, 3, 4)}, None, "expected tensors `features` and `mask`"),
+        ({"features": torch.zeros(2, 3), "mask": torch.ones(2, 3)}, None, r"found \[2, 3\]"),
+        ({"features": torch.zeros(2, 3, 4), "mask": torch.ones(2, 4)}, None, r"and \[2, 4\]"),
+        ({"features": torch.ones(2, 3, 4).int(), "mask": torch.ones(2, 3)}, None, "float"),
+        ({}, {"prompt": '["one"]'}, "JSON list of 2 texts"),
+        ({}, {"prompt": "not json"}, "JSON list of 2 texts"),
+        ({"prompt": torch.zeros(3, 4, dtype=torch.uint8)}, None, r"`prompt` \[2, bytes\]"),
+        ({"prompt": torch.full((2, 4), 255, dtype=torch.uint8)}, None, "not UTF-8"),
+        ({}, {"prompt": '["same", "same"]'}, "rows 0 and 1 have the same prompt"),
+    ],
+)
+def test_bad_files_are_explained(tmp_path, tensors, metadata, expected):
+    features = torch.arange(24.0).view(2, 3, 4)
+    whole = tensors if "features" in tensors else {"features": features, "mask": torch.ones(2, 3)}
+    save_file({**whole, **tensors}, tmp_path / "f.safetensors", metadata)
+    with pytest.raises(DecoderError, match=expected):
+        FeatureCache(tmp_path / "f.safetensors")
+
+
+def test_missing_truncated_and_unknown(tmp_path):
+    path = tmp_path / "f.safetensors"
+    with pytest.raises(DecoderError, match="no feature file"):
+        FeatureCache(path)
+    features, mask = example()
+    save(path, features, mask, {"prompt": json.dumps(["a red cat", "a dog", "a bird"])})
+    cache = FeatureCache(path)
+    for read in (cache.encode, cache.check):
+        with pytest.raises(DecoderError, match="the nearest is 'a red cat'"):
+            read(["a red bat"])
+    with pytest.raises(DecoderError, match="no prompts"):
+        cache.encode([])
+    (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DecoderError, match="cannot be read"):
+        FeatureCache(tmp_path / "cut.safetensors")
+
+
+def test_nan_features_are_refused(tmp_path):
+    features, mask = example()
+    features[2, -1, 0] = torch.nan
+    cache = FeatureCache(save(tmp_path / "f.safetensors", features, mask))
+    assert cache.encode(["features:00001"]).batch == 1
+    with pytest.raises(NumericalError, match="row 2"):
+        cache.encode(["features:00001", "features:00002"])
+
+
+def test_writing_refuses_what_does_not_add_up(tmp_path):
+    text = left_padded(*example())
+    labels = LabelEncoder().encode(["1"])
+    for parts, names in (([text], ["a", "b"]), ([], ["a"]), ([labels], ["1"])):
+        with (tmp_path / "f").open("wb") as file, pytest.raises(DecoderError, match="expected"):
+            write_features(file, parts, names, torch.float32)
+
+
+def test_labels():
+    text = LabelEncoder(1000).encode(["207", " 0 ", "999"])
+    assert text.features.tolist() == [[207], [0], [999]] and text.features.dtype == torch.int64
+    assert text.mask.all() and text.mask.shape == (3, 1)
+    for bad in ("1000", "-1", "cat", "", "1.5", "²"):
+        with pytest.raises(DecoderError, match="from 0 to 999"):
+            LabelEncoder(1000).encode(["1", bad])
+    with pytest.raises(DecoderError, match="no prompts"):
+        LabelEncoder().encode([])
+
+
+def test_a_file_with_other_tensors_names_them_in_order(tmp_path):
+    path = tmp_path / "odd.safetensors"
+    save_file({name: torch.zeros(1) for name in "hgfedcba"}, path, {"text": '["one"]'})
+    with pytest.raises(DecoderError, match="'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'"):
+        FeatureCache(path)

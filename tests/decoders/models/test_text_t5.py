@@ -1,0 +1,145 @@
+"""Caption features of a T5 encoder: LlamaGen's cleaning, length and padding; on a tiny T5."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from decoders.api import DecoderError
+from decoders.models.text.cleaning import clean
+from decoders.models.text.t5 import T5Encoder
+from tests.decoders.models.tiny_t5 import WIDTH, save_t5
+
+CAPTIONS = ["a red cube", "A blue ring on a red cube.", "a ring"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_t5(tmp_path_factory.mktemp("t5"))
+
+
+def encoder(folder, length=10, **settings):
+    return T5Encoder(str(folder), length=length, dtype=torch.float32, **settings)
+
+
+def by_hand(folder, words, length):
+    """Features of one caption without any padding at all: [tokens, F]."""
+    from transformers import AutoTokenizer, T5EncoderModel
+
+    ids = AutoTokenizer.from_pretrained(folder)(words, return_tensors="pt")["input_ids"][:, :length]
+    with torch.no_grad():
+        return T5EncoderModel.from_pretrained(folder).eval()(ids).last_hidden_state[0]
+
+
+def test_features_stand_at_the_right_end_and_are_zero_before(folder):
+    text = encoder(folder).encode(CAPTIONS)
+    assert text.features.shape == (3, 10, WIDTH) and text.features.dtype == torch.float32
+    assert text.mask.sum(1).tolist() == [4, 9, 3], "words, punctuation and the end token"
+    for row, caption in enumerate(CAPTIONS):
+        count = int(text.mask[row].sum())
+        assert text.mask[row, -count:].all() and not text.features[row, :-count].any()
+        wanted = by_hand(folder, caption.lower(), 10)
+        torch.testing.assert_close(text.features[row, -count:], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_does_not_depend_on_the_batch(folder):
+    live = encoder(folder)
+    whole = live.encode(CAPTIONS)
+    for row, caption in enumerate(CAPTIONS):
+        assert torch.equal(live.encode([caption]).features[0], whole.features[row])
+
+
+def test_bfloat16_features_are_handed_out_as_float32(folder):
+    made = T5Encoder(str(folder), length=10, dtype="bfloat16").encode(CAPTIONS[:1]).features
+    assert made.dtype == torch.float32
+    assert torch.equal(made, made.bfloat16().float()), "bf16 values, exactly"
+    torch.testing.assert_close(
+        made, encoder(folder).encode(CAPTIONS[:1]).features, rtol=0.1, atol=0.1
+    )
+
+
+def test_a_long_prompt_is_cut_with_one_warning_and_recorded(folder, caplog):
+    live, long = encoder(folder, length=5), "a red cube a blue ring"
+    with caplog.at_level(logging.WARNING):
+        live.check([long])
+        text = live.encode([long])
+        live.encode([long])
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "more than 5 tokens" in caplog.text and live.truncated == {long: 7}
+    assert text.mask.all()
+    end = by_hand(folder, "a red cube a", 5)  # the end token is kept
+    torch.testing.assert_close(text.features[0], end, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_read_before_the_first_prompt(tmp_path):
+    live = T5Encoder(str(tmp_path / "missing"))
+    with pytest.raises(DecoderError, match="no T5 text encoder"):
+        live.encode(["a cat"])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [([], "no prompts"), (["  "], "empty"), (["a cat", "((()))"], "nothing is left")],
+)
+def test_prompts_that_cannot_be_read(folder, prompts, expected):
+    live = encoder(folder)
+    for read in (live.check, live.encode):
+        with pytest.raises(DecoderError, match=expected):
+            read(prompts)
+
+
+@pytest.mark.parametrize(
+    ("gone", "expected"),
+    [
+        ("model.safetensors", "no model.safetensors or model.safetensors.index.json"),
+        ("tokenizer.json", "no tokenizer.json or spiece.model"),
+        ("config.json", "no config.json"),
+    ],
+)
+def test_an_incomplete_folder_says_what_to_download(tmp_path, gone, expected):
+    (save_t5(tmp_path) / gone).unlink()
+    with pytest.raises(DecoderError) as error:
+        T5Encoder(str(tmp_path)).check(["a cat"])
+    assert expected in str(error.value) and "google/flan-t5-xl" in str(error.value)
+
+
+def test_damaged_or_partial_weights_are_refused(tmp_path):
+    path = save_t5(tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+    lost = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    save_file({k: v for k, v in tensors.items() if k != lost}, path, {"format": "pt"})
+    with pytest.raises(DecoderError, match=r"lacks 1 tensors, such as .*q\.weight"):
+        T5Encoder(str(tmp_path)).encode(["a cat"])
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(DecoderError, match="cannot be read"):
+        T5Encoder(str(tmp_path)).encode(["a cat"])
+
+
+def test_hashes_are_of_weights_and_tokenizer(folder):
+    hashes = encoder(folder).sha256()
+    assert set(hashes) == {"text/model.safetensors", "text/tokenizer.json"}
+    assert all(len(digest) == 64 for digest in hashes.values())
+    assert json.loads((folder / "config.json").read_text())["d_model"] == WIDTH
+
+
+# Right-hand sides: what the cleaning of LlamaGen's release makes of them.
+@pytest.mark.parametrize(
+    ("caption", "cleaned"),
+    [
+        ("A Red CUBE. ", "a red cube."),
+        ("see http://x.com/a <b>bold</b> &amp; [nice]", "see bold nice"),
+        ("“Quoted” — \u2018text\u2019", "quoted\" - 'text"),
+        ("cat@home photo_01.png 123456789 10x20", "cat"),
+        ("a-b-c-d-e free shipping!", "a b c d e !"),
+        ("a man,a dog", "a man, a dog"),
+        ("50%20off", "50 off"),
+        ("<script>x</script>猫 a cat", "a cat"),
+        ("#12", ""),
+    ],
+)
+def test_cleaning(caption, cleaned):
+    assert clean(caption) == cleaned

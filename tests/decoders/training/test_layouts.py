@@ -1,0 +1,254 @@
+"""A drafter trained on a checkpoint of an official layout learns, is stored and read back whole,
+and decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from decoders.api import Generation, ImageModel, Sampling
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models import chameleon, llamagen
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, net_of
+from decoders.propose.drafters.eagle_checkpoint import save_eagle
+from decoders.propose.drafters.eagle_learner import EagleLearner
+from decoders.propose.grown import Grown
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.training.acceptance import Acceptance, acceptance
+from decoders.training.losses import LossConfig, drafter_loss, logits_at
+from decoders.training.shards import DataConfig, Ring, StateMaker
+from decoders.training.sources import sampled
+from decoders.training.states import States, target_states, transformer_of
+from decoders.training.trainer import TrainConfig, Trained, Trainer
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models import released as R
+from tests.decoders.models.tiny_t5 import save_t5
+
+GREEDY = Sampling(temperature=0, cfg=2.0)
+LOSS = LossConfig(guided=True, cfg=2.0, soft=1.0, noise=0.0, rollout=3, roots=6)
+CONFIG = TrainConfig(
+    steps=40, batch=4, lr=1e-2, decay=0.0, precision="float32", evaluate_every=0, held_out=2,
+    save_every=20, log_every=1, depth=3, warmup=2,
+)  # fmt: skip
+CAPTIONS = [
+    "a red cube", "a blue ring", "a cat", "a red ring on a cube", "a blue cube", "a cat on a cube",
+    "a red cat", "a ring on a cat", "a cube", "a blue cat",
+]  # fmt: skip
+SCENES = [
+    "a red fox", "snow", "a fox in snow", "red snow", "the fox", "a fox in a red image",
+    "an image of snow", "fox", "the red fox in snow", "image",
+]  # fmt: skip
+CLASSES = [str(number) for number in range(10)]
+
+
+def hub(folder: Path) -> ImageModel:
+    text = str(save_t5(folder / "t5", R.TEXT))
+    return llamagen.load(dtype="float32", checkpoint=str(R.write_hub(folder / "m")), text=text)
+
+
+def single_file(folder: Path, classes: int | None = None, **options: Any) -> ImageModel:
+    torch.save({"model": R.original_llamagen(classes)}, folder / "t2i.pt")
+    return llamagen.load(
+        dtype="float32", checkpoint=str(folder / "t2i.pt"), grid=R.GRID, heads=R.HEADS, **options
+    )
+
+
+def chameleon_model(
+    load: Callable[..., ImageModel], folder: Path, dtype: str = "float32"
+) -> ImageModel:
+    checkpoint = str(C.write_checkpoint(folder / "m", C.hf_model()))
+    return load(dtype=dtype, checkpoint=checkpoint, grid=C.GRID, prefix=C.PREFIX)
+
+
+# One of each architecture: how its files are laid out, the tests of the checkpoints read.
+LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
+    "LlamaGen hub": (hub, CAPTIONS),
+    "LlamaGen classes": (lambda d: single_file(d, classes=10), CLASSES),
+    "Lumina": (lambda d: chameleon_model(chameleon.load_lumina, d), SCENES),
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A training and what the drafter was worth before and after, on the images it learnt from."""
+
+    model: ImageModel
+    learner: EagleLearner
+    untrained: EagleNet
+    result: Trained
+    before: Acceptance
+    after: Acceptance
+    learnt: States
+    prompts: list[str]
+    folder: Path
+
+
+def ring_of(model: ImageModel, prompts: list[str], paired: bool, folder: Path | None) -> Ring:
+    """Eight images to learn from and two held out: what the target draws for the prompts."""
+    data = DataConfig(
+        shard=4, ring=2, reuse=2, chunk=4, folder=None if folder is None else str(folder), drop=0.5
+    )
+    source = sampled(model, prompts, GREEDY, held_out=0.2)
+    return Ring(StateMaker(transformer_of(model), source, paired, data), CONFIG.batch)
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("training")
+    load, prompts = LAYOUTS[request.param]
+    model = load(folder)
+    target = transformer_of(model)
+    torch.manual_seed(0)
+    learner = EagleLearner(model)
+    torch.manual_seed(0)
+    untrained = EagleLearner(model).eagle
+    ring = ring_of(model, prompts, True, folder / "shards")
+    learnt = ring.maker.states("train", range(8))
+    before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
+    result = Trainer(learner, target, ring, GREEDY, LOSS, CONFIG, folder / "run").run()
+    after = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
+    return Done(model, learner, untrained, result, before, after, learnt, prompts, folder)
+
+
+def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done: Done) -> None:
+    losses = [row["loss"] for row in done.result.history if "loss" in row]
+    assert len(losses) == CONFIG.steps
+    assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
+    for was, now in (
+        (done.before.overlap, done.after.overlap),
+        (done.before.agree, done.after.agree),
+    ):
+        assert len(was) == len(now) == CONFIG.depth
+        assert all(b > a + 0.3 for a, b in zip(was, now, strict=True))
+    assert done.after.chain_length() > 1.5 * done.before.chain_length()
+
+
+def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done: Done) -> None:
+    folder = done.folder / "whole"
+    save_eagle(done.learner.eagle, folder, torch.float32)
+    tokens = done.model.target.cfg.conditioning == "tokens"
+    inside = {"input_layernorm.weight"} if tokens else set()
+    inside |= {f"self_attn.{n}_norm.{k}" for n in "qk" for k in ("weight", "bias") if tokens}
+    published = set(R.drafter_tensors()) | {f"layers.0.{name}" for name in inside}
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == published
+    again = net_of(done.model, str(folder))
+    assert type(again) is (ChameleonEagleNet if tokens else EagleNet)
+    for name, trained in done.learner.eagle.named_parameters():
+        assert torch.equal(trained, again.get_parameter(name)), name
+    half = done.folder / "half"
+    done.learner.save(half)  # as `bench train` does: in bfloat16
+    rounded = net_of(done.model, str(half))
+    for name, trained in done.learner.eagle.named_parameters():
+        assert torch.equal(trained.bfloat16().float(), rounded.get_parameter(name)), name
+
+
+def test_the_loaded_drafter_drafts_in_decoding_what_it_drafted_in_training(done: Done) -> None:
+    folder = done.folder / "drafts"
+    save_eagle(done.learner.eagle, folder, torch.float32)
+    roots, count = torch.tensor([0, 3, 9]), len(done.learnt.images)
+    with torch.no_grad():
+        drafts = done.learner.draft(done.learnt, roots, CONFIG.depth)
+        for number, root in enumerate(roots.tolist()):
+            found = decoded(done, str(folder), root)
+            for depth, (logits, drafted) in enumerate(zip(found, drafts, strict=True)):
+                place = root if depth == 0 else number  # depth 1 has every place
+                assert int(drafted.places[place]) == root + depth + 1
+                expected = logits_at(drafted, count, GREEDY.cfg)[:, place]
+                torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
+
+
+def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
+    """What a session of the loaded drafter drafts along the true codes behind `root`, [B, V] a
+    depth."""
+    codes, hidden = done.learnt.images.codes, done.learnt.hidden
+    prefix = done.model.target.prefix
+    part = Eagle(done.model, checkpoint)
+    session = part.begin(
+        done.learnt.images.text, hidden[:, :prefix], GREEDY, root + 1, CONFIG.depth
+    )
+    read = hidden[:, prefix - 1 : prefix + root]  # the states that predicted codes 0..root
+    count = torch.full((len(codes),), root + 1)
+    found = [session.advance(read, codes[:, : root + 1], count, torch.zeros_like(count))]
+    for depth in range(1, CONFIG.depth):
+        drafted = codes[:, root + depth : root + depth + 1]
+        parent = torch.full_like(drafted, depth - 1)
+        node = torch.tensor([depth])
+        found.append(session.expand(drafted, node, parent, depth)[:, 0])
+    return found
+
+
+def test_training_goes_on_from_the_stored_drafter(done: Done) -> None:
+    folder = done.folder / "further"
+    save_eagle(done.learner.eagle, folder, torch.float32)
+    further = EagleLearner(done.model, str(folder))
+    assert all(parameter.requires_grad for parameter in further.net.parameters())
+    target = transformer_of(done.model)
+    first, _ = drafter_loss(done.learner, target, done.learnt, LOSS)
+    again, _ = drafter_loss(further, target, done.learnt, LOSS)
+    torch.testing.assert_close(again, first)
+    again.backward()
+    assert further.eagle.fc.weight.grad is not None
+    assert target.output.weight.grad is None  # the target stays as it was published
+
+
+def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done: Done) -> None:
+    model = done.model
+    done.learner.save(done.folder / "saved")
+    model.drafters["untrained"] = done.untrained.eval().requires_grad_(False)
+    text = model.text.encode(done.prompts)
+    noise = Noise.for_prompts(0, done.prompts, model.target.length)
+    expected = Autoregressive(model, GREEDY).generate(text, noise)
+
+    def fast(checkpoint: str) -> Generation:
+        part, tree = Eagle(model, checkpoint), Dynamic(depth=3, top_k=3, nodes=8)
+        return Speculative(model, GREEDY, Grown(part, tree), ByNode(Exact())).generate(text, noise)
+
+    trained, untrained = fast(str(done.folder / "saved")), fast("untrained")
+    assert torch.equal(trained.codes, expected.codes)
+    assert torch.equal(untrained.codes, expected.codes)
+    calls = [int(g.trace.target_calls.sum()) for g in (trained, untrained, expected)]
+    assert calls[0] < 0.75 * calls[1] and calls[1] <= calls[2]
+
+
+def test_the_released_recipe_reads_one_row_an_image(done: Done) -> None:
+    """Unguided, some captions dropped (METHODS 6): a dropped row is the unconditional one."""
+    target, drop = transformer_of(done.model), torch.arange(8) % 3 == 0
+    single = target_states(target, done.learnt.images, drop)
+    pair = done.learnt.hidden.unflatten(0, (2, 8))  # [2, B, T, D]
+    torch.testing.assert_close(single.hidden, pair[drop.long(), torch.arange(8)])
+    assert single.copies == 1 and torch.equal(single.drop, drop)
+    learner, ring = EagleLearner(done.model), ring_of(done.model, done.prompts, False, None)
+    config = replace(CONFIG, steps=8, warmup=1)
+    loss = LossConfig()
+    rows = Trainer(learner, target, ring, GREEDY, loss, config, done.folder / "single").run()
+    losses = [row["loss"] for row in rows.history if "loss" in row]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+def test_a_half_precision_target_is_trained_on_in_either_precision(
+    precision: str, tmp_path: Path
+) -> None:
+    model = chameleon_model(chameleon.load_anole, tmp_path, "bfloat16")
+    learner, ring = EagleLearner(model), ring_of(model, SCENES, True, None)
+    config = replace(CONFIG, steps=8, warmup=1, precision=precision)
+    target = transformer_of(model)
+    done = Trainer(learner, target, ring, GREEDY, LOSS, config, tmp_path / "run").run()
+    losses = [row["loss"] for row in done.history if "loss" in row]
+    assert losses[-1] < 0.7 * losses[0]
+    assert {p.dtype for p in learner.net.parameters()} == {torch.float32}
+    learner.save(tmp_path / "drafter")
+    assert net_of(model, str(tmp_path / "drafter")).fc.weight.dtype == torch.bfloat16

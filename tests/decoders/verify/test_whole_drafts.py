@@ -1,0 +1,204 @@
+"""Verifiers of whole drafts: the law of what they commit, by enumeration; how much they accept;
+what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from bench.config.compose import compose_study
+from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
+from bench.judge.gate.table import table_model
+from bench.judge.gate.whole_law import DRAFTER, WholeLaw, whole_law
+from decoders.api import DecoderError, Draft, Law, Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.executed import execution
+from decoders.execution.cpu.library import missing
+from decoders.loops.autoregressive import Autoregressive
+from decoders.models.small import random_model
+from decoders.noise import DRAFT_SLOT, Noise, sample
+from decoders.propose.trees.static import Static, draw_distinct
+from decoders.verify.block import Block
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from decoders.verify.traversal import Traversal
+from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP
+from tests.decoders.execution.test_backends import Replayed
+
+PLAIN = Sampling()
+BLOCK = PartSpec("decoders.verify.block.Block")
+TRAVERSAL = PartSpec("decoders.verify.traversal.Traversal")
+STATIC = "decoders.propose.trees.static.Static"
+CHAIN = [[0], [0, 0]]
+PAIR = [[0], [1]]
+DEEP = [[0], [1], [0, 0], [0, 1]]
+WIDE = [[0], [1], [0, 0], [1, 0]]  # two nodes of one level have children
+
+
+def spec(choices: Any, rule: PartSpec, drafter: PartSpec = DRAFTER, tree: str = STATIC) -> Any:
+    return DecoderSpec("whole", LOOP, drafter, PartSpec(tree, {"choices": choices}), rule)
+
+
+def law(made: DecoderSpec, length: int = 3) -> WholeLaw:
+    model = table_model(3, length, 3)
+    return whole_law(build_decoder(model, made, PLAIN), model, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("rule", "choices", "length"),
+    [
+        (BLOCK, CHAIN, 4),
+        (TRAVERSAL, CHAIN, 4),
+        (TRAVERSAL, PAIR, 4),
+        (TRAVERSAL, DEEP, 3),
+        (TRAVERSAL, WIDE, 3),
+    ],
+    ids=["block", "chain", "pair", "deep", "wide"],
+)
+def test_images_have_the_law_of_ar(rule: PartSpec, choices: Any, length: int) -> None:
+    found = law(spec(choices, rule), length)
+    assert found.complete
+    assert found.tv < 1e-9
+
+
+class Careless(Block):
+    """Does not say that it looks ahead, so that numbers that it has seen are used again."""
+
+    looks_ahead = False
+
+
+class Together(Static):
+    """Draws all nodes of a level with the same numbers."""
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: torch.Tensor) -> torch.Tensor:
+        return draw_distinct(dist, noise.at(place, DRAFT_SLOT, level.count)[:, None])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        spec(CHAIN, PartSpec(f"{__name__}.Careless")),
+        spec(WIDE, TRAVERSAL, tree=f"{__name__}.Together"),
+    ],
+    ids=["numbers used again", "a level drawn together"],
+)
+def test_numbers_that_were_seen_are_not_new(made: DecoderSpec) -> None:
+    assert law(made, 3).tv > 1e-3
+
+
+def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
+    """Drafts accepted on average of a chain of three; p, q [40, 3]: the laws after every prefix."""
+    before = torch.tensor([0, 1, 4, 13])  # where the prefixes of so many codes begin
+
+    def run(noise: Scripted) -> Outcome:
+        rows = len(noise.uniform)
+        place, cell = torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
+        noise = noise.stepping(torch.zeros(1, dtype=torch.long), True)
+        at, codes = [cell], [cell]
+        for i in range(3):
+            x = sample(q[at[-1]], noise.at(place + i, DRAFT_SLOT)[:, 0])
+            cell = 3 * cell + x
+            at, codes = [*at, before[i + 1] + cell], [*codes, x]
+        node = torch.arange(4).expand(rows, -1)
+        below = torch.tensor([1, 2, 3, 0]).expand(rows, -1)[..., None]
+        which = torch.stack(at, 1)
+        draft = Draft(torch.stack(codes, 1), (node - 1).clamp_min(0), node, below, q[which])
+        made = verifier.decide(Law(p[which].log(), p[which], False), draft, noise, place, None)
+        return Outcome(made.count[:, None], place)
+
+    found: Explored = explore(run, 10, 100_000)
+    assert found.rest == 0
+    return float(found.weight @ found.value[:, 0].double())
+
+
+def test_the_whole_draft_is_accepted_further_than_code_by_code() -> None:
+    g = torch.Generator().manual_seed(0)
+    gains = []
+    for _ in range(4):
+        p, q = (torch.randn(40, 3, generator=g, dtype=torch.float64).softmax(-1) for _ in "pq")
+        chain, block, tree = (accepted(v, p, q) for v in (ByNode(Exact()), Block(), Traversal()))
+        assert tree == pytest.approx(block, abs=1e-12)
+        gains.append(block - chain)
+    assert min(gains) > -1e-12
+    assert max(gains) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("rule", "tree", "says"),
+    [
+        (BLOCK, DYNAMIC, "these are deterministic"),
+        (TRAVERSAL, DYNAMIC, "these are deterministic"),
+        (BLOCK, PartSpec(STATIC, {"choices": WIDE}), "judges a chain, found a tree of 4 nodes"),
+    ],
+)
+def test_drafts_that_cannot_be_judged_are_refused(rule: PartSpec, tree: Any, says: str) -> None:
+    model = random_model(vocab=12, grid=3)
+    decoder = build_decoder(model, DecoderSpec("x", LOOP, EAGLE, tree, rule), PLAIN)
+    with pytest.raises(DecoderError, match=says):
+        decoder.generate(model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 9))
+
+
+@pytest.mark.parametrize(("rule", "choices"), [(BLOCK, CHAIN), (TRAVERSAL, DEEP)])
+def test_at_temperature_zero_the_codes_are_those_of_ar(rule: PartSpec, choices: Any) -> None:
+    model, sampling = random_model(vocab=12, grid=4), Sampling(temperature=0.0, cfg=2.0)
+    text, noise = model.text.encode(["a", "b"]), Noise.for_prompts(0, ["a", "b"], 16)
+    made = build_decoder(model, spec(choices, rule, EAGLE), sampling).generate(text, noise)
+    assert torch.equal(made.codes, Autoregressive(model, sampling).generate(text, noise).codes)
+
+
+NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))
+
+
+@pytest.mark.parametrize("how", ["recorded", NATIVE])
+@pytest.mark.parametrize(("rule", "choices"), [(BLOCK, CHAIN), (TRAVERSAL, WIDE)])
+def test_every_execution_gives_the_same_codes(how: str, rule: PartSpec, choices: Any) -> None:
+
+    made = []
+    for run in (execution("eager"), Replayed() if how == "recorded" else execution(how)):
+        model = replace(random_model(vocab=16, grid=4), execution=run)
+        run.prepare(model)
+        decoder = build_decoder(model, spec(choices, rule, EAGLE), Sampling(cfg=2.0))
+        names = ["a", "b", "c"]
+        noise = Noise.for_prompts(3, names, 16)
+        made.append(decoder.generate(model.text.encode(names), noise).codes.clone())
+    assert torch.equal(*made)
+
+
+def test_batches_do_not_change_an_image() -> None:
+    model = random_model(vocab=16, grid=4)
+    decoder = build_decoder(model, spec(WIDE, TRAVERSAL, EAGLE), Sampling(cfg=2.0))
+    both = decoder.generate(model.text.encode(["a", "b"]), Noise.for_prompts(3, ["a", "b"], 16))
+    for row, name in enumerate("ab"):
+        one = decoder.generate(model.text.encode(["a"]), Noise.for_prompts(3, [name], 16))
+        assert torch.equal(both.codes[row], one.codes[0])
+
+
+def test_the_exact_rule_is_as_exact_by_enumeration() -> None:
+    assert law(spec(WIDE, EXACT)).tv < 1e-9
+
+
+def test_rows_of_conf_name_the_verifiers() -> None:
+    decoders = compose_study(["study=smoke", "decoders=[block_chain,traversal_tree]"]).decoders
+    parts = [entry.spec for entry in decoders]
+    assert [spec.acceptance.target for spec in parts] == [BLOCK.target, TRAVERSAL.target]
+    assert [entry.expect for entry in decoders] == ["exact", "exact"]
+    assert [spec.tree.target.rpartition(".")[2] for spec in parts] == ["Chain", "Static"]
+
+
+class Unknown(Static):
+    """Does not say which nodes have children."""
+
+    def grow(self, *given: Any) -> Draft:
+        return replace(super().grow(*given), inner=())
+
+
+def test_a_tree_need_not_say_which_nodes_have_children() -> None:
+    model, made = random_model(vocab=16, grid=4), []
+    for tree in (STATIC, f"{__name__}.Unknown"):
+        decoder = build_decoder(model, spec(WIDE, TRAVERSAL, EAGLE, tree), Sampling(cfg=2.0))
+        noise = Noise.for_prompts(3, ["a", "b"], 16)
+        made.append(decoder.generate(model.text.encode(["a", "b"]), noise).codes)
+    assert torch.equal(*made)

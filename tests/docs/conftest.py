@@ -1,0 +1,5 @@
+"""Commands of the docs run in an empty folder, as those of `tests/bench` do."""
+
+from tests.bench.conftest import elsewhere, fake_study
+
+__all__ = ["elsewhere", "fake_study"]
