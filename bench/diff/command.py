@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bench.config.words import fraction, given, split
 from bench.console import say
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, FolderError, unknown
 from bench.os_errors import ready_file
 from bench.report.table import Column, filled, interval, terminal
 
@@ -41,7 +41,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in folders]
     pairs, notes = _chosen(folders, runs, told.get("decoders"))
     found = findings(pairs, level)
-    notes += _settings(folders) + _protocols(pairs) + _failures(pairs)
+    notes += _changed(folders) + _settings(folders) + _protocols(pairs) + _failures(pairs)
     say(rendered(found, notes))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
@@ -107,6 +107,19 @@ def _chosen(
         if name not in runs[0]:
             raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
     return [(runs[0][asked[0]], runs[0][asked[1]])], []
+
+
+def _changed(folders: Sequence[Path]) -> list[str]:
+    """Folders whose files are not as their run.json says."""
+    from bench.share.record import FILE, read_record
+
+    notes = []
+    for folder in (folder for folder in folders if (folder / FILE).is_file()):
+        try:
+            read_record(folder / FILE)
+        except FolderError as error:
+            notes.append(f"changed since it was recorded: {error}")
+    return notes
 
 
 def _settings(folders: Sequence[Path]) -> list[str]:

@@ -3,11 +3,11 @@
 Times are taken as on a quiet machine (`metrics.latency.quiet_ratio`): neighbours slow what waits
 for memory, above all AR, more than the rest. Two runs are compared by their speed-ups, each over
 the AR of its own run, so that what the hour or the machine does to both drops out; and by their
-seconds, which vary less, where one machine made both and AR's own seconds do not differ. Scores per
-image are compared by a paired bootstrap and a permutation test of the signs; FID against the band
-of AR's own reseeds, where both drew the same prompts. CLIP and FID must have been measured in the
-same way. Over many decoders p-values are adjusted for false discoveries (Benjamini and Hochberg
-1995).
+images per second, which vary less, where one machine made both and those of AR do not differ.
+Scores per image are compared by a paired bootstrap and a permutation test of the signs; FID against
+the band of AR's own reseeds, where both drew the same prompts. CLIP and FID must have been measured
+in the same way. Over many decoders p-values are adjusted for false discoveries (Benjamini and
+Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ POWER = 0.8  # the smallest difference is found in four of five runs
 DRAWS = 9999
 HOUR = 0.05  # AR's seconds of two runs differ below this p
 APART = "not told apart"
-RATIOS = ("seconds", "speed-up over AR")
+RATE = "images per second"
+MOST = 10.0  # as a difference that would have been found: beyond it, nothing would
+RATIOS = (RATE, "speed-up over AR")
 SCORES = ("codes per forward", "CLIP")
 FIGURES = (*RATIOS, *SCORES, "FID")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure of two decoders. value, lo, hi: B over A for ratios (above 1: B is faster), else B
-    less A; p: two-sided, adjusted; None for FID. error: standard error of value, of its log for
-    ratios, of so many degrees of freedom; None for FID. least: the smallest difference that would
-    have been found in four of five runs; None where there are too few images to find any."""
+    """One figure of two decoders. value, lo, hi: B over A for ratios (rates, so that above 1 B is
+    faster), else B less A; p: two-sided, adjusted; None for FID. error: standard error of value, of
+    its log for ratios, of so many degrees of freedom; None for FID. least: the smallest difference
+    that would have been found in four of five runs; None where there are too few images to find
+    any."""
 
     a: str
     b: str
@@ -81,7 +84,7 @@ def _least(found: Finding, level: float) -> float | None:
     reach = student.ppf(1 - level / 2, found.freedom) + student.ppf(POWER, found.freedom)
     with np.errstate(over="ignore"):
         least = np.expm1(reach * found.error) if found.figure in RATIOS else reach * found.error
-    return float(least) if np.isfinite(least) else None
+    return float(least) if least < MOST or found.figure not in RATIOS else None
 
 
 def worse(found: Sequence[Finding]) -> bool:
@@ -100,15 +103,15 @@ def _word(found: Finding, told: bool) -> str:
 def _speed(a: Side, b: Side) -> list[Finding]:
     mine, other = (a.run, a.rows), (b.run, b.rows)
     if a.run == b.run:
-        return _ratio(a, b, "seconds", quiet([mine], [other]))
+        return _ratio(a, b, RATE, quiet([mine], [other]))
     seconds = quiet([mine], [other]) if a.machine == b.machine else None
     if a.baseline is None or b.baseline is None or a.is_baseline:
-        return _ratio(a, b, "seconds", seconds)
+        return _ratio(a, b, RATE, seconds)
     own, theirs = (a.run, a.baseline), (b.run, b.baseline)
     hour = quiet([own], [theirs])
     same = hour is not None and hour[0].p >= HOUR
     return [
-        *_ratio(a, b, "seconds", seconds if same else None),
+        *_ratio(a, b, RATE, seconds if same else None),
         *_ratio(a, b, "speed-up over AR", quiet([mine, theirs], [other, own])),
     ]
 

@@ -15,9 +15,10 @@ from bench.judge.paired import every_latency_row, image_rows
 from bench.records.kept import FILE as JUDGED
 from bench.records.kept import images_digest
 from bench.report.load import load_run
-from bench.report.model import Entry, Role, Section
+from bench.report.model import Entry, ReportError, Role, Section
 from metrics.stats import Interval, reseed_range
 
+ROWS = "records.parquet"
 IMAGE = ["prompt_index", "seed", "prompt"]
 MACHINE = ("cpu", "gpu", "threads", "backend", "device", "dtype")
 
@@ -72,10 +73,13 @@ class Side:
 
 def read_sides(folder: Path) -> dict[str, Side]:
     """The decoders of a finished run by name. Raises ReportError on a folder that is none."""
+    if (folder / "study.json").is_file() and not any((folder / n).exists() for n in (ROWS, "rows")):
+        raise ReportError(
+            f"{folder} holds tables without {ROWS}, so it cannot be compared: expected a finished "
+            "run, or one that `python -m bench publish` copied with its records"
+        )
     run = load_run(folder)
-    extra = pd.read_parquet(
-        folder / "records.parquet", columns=["prompt_id", "category", "image_hash"]
-    )
+    extra = pd.read_parquet(folder / ROWS, columns=["prompt_id", "category", "image_hash"])
     records = run.records.join(extra[[c for c in extra if c not in run.records]])
     out = {}
     for section in run.sections:

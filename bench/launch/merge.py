@@ -21,10 +21,11 @@ from bench.judge.quality import FEATURES
 from bench.records import schema as records
 from bench.records.folder import Key, RunFolder, open_folder
 from bench.records.identity import expected_of
-from bench.records.study import read_identity, require_configuration, require_schema
+from bench.records.study import read_identity, require_schema
 from bench.run.attention import ENTRY, agreed
 from decoders.kernels.selected import purpose
 
+SIDES = ("in the first", "in the second")
 log = logging.getLogger(__name__)
 SHOWN = ["decoder", "protocol", "seed", "prompt_index", "repeat", "status", "git_commit", "codes"]
 
@@ -128,9 +129,12 @@ def choose(sources: Sequence[Source]) -> dict[Key, Source]:
     one run."""
     first = sources[0]
     for other in sources[1:]:
-        require_configuration(
-            other.path, other.identity, first.identity["config_hash"], first.identity["config"]
-        )
+        if other.identity["config_hash"] != first.identity["config_hash"]:
+            shown = differences(first.identity["config"], other.identity["config"], SIDES)
+            raise FolderError(
+                f"{first.path} and {other.path} hold two configurations: {shown}. Nothing was "
+                "merged; name the shards of one run, and an out= that is empty or that run's"
+            )
         if other.identity["machine"] != first.identity["machine"]:
             shown = differences(first.identity["machine"], other.identity["machine"], MACHINES)
             raise FolderError(

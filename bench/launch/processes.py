@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from bench.console import progress
 from bench.launch.settings import LaunchConfig
 from bench.launch.task import INTERRUPTED, Lost, Task
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 LOOK = 0.1  # seconds between two looks at the workers
 
 
@@ -51,8 +53,14 @@ def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "bench", *task.arguments()],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            cwd=task.cwd, env=os.environ | task.environment(),
+            cwd=task.cwd, env=os.environ | task.environment(), preexec_fn=end_with_launcher,
         )  # fmt: skip
+
+
+def end_with_launcher() -> None:
+    """Of a worker on Linux: when its launcher is killed, it is told to stop."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -24,12 +24,13 @@ import hashlib
 import io
 import logging
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
@@ -42,6 +43,7 @@ from bench.records.study import SAME, guard, read_identity, read_study, write_id
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
+PATIENCE, LOOK = 10.0, 0.1  # seconds: for a worker that was told to stop; between two looks
 SHARDS = "shards"  # of workers: their locks and logs
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
@@ -269,18 +271,30 @@ def _locked(path: Path, shard: str) -> Iterator[None]:
             own = path / SHARDS / f"{shard}.lock"
             own.parent.mkdir(exist_ok=True)
             taken = f"another worker has shard {shard} of {path}; wait for it, or stop it"
-            held.enter_context(_lock(own, fcntl.LOCK_EX, taken))
+            held.enter_context(_lock(own, fcntl.LOCK_EX, taken, PATIENCE))
         yield
 
 
+def _flocked(file: IO[str], kind: int) -> bool:
+    """Whether this process has the lock now."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
-def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
-    """Raises FolderError, with the words `taken` where another process has it."""
+def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[None]:
+    """Raises FolderError, with the words `taken` where another process has it for so many seconds
+    more."""
     with path.open("a+") as file:  # NFS wants both ways
+        until = time.monotonic() + patience
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FolderError(taken) from error
+            while not _flocked(file, kind):
+                if time.monotonic() >= until:
+                    raise FolderError(taken)
+                time.sleep(LOOK)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
                 raise

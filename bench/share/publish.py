@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from bench.errors import FolderError
 from bench.records import schema as records
+from bench.records.study import read_identity
 from bench.share.record import FILE, FILES, TABLES, read_record, record_of
 
 ROWS = "records.parquet"
@@ -34,6 +35,7 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
         raise FolderError(f"{folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "study.json").is_file():
         raise FolderError(f"{folder} is not empty and holds no published run; name another folder")
+    _require_own(run, folder)
     lacking = read_record(run / FILE).said["left_out"] if (run / FILE).is_file() else []
     if not (run / FILE).is_file():
         record_of(run)
@@ -59,6 +61,18 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
     text = json.dumps(record_of(folder, left_out), indent=1) + "\n"
     records.write_text(folder / FILE, text)
     return sorted(p for p in folder.iterdir() if p.is_file())
+
+
+def _require_own(run: Path, folder: Path) -> None:
+    """Raises FolderError where the folder holds another study: a publication is replaced by a run
+    of the same configuration alone."""
+    if not (folder / "study.json").is_file():
+        return
+    if read_identity(folder)["config_hash"] != read_identity(run)["config_hash"]:
+        raise FolderError(
+            f"{folder} holds a run of another configuration; name another folder, or delete it to "
+            f"publish {run} there"
+        )
 
 
 def _without(table: pa.Table, names: tuple[str, ...]) -> pa.Table:

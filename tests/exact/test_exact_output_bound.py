@@ -107,6 +107,8 @@ def test_the_verdict_on_drawn_drafts_says_that_the_output_bound_holds(few_images
     assert found.holds == "output bound holds"
     assert "TV(p, p_A)" in found.detail and "output bound" in found.detail
     assert found.text == f"violates (TV {found.figure:.4f}; output bound holds)"
+    law = replace(found, holds="both bounds hold")  # the law of images is another one
+    assert law.text == f"violates (TV {found.figure:.4f})"
 
 
 def test_the_verdict_on_a_released_residual_says_that_neither_bound_holds(few_images):

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 Verdict = Literal["exact", "bounded", "violates"]
 
+BOTH = "both bounds hold"
+
 
 @dataclass(frozen=True)
 class GateReport:
@@ -25,8 +27,10 @@ class GateReport:
 
     @property
     def text(self) -> str:
-        """For a table's cell: `violates (TV 0.4021; output bound holds)`."""
-        kept = f"; {self.holds}" if self.holds else ""
+        """For a table's cell: `violates (TV 0.4021; output bound holds)`. Where both bounds hold,
+        what is violated is none of them."""
+        told = self.holds and not (self.verdict == "violates" and self.holds == BOTH)
+        kept = f"; {self.holds}" if told else ""
         return f"{self.verdict} (TV {self.figure:.4f}{kept})"
 
 
@@ -49,5 +53,5 @@ def known(figure: float) -> float:
 def holding(declared: bool, output: bool) -> str:
     """Which of a relaxed rule's two bounds hold, in the words of a table's cell."""
     if declared == output:
-        return "both bounds hold" if declared else "neither bound holds"
+        return BOTH if declared else "neither bound holds"
     return "declared bound holds" if declared else "output bound holds"

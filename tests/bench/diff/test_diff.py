@@ -74,7 +74,7 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
     assert status == 0
     assert {name for name, _ in found} == {made.name for made in LINEUP}
     assert {f["verdict"] for f in found.values()} == {"not told apart"}
-    assert 0 < found["eagle2", "seconds"]["least"] < 0.08
+    assert 0 < found["eagle2", "images per second"]["least"] < 0.08
     assert 0 < found["eagle2", "speed-up over AR"]["least"] < 0.12
 
 
@@ -85,7 +85,7 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
     verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] != "not told apart"}
     # A slower hour shows in AR's seconds alone: those of the others are then not compared.
     assert verdicts == {
-        ("ar", "seconds"): "slower",
+        ("ar", "images per second"): "slower",
         ("eagle2", "speed-up over AR"): "slower",
         ("lantern", "CLIP"): "worse",
     }
@@ -100,14 +100,14 @@ def test_seconds_find_what_a_restless_ar_hides(first, tmp_path):
     assert said(tmp_path, str(a), str(b))[0] == 0
     status, found = said(tmp_path, str(a), str(slow))
     verdicts = {key for key, f in found.items() if f["verdict"] != "not told apart"}
-    assert verdicts == {("eagle2", "seconds")} and status == 1
+    assert verdicts == {("eagle2", "images per second")} and status == 1
 
 
 def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
     a = again(first, tmp_path / "a", 1)
     b = again(first, tmp_path / "b", 2, hour=0.2, machine="another CPU")
     status, found = said(tmp_path, str(a), str(b))
-    assert not [name for name, figure in found if figure == "seconds"]
+    assert not [name for name, figure in found if figure == "images per second"]
     assert found["eagle2", "speed-up over AR"]["verdict"] == "not told apart"
     assert status == 0
 
@@ -115,7 +115,7 @@ def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
 def test_two_decoders_of_one_run(first, tmp_path, capsys):
     a = again(first, tmp_path / "a", 1)
     status, found = said(tmp_path, str(a), "decoders=eagle2,lantern")
-    assert found["lantern", "seconds"]["verdict"] == "faster"
+    assert found["lantern", "images per second"]["verdict"] == "faster"
     assert found["lantern", "codes per forward"]["verdict"] == "better"
     assert status == 0
     assert said(tmp_path, str(a), "decoders=lantern,eagle2")[0] == 1
@@ -196,6 +196,13 @@ def test_a_stricter_level_finds_only_larger_differences(first, tmp_path):
         assert 0 < one[key]["least"] < other[key]["least"]
     alone = said(tmp_path, str(a), "decoders=eagle2,eagle2")[1]["eagle2", "CLIP"]
     assert alone["least"] == 0.0
+
+
+def test_tables_without_records_are_no_run_to_compare(first, tmp_path, capsys):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "study.json").write_text("{}")
+    assert main(["diff", str(first), str(tmp_path / "old")]) == 2
+    assert "holds tables without records.parquet" in capsys.readouterr().err
 
 
 def test_other_settings_are_listed(first, tmp_path, capsys):

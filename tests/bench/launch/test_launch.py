@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from bench.launch.settings import asked
 from bench.launch.task import Task
 from tests.bench import fakes
 
+ROOT = Path(__file__).parents[3]
 WORDS = [fakes.SEARCHPATH, "study=fake", "latency.prompts=0"]
 VOLATILE = ("seconds_", "peak_memory", "started_at", "latency_")
 HERE = {
@@ -145,6 +147,25 @@ def test_workers_that_are_told_to_stop_change_nothing(name, how, tmp_path):
     check_same(name, tmp_path, 1, 1.0, *few, "launch.shards=2", "launch.workers=2", how=how)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell of a dead parent")
+def test_workers_of_a_killed_launcher_stop_and_the_same_command_goes_on(tmp_path):
+    few = ["decoders=[fake_ar]", "quality.images=24", "quality.batch=1", "loop.seconds=0.3"]
+    words = [*WORDS, *few, "quality.reseeds=0", *HERE["local"], "launch.workers=2"]
+    folder = tmp_path / "a"
+    asked_for = [sys.executable, "-m", "bench", "run", *words, f"run_dir={folder}"]
+    launcher = subprocess.Popen(asked_for, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while not recorded(folder):
+        time.sleep(0.05)
+    orphans = psutil.Process(launcher.pid).children(recursive=True)
+    assert orphans
+    launcher.kill()
+    launcher.wait()
+    assert not psutil.wait_procs(orphans, timeout=60)[1]
+    assert len(recorded(folder)) < 24, "they were stopped"
+    assert run(folder, *words[len(WORDS) :]) == 0
+    assert recorded(folder) == ["ok"] * 24
+
+
 @pytest.fixture
 def task(tmp_path, monkeypatch):
     """A shard of a slow run, for this process."""
@@ -155,7 +176,7 @@ def task(tmp_path, monkeypatch):
 
 def recorded(folder: Path) -> list[str]:
     """How each row so far came out."""
-    return [pd.read_parquet(path).status[0] for path in folder.glob("rows/*/*.parquet")]
+    return [pd.read_parquet(path).status[0] for path in folder.glob("rows/*/[!.]*.parquet")]
 
 
 def test_a_schedulers_signal_stops_a_worker_at_once_and_fails_no_image(task, tmp_path):

@@ -187,7 +187,7 @@ def changed(path: Path, **columns) -> None:
     [
         ({"codes": [1] * fakes.LENGTH}, [], "disagree on fake_ar, quality, seed 0, image 0"),
         ({"git_commit": "0" * 40}, [], "rows of two commits"),
-        ({}, ["seed=5"], "another configuration: seed"),
+        ({}, ["seed=5"], "two configurations: seed: 0 in the first, 5 in the second"),
     ],
 )
 def test_what_is_no_part_of_the_same_run_is_not_merged(

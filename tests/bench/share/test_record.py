@@ -99,7 +99,26 @@ def test_published_runs_are_small_and_can_be_compared(run, tmp_path, capsys):
     capsys.readouterr()
     assert main(["diff", str(run), str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "CLIP" in shown and "seconds" in shown and "faster" not in shown
+    assert "CLIP" in shown and "images per second" in shown and "faster" not in shown
+
+
+def test_a_publication_is_not_replaced_by_another_study(run, tmp_path, capsys):
+    study = json.loads((run / "study.json").read_text())
+    other = tmp_path / "there"
+    other.mkdir()
+    (other / "study.json").write_text(json.dumps(study | {"config_hash": "another"}))
+    assert main(["publish", str(run), str(other)]) == 2
+    assert "holds a run of another configuration" in capsys.readouterr().err
+    assert [path.name for path in other.iterdir()] == ["study.json"]
+
+
+def test_a_changed_file_is_told_of_by_diff(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["publish", str(run), str(out)]) == 0
+    (out / "summary.csv").write_text((out / "summary.csv").read_text() + "\n")
+    capsys.readouterr()
+    assert main(["diff", str(run), str(out)]) == 0
+    assert "changed since it was recorded" in capsys.readouterr().out
 
 
 def test_a_published_run_is_published_again_whole(run, tmp_path, capsys):
