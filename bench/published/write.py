@@ -82,7 +82,7 @@ def terminal(result: Result) -> str:
         pointing = [c for c in result.beside() if c.direction]
         lines += ["", NO_MODEL]
         lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
-    lines += ["", *[f"not comparable, {n} figures: {why}" for why, n in reasons(result)]]
+    lines += ["", *[f"not comparable, {n} figure{'s' * (n > 1)}: {why}" for why, n in reasons(result)]]
     return "\n".join(lines).rstrip()
 
 
