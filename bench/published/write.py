@@ -82,7 +82,9 @@ def terminal(result: Result) -> str:
         pointing = [c for c in result.beside() if c.direction]
         lines += ["", NO_MODEL]
         lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
-    lines += ["", *[f"not comparable, {n} figure{'s' * (n > 1)}: {why}" for why, n in reasons(result)]]
+    lines.append("")
+    for why, count in reasons(result):
+        lines.append(f"not comparable, {count} figure{'s' * (count > 1)}: {why}")
     return "\n".join(lines).rstrip()
 
 
