@@ -122,7 +122,8 @@ def quiet_ratio(
     takes without them, and move less from run to run than means. Not quartiles of whole images:
     those would pick the images that took few forwards. Resampled are the prompts, the same ones for
     all, and the moments of each run, B - 1 of B as in `paired_ratio`. Moments that last longer than
-    a block make the error too small. Raises MetricError where prompts or shapes differ.
+    a block make the error too small. Raises MetricError where prompts or shapes differ, or a
+    run has a single moment.
     """
     every = [*tops, *bottoms]
     count = len(np.unique(every[0].prompt))
@@ -135,6 +136,8 @@ def quiet_ratio(
     logs, freedom = np.zeros(1 + resamples), 0
     for run in sorted({one.run for one in every}):
         moments = np.unique(np.concatenate([one.moment for one in every if one.run == run]))
+        if len(moments) < 2:
+            raise MetricError("expected timings of 2 moments of a run or more, found 1")
         counts = _moment_counts(len(moments), resamples, rng)
         freedom += len(moments) - 1
         for sign, sides in ((1, tops), (-1, bottoms)):
@@ -146,7 +149,7 @@ def quiet_ratio(
 
 def _moment_counts(moments: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """How often each moment counts, [1 + resamples, moments]: first all once, then B - 1 of B."""
-    drawn = rng.multinomial(max(moments - 1, 1), np.full(moments, 1 / moments), resamples)
+    drawn = rng.multinomial(moments - 1, np.full(moments, 1 / moments), resamples)
     return np.vstack([np.ones((1, moments), int), drawn])
 
 

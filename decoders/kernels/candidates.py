@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kernels.reference import rotate_and_append
+from decoders.kernels.reference import additive, rotate_and_append
 from decoders.kernels.runtime import missing
 from decoders.kernels.tree_attention import (
     MOST_QUERIES,
@@ -80,10 +80,7 @@ class Biased:
 
 
 def biased(shape: AttentionShape, mask: Tensor, slots: Tensor) -> Biased:
-    zero = torch.zeros((), dtype=shape.dtype, device=mask.device)
-    bias = torch.where(mask, zero, float("-inf"))[:, None]  # [R, 1, T, S]
-    each = bias.expand(-1, shape.group, -1, -1)  # for every head of a group
-    return Biased(each.reshape(len(mask), 1, -1, mask.shape[-1]), slots)
+    return Biased(additive(mask, shape.dtype, shape.group), slots)
 
 
 def grouped(query: Tensor, keys: Tensor) -> Tensor:

@@ -12,6 +12,14 @@ import torch
 from torch import Tensor
 
 
+def additive(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
+    """[R, T, S] bool -> [R, 1, G T, S] of 0 and -inf, made once a forward for all layers; G: query
+    heads of a group, whose queries stand below each other."""
+    empty = torch.zeros((), dtype=dtype, device=mask.device)
+    bias = torch.where(mask, empty, float("-inf"))[:, None]  # [R, 1, T, S]
+    return bias.expand(-1, group, -1, -1).reshape(len(mask), 1, -1, mask.shape[-1])
+
+
 def rotate_and_append(
     qkv: Tensor, rope: Tensor, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from decoders.api import Computes, TextFeatures
 from decoders.cache import KVCache
+from decoders.kernels.reference import additive
 from decoders.models.shape import TransformerConfig, tables
-from decoders.models.transformer import Layer, additive, kernel_step, turns
+from decoders.models.transformer import Layer, kernel_step, turns
 
 
 class EagleNet(nn.Module):

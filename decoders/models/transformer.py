@@ -25,6 +25,7 @@ from decoders.api import Computes, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
+from decoders.kernels.reference import additive
 from decoders.models.conditioning import TokenEmbedder, conditioning
 from decoders.models.head import output_head
 from decoders.models.norms import HeadNorm, RMSNorm
@@ -210,14 +211,6 @@ class Layer(nn.Module):
         """As `forward` in a decoding step; see `Attention.kernel`."""
         x = x + self.attention.kernel(self.attention_norm(x), rope, step, layer)
         return x + self.feed_forward(self.ffn_norm(x))
-
-
-def additive(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
-    """[R, T, S] bool -> [R, 1, G T, S] of 0 and -inf, made once a forward for all layers; G: query
-    heads of a group, see `attend`."""
-    empty = torch.zeros((), dtype=dtype, device=mask.device)
-    bias = torch.where(mask, empty, float("-inf"))[:, None]  # [R, 1, T, S]
-    return bias.expand(-1, group, -1, -1).reshape(len(mask), 1, -1, mask.shape[-1])
 
 
 def prefix_mask(valid: Tensor, cfg: TransformerConfig) -> Tensor:

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
+from decoders.kernels.reference import additive
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.transformer import Transformer, additive, prefix_mask
+from decoders.models.transformer import Transformer, prefix_mask
 from decoders.propose.drafters.eagle import check_match, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.training.learner import Drafted

@@ -14,9 +14,10 @@ from decoders.api import DecoderError
 from decoders.cache import KVCache
 from decoders.kernels import candidates, reference
 from decoders.kernels.choose import choose
+from decoders.kernels.reference import additive
 from decoders.kernels.runtime import missing
 from decoders.kernels.tree_attention import plan, tree_attention, workspace
-from decoders.models.transformer import Attention, TransformerConfig, additive
+from decoders.models.transformer import Attention, TransformerConfig
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
