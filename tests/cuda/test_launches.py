@@ -9,7 +9,7 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.launches import Operators, Piece, fake, launches
+from tests.cuda.pretend import Operators, Piece, fake, launches
 
 pytest.importorskip("triton", reason="the kernels' own programs are Triton's")
 SAMPLING = Sampling(cfg=7.5, top_k=1000)
