@@ -38,7 +38,7 @@ def words(key: Tensor, place: Tensor, turn: Tensor, blocks: Tensor, domain: int)
     """Words of the counters (block, place, domain, turn), 4 a block: key [B, 2], place and turn
     [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64."""
     given: list[Words] = [
-        blocks[None, None],  # [1, 1, m]
+        (blocks & LOW)[None, None],  # [1, 1, m]; masked, or Inductor takes an arange for int32
         place[..., None],  # [B, n, 1]
         torch.full_like(blocks[:1], domain)[None, None],  # [1, 1, 1]
         turn[..., None],

@@ -82,17 +82,23 @@ class Compiled:
     def pieces(self, loop: Loop, run: Any) -> list[Piece]:
         """The loop's pieces, compiled when they are first called."""
         device = device_of(run)
-        options = dict(CPU_OPTIONS if device.type == "cpu" else CUDA_OPTIONS)
-        if device.type == "cpu":  # a third of a small verification is Python between kernels
-            options |= {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
-        options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
-        freeze = device.type == "cpu"
-        return [(phase, self._compiled(piece, options, freeze)) for phase, piece in loop.pieces()]
+        return [(phase, self.piece(piece, device)) for phase, piece in loop.pieces()]
 
-    def _compiled(
-        self, piece: Callable[..., Any], options: dict[str, Any], freeze: bool
+    def _options(self, device: torch.device) -> dict[str, Any]:
+        """A new dictionary for every piece: torch.compile takes the guards' filter out of it."""
+        options = dict(CUDA_OPTIONS)
+        if device.type == "cpu":  # a third of a small verification is Python between kernels
+            options = CPU_OPTIONS | {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
+        return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+
+    def piece(
+        self, piece: Callable[..., Any], device: torch.device
     ) -> Callable[..., tuple[Any, ...]]:
-        ready = torch.compile(fresh(piece), dynamic=False, fullgraph=True, options=options)
+        """One piece, compiled when it is first called."""
+        freeze = device.type == "cpu"
+        ready = torch.compile(
+            fresh(piece), dynamic=False, fullgraph=True, options=self._options(device)
+        )
         first = True
 
         def call(*args: Any) -> tuple[Any, ...]:

@@ -132,10 +132,10 @@ class Graphed:
         """The pieces, compiled by running them; one that cannot be compiled stays as it is."""
         made: list[Piece] = []
         before, carry = tensors(run), ()
-        ready = self.compiler.pieces(loop, run)
-        for (phase, plain), (_, piece) in zip(loop.pieces(), ready, strict=True):
+        for phase, plain in loop.pieces():
             inner = snapshot(run)
             try:
+                piece = self.compiler.piece(plain, device_of(run))
                 carry = piece(run, *carry)
                 made.append((phase, piece))
             except FAILURES as error:

@@ -139,6 +139,6 @@ def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:
 
     RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
     """
-    draft = F.pad(relaxed.view(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)  # [B, D + 1]
-    last = leaf.view(torch.uint8) + int(CodeKind.CORRECTED)
+    draft = F.pad(relaxed.to(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)  # [B, D + 1]
+    last = leaf.to(torch.uint8) + int(CodeKind.CORRECTED)
     return torch.where(drafted, draft, last[:, None])

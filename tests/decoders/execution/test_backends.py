@@ -104,7 +104,7 @@ def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(
 
         return call
 
-    monkeypatch.setattr(Compiled, "_compiled", broken)
+    monkeypatch.setattr(Compiled, "piece", broken)
     made, _ = codes_of(CompiledReplay(), "ar", 1.0)
     wanted, _ = codes_of(execution("eager"), "ar", 1.0)
     assert_same(made, wanted)
@@ -129,6 +129,19 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one() -> None:
     wanted, _ = codes_of(execution("eager"), "lantern_pp", 1.0)
     assert_same(made, wanted)
     assert how.seconds > 0
+
+
+def test_no_piece_is_compiled_with_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile takes the filter out of the options it is given."""
+    filters, real = [], torch.compile
+
+    def seen(function: Any, *, options: dict[str, Any], **more: Any) -> Any:
+        filters.append(options.get("guard_filter_fn"))
+        return real(function, options=options, **more)
+
+    monkeypatch.setattr(torch, "compile", seen)
+    codes_of(Compiled(autotune=False), "lantern_pp", 1.0)
+    assert len(filters) >= 3 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
 
 
 def test_compiled_pieces_of_two_decoders_are_two() -> None:
