@@ -1,0 +1,83 @@
+"""The kernels that `torch.compile` writes for a card, run without one: on the processor's tensors,
+by Triton's interpreter (TRITON_INTERPRET=1 before Triton is imported).
+
+A piece is traced on the processor, its graph is moved to a pretended card and lowered there. The
+generated code then runs as it is, in its own order, with its own launches; only its allocations and
+streams are the processor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from triton.backends.compiler import GPUTarget
+
+from decoders.execution.compiled import Compiled, fresh
+from tests.cuda.lowered import targeting
+from tests.cuda.pretend import CUDA, Schedule, _mode_of
+
+HERE = (  # what the generated code says of its card, and what it is given in its place
+    ("empty_strided_cuda(", "empty_strided_cpu("),
+    ("device(type='cuda', index=0)", "device(type='cpu')"),
+)
+
+
+class Generated(Schedule):
+    """A backend of `torch.compile` whose code is a card's and runs here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.constants = "", {}
+
+    def _count(self, graph: Any, inputs: list[Any]) -> Any:
+        mode = _mode_of(inputs)
+        for node in graph.graph.nodes:
+            device = node.kwargs.get("device")
+            if isinstance(device, torch.device):
+                node.kwargs = {**node.kwargs, "device": CUDA}
+        with mode:
+            moved = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=CUDA) for x in inputs]
+        FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*moved)
+        with targeting(GPUTarget("cuda", self.card.cc, 32)):
+            super()._count(graph, moved)
+        with unset_fake_temporarily():
+            return self._run()
+
+    def _end(self, lowered: Any) -> None:
+        self.code, self.constants = lowered.codegen()[0].value, lowered.constants
+
+    def _run(self) -> Callable[..., Any]:
+        for there, here in HERE:
+            self.code = self.code.replace(there, here)
+        module = {"__name__": "generated", **self.constants}
+        answers = {
+            "torch.cuda._DeviceGuard": lambda *_: nullcontext(),
+            "torch.cuda.set_device": lambda *_: None,
+        }
+        with ExitStack() as stack:
+            for name, answer in answers.items():
+                stack.enter_context(mock.patch(name, answer))
+            exec(compile(self.code, "generated", "exec"), module)
+        call = module["call"]
+
+        def run(inputs: list[Any]) -> Any:
+            with ExitStack() as stack:
+                for name, answer in answers.items():
+                    stack.enter_context(mock.patch(name, answer))
+                return call(inputs)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+class Interpreted(Compiled):
+    """Every piece as a card would run it compiled."""
+
+    def _compiled(self, piece: Any, options: Any, freeze: bool) -> Any:
+        return torch.compile(fresh(piece), dynamic=False, fullgraph=True, backend=Generated())
