@@ -217,25 +217,12 @@ class Seen:
     image: Tensor | None = None  # [B, >= L] int64, all codes by place; nothing past the last one
 
 
-@dataclass(frozen=True)
-class Computes:
-    """What a class says that some of its methods compute, under a name that an execution knows: it
-    may then run them in another way. A class says so in its attribute ``computes``, a tuple; it
-    holds for subclasses and objects that override none of these methods."""
-
-    name: str
-    methods: tuple[str, ...]
-
-
-RESTART = Computes("restart", ("__init__", "restart"))  # a subclass that keeps more has its own
-
-
 class ProposerSession(Protocol):
     """A proposer at work on B images; what it keeps is tensors of static shapes.
 
     Optional: ``require_finite()``, called once behind the last step. It raises NumericalError where
     a draft's law was not finite, which nothing may wait for earlier. ``restart(start) ->
-    ProposerSession``, from a class that says `RESTART` in its ``computes``: the session for other
+    ProposerSession``, from a class that says `decoders.capability.RESTART`: the session for other
     images, as many: this one, its tensors used again, or a new one.
     """
 

@@ -1,23 +1,59 @@
-"""Whether a part still computes what its class says of it (`decoders.api.Computes`)."""
+"""What an execution may compute in another way: a class names it, with the methods that it is.
+
+A class that inherits `Known` says so in its one attribute ``known``. Subclasses inherit it, without
+what they override a method of. So a call that takes the place of methods is never taken for a part
+that has its own.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, ClassVar
 
 
-def computed(part: Any, name: str) -> bool:
-    """Whether a part computes what its class, or one that it inherits from, says under `name`: no
-    method meant is overridden by a subclass or by the object itself (what stands in a method's
-    place and is the same says so by being ``unchanged``)."""
-    for owner in type(part).__mro__:
-        for said in vars(owner).get("computes", ()):
-            if said.name == name:
-                return all(_same(part, owner, method) for method in said.methods)
-    return False
+class Capability(Enum):
+    """What executions know a faster way for, or ask for."""
+
+    RESTART = auto()  # a session that starts again on other images
+    NEXT = auto()  # a step of plain decoding
+    DRAFT = auto()  # of a speculative step
+    FORWARD = auto()
+    SETTLE = auto()
+    TARGET = auto()  # from codes to guided logits, and the cache
+    HEAD = auto()  # from states to logits
+    EAGLE_NET = auto()
+    EAGLE_LAYER = auto()
+    EAGLE_SESSION = auto()
+    GROWN = auto()  # a drafter that grows a tree
+    STATIC_TREE = auto()
+    DYNAMIC_TREE = auto()
+    BY_NODE = auto()  # a rule at every node
+    EXACT = auto()
+    LANTERN = auto()
+    LANTERN_PP = auto()
 
 
-def _same(part: Any, owner: type, method: str) -> bool:
-    own = vars(part).get(method) if hasattr(part, "__dict__") else None
-    if own is not None and not getattr(own, "unchanged", False):
-        return False
-    return getattr(type(part), method, None) is getattr(owner, method, None)
+class Known:
+    """Base of the classes that say what they compute. ``known``: by piece its methods."""
+
+    known: ClassVar[Mapping[Capability, tuple[str, ...]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        said = vars(cls).get("known", {})
+        inherited = {
+            piece: methods
+            for base in reversed(cls.__bases__)
+            for piece, methods in getattr(base, "known", {}).items()
+            if not any(method in vars(cls) for method in methods)
+        }
+        cls.known = inherited | dict(said)
+
+
+RESTART = {Capability.RESTART: ("__init__", "restart")}  # a subclass that keeps more has its own
+
+
+def knows(part: Any, piece: Capability) -> bool:
+    """Whether a part computes a piece as a class says that names it."""
+    return isinstance(part, Known) and piece in part.known

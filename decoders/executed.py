@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from decoders.api import AcceptRule, DecoderError, ImageModel
 from decoders.execution.eager import Eager, Execution
 from decoders.verify.children import Judge, test_children
@@ -41,6 +39,13 @@ def execution(mode: str) -> Execution:
     raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")
 
 
-def judge_of(rule: AcceptRule, device: torch.device, mode: str = "eager") -> Judge:
-    """The judge of a rule under `execution(mode)`; all return the same."""
-    return execution(mode).judge(rule, device) or partial(test_children, rule)
+def judge_of(rule: AcceptRule, mode: str = "eager") -> Judge:
+    """What judges by a rule under `execution(mode)`; all return the same."""
+    if mode == "cpu":
+        from decoders.execution.cpu.judge import native_judge
+        from decoders.execution.cpu.rules import rule_of
+
+        found = rule_of(rule)
+        if found is not None:
+            return native_judge(found)
+    return partial(test_children, rule)

@@ -12,6 +12,7 @@ several times faster than a library call.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import time
 import types
@@ -23,11 +24,12 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from decoders.api import AcceptRule, ImageModel
+from decoders.api import ImageModel
 from decoders.execution.eager import Loop, Piece, chain
-from decoders.execution.state import device_of
-from decoders.verify.children import Judge
+from decoders.execution.state import device_of, fill, snapshot
 
+logger = logging.getLogger(__name__)
+Call = Callable[..., tuple[Any, ...]]
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {
     "epilogue_fusion": True,
@@ -64,9 +66,6 @@ class Compiled:
     def prepare(self, model: ImageModel) -> None:
         """Pieces are compiled when they are first run."""
 
-    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        return None
-
     def fit(self, loop: Any) -> bool:
         """Parts keep their tensor code, which the compiler fuses; shapes stay."""
         return False
@@ -84,6 +83,44 @@ class Compiled:
         device = device_of(run)
         return [(phase, self.piece(piece, device)) for phase, piece in loop.pieces()]
 
+    def ready(self, loop: Loop, run: Any, phase: str, plain: Call) -> tuple[str, Call]:
+        """How a piece runs, and what runs it: "compiled", or "eager" where it cannot be compiled,
+        which its first call finds out. Kept for the loop's runs of this shape."""
+        kept = loop.prepared.setdefault(run.shape, {})
+        if phase not in kept:
+
+            def first(run: Any, *carry: Any) -> tuple[Any, ...]:
+                piece, out = self.tried(phase, plain, run, carry)
+                run.path[phase] = "eager" if piece is plain else "compiled"
+                kept[phase] = run.path[phase], piece
+                return out
+
+            return (
+                "compiled",
+                lambda run, *carry: (
+                    kept[phase][1](run, *carry) if phase in kept else first(run, *carry)
+                ),
+            )
+        found: tuple[str, Call] = kept[phase]
+        return found
+
+    def tried(
+        self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
+    ) -> tuple[Call, tuple[Any, ...]]:
+        """A piece compiled by running it, or as it is where that fails, and what it returned."""
+        before = snapshot(run)
+        try:
+            piece = self.piece(plain, device_of(run))
+            return piece, piece(run, *carry)
+        except FAILURES as error:
+            logger.warning(
+                "the piece %r runs operator by operator: it cannot be compiled (%s)",
+                phase,
+                str(error).strip().partition("\n")[0],
+            )
+            fill(run, before)
+            return plain, plain(run, *carry)
+
     def _options(self, device: torch.device) -> dict[str, Any]:
         """A new dictionary for every piece: torch.compile takes the guards' filter out of it."""
         options = dict(CUDA_OPTIONS)
@@ -91,9 +128,7 @@ class Compiled:
             options = CPU_OPTIONS | {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
         return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
-    def piece(
-        self, piece: Callable[..., Any], device: torch.device
-    ) -> Callable[..., tuple[Any, ...]]:
+    def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
         """One piece, compiled when it is first called."""
         freeze = device.type == "cpu"
         ready = torch.compile(

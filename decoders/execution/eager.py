@@ -12,11 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import torch
-
-from decoders.api import AcceptRule, ImageModel
-from decoders.capability import computed
-from decoders.verify.children import Judge
+from decoders.api import ImageModel
 
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
 
@@ -36,10 +32,6 @@ class Execution(Protocol):
     def prepare(self, model: ImageModel) -> None:
         """Called once a model is loaded, its weights final. Raises DecoderError where the execution
         cannot run here."""
-        ...
-
-    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        """What computes `decoders.verify.children.test_children` of a rule; None: tensors."""
         ...
 
     def fit(self, loop: Any) -> bool:
@@ -80,9 +72,6 @@ class Eager:
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""
 
-    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        return None
-
     def fit(self, loop: Any) -> bool:
         return True
 
@@ -91,12 +80,3 @@ class Eager:
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
         return chain(loop.pieces(), run)
-
-
-def give_judge(execution: Execution, loop: Any) -> None:
-    """Gives the loop's verifier the execution's judge, where it judges node by node by a rule."""
-    verifier = loop.verifier
-    if verifier is not None and computed(verifier, "verdicts"):
-        found = execution.judge(verifier.rule, loop.model.device)
-        if found is not None:
-            verifier.judge = found

@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 
-from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.execution.compiled import FAILURES, Compiled, not_compiling
+from decoders.api import DecoderError, ImageModel
+from decoders.execution.compiled import Compiled, not_compiling
 from decoders.execution.eager import Loop, Piece
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 from decoders.kernels.runtime import capturing
-from decoders.verify.children import Judge
 
 logger = logging.getLogger(__name__)
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
@@ -81,9 +80,6 @@ class Graphed:
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""
 
-    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        return None
-
     def fit(self, loop: Any) -> bool:
         return False
 
@@ -133,20 +129,8 @@ class Graphed:
         made: list[Piece] = []
         before, carry = tensors(run), ()
         for phase, plain in loop.pieces():
-            inner = snapshot(run)
-            try:
-                piece = self.compiler.piece(plain, device_of(run))
-                carry = piece(run, *carry)
-                made.append((phase, piece))
-            except FAILURES as error:
-                logger.warning(
-                    "the piece %r is recorded operator by operator: it cannot be compiled (%s)",
-                    phase,
-                    str(error).strip().partition("\n")[0],
-                )
-                fill(run, inner)
-                carry = plain(run, *carry)
-                made.append((phase, plain))
+            piece, carry = self.compiler.tried(phase, plain, run, carry)
+            made.append((phase, piece))
         rebind(run, before)
         return made
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from decoders.api import (
     CodeKind,
-    Computes,
     DecoderError,
     Generation,
     ImageModel,
@@ -24,6 +23,7 @@ from decoders.api import (
     TextFeatures,
 )
 from decoders.cache import BLOCK, KVCache, aligned
+from decoders.capability import Capability, Known
 from decoders.distribution import code_logits
 from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.recording import Recorder
@@ -56,10 +56,10 @@ class Run:
         return len(self.codes)
 
 
-class Autoregressive:
+class Autoregressive(Known):
     """Plain next-code decoding."""
 
-    computes = (Computes("next", ("next", "draw")),)
+    known: ClassVar = {Capability.NEXT: ("next", "draw")}
     proposer = verifier = None
 
     def __init__(

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import (
-    Computes,
     DecoderError,
     Draft,
     Generation,
@@ -31,6 +30,7 @@ from decoders.api import (
     Verifier,
 )
 from decoders.cache import BLOCK, aligned
+from decoders.capability import Capability, Known
 from decoders.distribution import code_logits
 from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.expected import Expected
@@ -52,14 +52,14 @@ from decoders.processed import law_of
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
 
-class Speculative:
+class Speculative(Known):
     """The loop; proposer and verifier are separate choices."""
 
-    computes = (
-        Computes("draft", ("draft",)),
-        Computes("forward", ("forward",)),
-        Computes("settle", ("settle",)),
-    )
+    known: ClassVar = {
+        Capability.DRAFT: ("draft",),
+        Capability.FORWARD: ("forward",),
+        Capability.SETTLE: ("settle",),
+    }
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.cache import KVCache
-from decoders.capability import computed
+from decoders.capability import Capability, knows
 from decoders.execution.state import rebind, tensors
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.timing import Stopwatch
@@ -58,7 +58,7 @@ def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:
     """The proposer's session on these images: that of `kept`, the run of as many earlier images
     that a recorded step goes on in, where it can start again; else a new one."""
     session: Any = getattr(kept, "session", None)
-    if not computed(session, "restart"):
+    if not knows(session, Capability.RESTART):
         return proposer.begin(start)
     before = tensors(session)
     try:

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from decoders.api import Computes, TextFeatures
+from decoders.api import TextFeatures
 from decoders.cache import KVCache
+from decoders.capability import Capability, Known, knows
 from decoders.kernels.reference import additive
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer, kernel_step, turns
 
 
-class EagleNet(nn.Module):
+class EagleNet(nn.Module, Known):
     """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
 
     Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
@@ -23,11 +24,11 @@ class EagleNet(nn.Module):
 
     rope: Tensor
     code_tokens: Tensor | None
-    computes = (
-        Computes("mix", ("mix",)),
-        Computes("step", ("step", "run", "mix")),
-        Computes("eagle net", ("step", "run", "mix", "token_ids")),
-    )
+    native: Any = None  # what an execution runs `fc` and the layer in, see `Transformer.native`
+    known: ClassVar = {
+        Capability.EAGLE_LAYER: ("run",),
+        Capability.EAGLE_NET: ("step", "run", "mix", "token_ids"),
+    }
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class EagleNet(nn.Module):
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
         both = torch.cat([embedded, features], -1)
-        return self.fc(both)
+        return self.fc(both) if self.native is None else self.native.project(both)
 
     def step(
         self,
@@ -78,6 +79,8 @@ class EagleNet(nn.Module):
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
+        if self.native is not None and knows(self, Capability.EAGLE_LAYER):
+            return self.native.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))

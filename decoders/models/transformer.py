@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Computes, TextFeatures
+from decoders.api import TextFeatures
 from decoders.cache import KVCache, aligned
+from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.kernels.reference import additive
@@ -231,20 +232,20 @@ def prefix_mask(valid: Tensor, cfg: TransformerConfig) -> Tensor:
     return (causal & valid[:, None, :]) | eye
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module, Known):
     """A target. Decoding interface: `decoders.api.Target`; training: `forward`."""
 
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
     kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
-    computes = (
-        Computes("stack", ("stack",)),
-        Computes("forward_codes", ("forward_codes", "token_ids", "embed", "stack")),
-        Computes("logits", ("logits",)),
-        Computes("guided_logits", ("logits", "guided_logits")),
-        Computes("cache", ("new_cache",)),
-    )
+    native: Any = None  # what an execution runs the layers and the head in: see its `Native`
+    known: ClassVar = {
+        Capability.HEAD: ("logits", "guided_logits"),
+        Capability.TARGET: (
+            "forward_codes", "token_ids", "embed", "stack", "logits", "guided_logits", "new_cache",
+        ),
+    }  # fmt: skip
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -288,6 +289,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
         keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
+        if self.native is not None:
+            return self.native.layers(x, places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias, index = additive(mask, x.dtype, self.cfg.group), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):
@@ -343,10 +346,12 @@ class Transformer(nn.Module):
         return self.stack(x, places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
+        return self.output(hidden) if self.native is None else self.native.project(hidden)
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
+        if self.native is not None and knows(self, Capability.HEAD):
+            return self.native.project.guided(hidden, cfg)
         return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------

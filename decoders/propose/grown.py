@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from decoders.api import RESTART, Computes, DecoderError, Draft, NumericalError, Seen, Start
-from decoders.capability import computed
+from decoders.api import DecoderError, Draft, NumericalError, Seen, Start
+from decoders.capability import RESTART, Capability, Known, knows
 from decoders.noise import MAX_CHILDREN, OVERRUN
 from decoders.propose.drafters.session import (
     Drafter,
@@ -21,10 +21,10 @@ from decoders.propose.drafters.session import (
 )
 
 
-class GrownSession:
+class GrownSession(Known):
     """A drafter's session, and the tree that grows in it."""
 
-    computes = (Computes("grown", ("propose", "advance", "grow")), RESTART)
+    known: ClassVar = {Capability.GROWN: ("propose", "advance", "grow"), **RESTART}
 
     def __init__(self, part: Grown, start: Start, most: int = 0) -> None:
         """most: codes that a step commits at most, where others than the tree's are."""
@@ -44,7 +44,7 @@ class GrownSession:
         """See `decoders.api.ProposerSession`: a new session where the drafter's cannot start
         again."""
         session: Any = self.session
-        if not computed(session, "restart"):
+        if not knows(session, Capability.RESTART):
             return self.part.begin(start)
         session.restart(start.text, start.hidden)
         self.bad.zero_()

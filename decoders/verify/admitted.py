@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, DecoderError
-from decoders.capability import computed
+from decoders.capability import Capability, knows
 
 KINDS = {"exact": 0, "delta": 1, "lambda": 2}
 
@@ -29,11 +29,11 @@ def admitted_by(rule: AcceptRule) -> Bound | None:
     """What a rule admits, whatever its residual; None for a rule that no kernel computes (a
     subclass may have changed it)."""
     one: Any = rule
-    if computed(rule, "exact"):
+    if knows(rule, Capability.EXACT):
         return Bound(None, 0, "exact", 0.0)
-    if computed(rule, "lantern"):
+    if knows(rule, Capability.LANTERN):
         return Bound(one.table, one.k, "delta", one.delta)
-    if computed(rule, "lantern_pp"):
+    if knows(rule, Capability.LANTERN_PP):
         return Bound(one.table, one.k, "lambda", one.lam)
     return None
 

@@ -3,17 +3,16 @@ every acceptance rule."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, Computes, Draft, Law, Settled, Start
+from decoders.api import AcceptRule, Draft, Law, Settled, Start
+from decoders.capability import Capability, Known
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
 from decoders.verify.children import (
-    Judge,
     Path,
     Verdicts,
     at_node,
@@ -24,17 +23,15 @@ from decoders.verify.children import (
 )
 
 
-class ByNode:
+class ByNode(Known):
     """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
 
-    computes = (
-        Computes("by node", ("decide", "verdicts", "tests", "path", "last_code")),
-        Computes("verdicts", ("verdicts",)),
-    )
+    known: ClassVar = {
+        Capability.BY_NODE: ("decide", "verdicts", "tests", "path", "last_code"),
+    }
 
     def __init__(self, rule: AcceptRule) -> None:
         self.rule = rule
-        self.judge: Judge = partial(test_children, rule)  # an execution may know a faster one
 
     def __str__(self) -> str:
         return str(self.rule)
@@ -60,12 +57,11 @@ class ByNode:
         self, law: Law, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
     ) -> Verdicts:
         """On every child of every node; codes, valid [B, N + 1, K]."""
-        rule, judge = self.rule, self.judge
+        rule = self.rule
         if hasattr(rule, "at"):  # what it says depends on the depth or the place
             rule = rule.at(draft, place)
-            judge = partial(test_children, rule)
         if not law.greedy:
-            return judge(law.p, draft.q, codes, valid)
+            return test_children(rule, law.p, draft.q, codes, valid)
         judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
         accept, strict, moved, bound = (
             torch.where(valid, value, 0.0)

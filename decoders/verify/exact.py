@@ -6,12 +6,13 @@ With deterministic children q = 1 at x, so the residual is p without x, renormal
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, Test
+from decoders.api import Test
+from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 
 
@@ -30,10 +31,10 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
     return normalised(left, p)
 
 
-class Exact:
+class Exact(Known):
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
 
-    computes = (Computes("exact", ("test", "greedy", "at")),)
+    known: ClassVar = {Capability.EXACT: ("test", "greedy", "at")}
 
     def __init__(self, model: Any = None) -> None:
         del model  # the rule needs nothing from it

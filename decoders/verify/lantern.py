@@ -3,12 +3,13 @@ delta."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError
+from decoders.api import DecoderError
+from decoders.capability import Capability
 from decoders.verify.relaxed import RelaxedRule
 
 
@@ -16,7 +17,7 @@ class Lantern(RelaxedRule):
     """k nearest neighbours, bound delta in [0, 1]. delta 0 moves only codes of probability zero."""
 
     beyond_support = True  # neighbours may carry a code that the target rules out
-    computes = (Computes("lantern", ("test", "greedy", "bound_of", "at")),)
+    known: ClassVar = {Capability.LANTERN: ("test", "greedy", "bound_of", "at")}
 
     def __init__(
         self,

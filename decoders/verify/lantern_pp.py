@@ -5,11 +5,12 @@ The neighbour mass is at most (lambda - 1) p(x), so p_A(x) <= lambda p(x).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError
+from decoders.api import DecoderError
+from decoders.capability import Capability
 from decoders.distribution import pick
 from decoders.verify.relaxed import RelaxedRule
 
@@ -17,7 +18,7 @@ from decoders.verify.relaxed import RelaxedRule
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword)."""
 
-    computes = (Computes("lantern_pp", ("test", "greedy", "bound_of", "at")),)
+    known: ClassVar = {Capability.LANTERN_PP: ("test", "greedy", "bound_of", "at")}
 
     def __init__(
         self,

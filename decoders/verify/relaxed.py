@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Test
+from decoders.capability import Known
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
 from decoders.verify.neighbours import latent_space, neighbour_table
@@ -61,7 +62,7 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
     return normalised((p - kept).clamp_min(0.0), uniform)
 
 
-class RelaxedRule:
+class RelaxedRule(Known):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
     beyond_support = False  # see `decoders.api.AcceptRule`

@@ -26,5 +26,5 @@ def node_law(
     rule that depends on it (no kernel computes such a rule)."""
     judge = None
     if not hasattr(rule, "at"):
-        judge = judge_of(rule, p.device, "cpu" if native else "eager")
+        judge = judge_of(rule, "cpu" if native else "eager")
     return law_of(rule, p, q, children, judge, spot)

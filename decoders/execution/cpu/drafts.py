@@ -1,65 +1,55 @@
-"""Drafting through the CPU kernel: calls in the place of an EAGLE session's methods and of a tree's
-growth."""
+"""Drafting as calls of the CPU kernel: a whole tree of an EAGLE drafter."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoders.api import Draft
-from decoders.capability import computed
+from decoders.capability import Capability, knows
 from decoders.execution.cpu.advancing import NativeAdvance
 from decoders.execution.cpu.drafting import NativeDrafter, Net, State
 from decoders.execution.cpu.growing import Flat, NativeDynamic, NativeStatic
 
 
-def replace_draft(session: Any, execution: Any) -> bool:
-    """Gives a proposer's session of one image the kernel's calls. Returns whether they do all of
-    its work."""
-    whole = computed(session, "grown")
-    inner = session.session if whole else session
+def draft_call(
+    session: Any, execution: Any, renews: bool
+) -> Callable[[Any], tuple[Draft, None]] | None:
+    """The proposer's draft, without a mask (the kernel's forward makes its own); None where the
+    kernel does not do all of the work. renews: numbers change from step to step, which a tree draws
+    with node by node, the kernel level by level."""
+    if not knows(session, Capability.GROWN):
+        return None
+    inner, tree = session.session, session.tree
     drafter = drafter_of(inner, execution)
-    if drafter is None:
-        return False
+    apart = renews and knows(tree, Capability.STATIC_TREE) and tree.wide
+    grow = None if drafter is None or apart else grower(tree, drafter, session.sampling)
+    if drafter is None or grow is None:
+        return None
     advance = NativeAdvance(drafter, inner.prefix[:, 0], inner.start, inner.max_new)
 
-    def advanced(hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        inner.calls += 1
-        return advance(hidden, codes, count, start)
+    def draft(run: Any) -> tuple[Draft, None]:
+        seen = run.seen
+        logits = advance(seen.hidden, seen.codes, seen.count, seen.start)
+        inner.calls += tree.depth
+        made: Draft = grow(logits, run.noise, run.length)
+        session.check(logits, made.q)
+        return made, None
 
-    def expanded(codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        inner.calls += 1
-        return drafter.expand(codes, nodes, parents, depth)
-
-    inner.advance, inner.expand = advanced, expanded
-    grow = grower(session.tree, drafter, session.sampling) if whole else None
-    if grow is None:
-        return False
-
-    slow, apart = session.grow, computed(session.tree, "static tree") and session.tree.wide
-
-    def grown(logits: Tensor, noise: Any, place: Tensor) -> Draft:
-        if noise.renewed and apart:  # the kernel draws a level's nodes with the same numbers
-            drafted: Draft = slow(logits, noise, place)
-            return drafted
-        inner.calls += session.tree.depth - 1
-        return grow(logits, noise, place)
-
-    session.grow = grown
-    return True
+    return draft
 
 
 def drafter_of(session: Any, execution: Any) -> NativeDrafter | None:
     """An EAGLE session's calls, where its net and the target's head run in the kernel."""
-    if not computed(session, "eagle session"):
+    if not knows(session, Capability.EAGLE_SESSION):
         return None
     net, target = session.net, session.target
     own, theirs = execution.native(net), execution.native(target)
     if own is None or theirs is None or target.barred is not None:
         return None
-    if not computed(net, "eagle net") or not computed(target, "guided_logits"):
+    if not knows(net, Capability.EAGLE_NET) or not knows(target, Capability.HEAD):
         return None  # the kernel's calls have no norm before the layer, and the target's own head
     embedding = net.embed_tokens.weight.detach().contiguous()
     weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
@@ -71,10 +61,10 @@ def drafter_of(session: Any, execution: Any) -> NativeDrafter | None:
 
 def grower(tree: Any, drafter: NativeDrafter, sampling: Any) -> Any:
     """What grows a tree in one call; None for a tree that the kernel does not know."""
-    if computed(tree, "static tree"):
+    if knows(tree, Capability.STATIC_TREE):
         shape = tree.shape_on(torch.device("cpu"))
         return NativeStatic(drafter, sampling, flat(shape), shape.draft)
-    if computed(tree, "dynamic tree"):
+    if knows(tree, Capability.DYNAMIC_TREE):
         return NativeDynamic(drafter, sampling, tree.depth, tree.top_k, tree.nodes)
     return None
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.cache import KVCache
 from decoders.execution.cpu.library import Forward, LayerWeights, library, missing, run
+from decoders.execution.cpu.operators import numbered
 from decoders.memory import zeros
 
 LANES = 16  # outputs of a packed panel
@@ -95,10 +96,16 @@ class NativeLinear:
         (self.weight,) = packed([weight])
         self.bias = None if bias is None else bias.detach().clone().contiguous()
         self._call, self._logits = library().lantern_linear, library().lantern_logits
+        self.number = numbered(self)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], both in the dtype of the weights; DecoderError for others."""
         check(x, self.inputs, self.dtype)
+        made: Tensor = torch.ops.lantern_cpu.linear(self.number, x)
+        return made
+
+    def product(self, x: Tensor) -> Tensor:
+        """The operator."""
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.outputs)
         run("linear", self._call, *self._arguments(x, out))
@@ -135,6 +142,11 @@ class NativeLinear:
         """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
         logits [B, T, V] float32, uncond + cfg (cond - uncond)."""
         check(hidden, self.inputs, self.dtype)
+        made: Tensor = torch.ops.lantern_cpu.guided(self.number, hidden, float(cfg))
+        return made
+
+    def guidance(self, hidden: Tensor, cfg: float) -> Tensor:
+        """The operator."""
         rows, queries, _ = hidden.shape
         copies = 1 if cfg == 1 else 2
         hidden = hidden.contiguous()
@@ -180,6 +192,7 @@ class NativeLayers:
         self._rope = torch.view_as_real(rope).contiguous()
         self._scratch = torch.empty(0)
         self._library = library()
+        self.number = numbered(self)
 
     @property
     def count(self) -> int:
@@ -206,25 +219,29 @@ class NativeLayers:
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
-        embedding: Tensor | None = None,
     ) -> Tensor:
-        """x [R, T, D], or with an embedding [., D] its rows [R, T] int64; places [R, T] int64 in
-        the rotary table; slots [R, T] int64 of the cache, written; mask [R, T, S] bool, True where
-        a query may look -> [R, T, D] in the dtype of the weights."""
-        check(x if embedding is None else embedding, self.width, self.dtype)
+        """x [R, T, D]; places [R, T] int64 in the rotary table; slots [R, T] int64 of the cache,
+        written; mask [R, T, S] bool, True where a query may look -> [R, T, D] in the dtype of the
+        weights."""
+        check(x, self.width, self.dtype)
         rows, queries = x.shape[:2]
-        for index in (places, slots) if embedding is None else (places, slots, x):
+        for index in (places, slots):
             if index.dtype != torch.int64 or index.shape != (rows, queries):
                 raise DecoderError(
-                    f"the CPU kernel expected places, slots and codes {[rows, queries]} in "
+                    f"the CPU kernel expected places and slots {[rows, queries]} in "
                     f"torch.int64, found {list(index.shape)} in {index.dtype}"
                 )
         self.check_cache(cache, rows, queries, mask)
+        made: Tensor = torch.ops.lantern_cpu.layers(self.number, x, places, slots, mask, cache.data)
+        return made
+
+    def run(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: Tensor) -> Tensor:
+        """The operator."""
         x = x.contiguous()
         if mask.stride(-1) != 1:
             mask = mask.contiguous()
-        out = torch.empty(rows, queries, self.width, dtype=self.dtype)
-        self._run(self.forward(x, places, slots, mask, cache.data, out, embedding))
+        out = torch.empty_like(x)
+        self._run(self.forward(x, places, slots, mask, cache, out))
         return out
 
     def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:

@@ -1,9 +1,9 @@
-"""Execution on a CPU with calls of the project's C++ kernel in the place of pieces.
+"""Execution on a CPU: pieces as calls of the project's C++ kernel, and compiled where it has none.
 
-A part says what its methods compute (`decoders.api.Computes`). Where the kernel computes the same,
-a call takes the method's place, by its name, on this object alone. What a subclass overrides is
-left to it, and everything around it is still a call. Loops, proposers, rules and models know
-nothing of this.
+A class says what its methods compute (`decoders.capability.Known`). Where the kernel has a call for
+a whole piece, that takes its place. Every other piece is compiled, whoever wrote it, with the
+layers of the nets in it as operators of the kernel. Loops, proposers, rules and models know nothing
+of this.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.capability import computed
-from decoders.execution.cpu.drafts import replace_draft
-from decoders.execution.cpu.judge import native_judge
+from decoders.api import DecoderError, ImageModel
+from decoders.capability import Capability, knows
+from decoders.execution.compiled import Compiled
+from decoders.execution.cpu.drafts import draft_call
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeStep, Parts, State
 from decoders.execution.cpu.stepping import Head, Moving, NativeNext
-from decoders.execution.eager import Loop, Piece, chain, give_judge
+from decoders.execution.eager import Loop, Piece, chain
 from decoders.noise import TARGET_SLOT
-from decoders.verify.children import Judge
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
-WHOLE = ("forward_codes", "guided_logits", "cache")  # what a call of a whole step replaces
 
 
 class Cpu:
-    """The execution. It keeps the packed weights of a model's target and drafters."""
+    """The execution. It keeps the packed weights of a model's target and drafters. compiler: of the
+    pieces without a call; None runs them operator by operator."""
 
     name = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, compiler: Compiled | None = None) -> None:
+        self.compiler = compiler
         self.packed: dict[int, tuple[Any, Native]] = {}
 
     def prepare(self, model: ImageModel) -> None:
@@ -49,46 +49,41 @@ class Cpu:
             raise DecoderError(f"backend.layers=native: {why}; or use backend.layers=torch")
         self.offer(model.target, model.name)
 
-    def judge(self, rule: AcceptRule, device: torch.device) -> Judge | None:
-        found = rule_of(rule)
-        return None if found is None else native_judge(found)
-
     def native(self, net: Any) -> Native | None:
         """The packed weights of a net; None where it runs as tensor code."""
         found = self.packed.get(id(net))
         return None if found is None else found[1]
 
     def offer(self, net: Any, name: str) -> None:
-        """Packs a net, where the kernel can run it, and gives it the calls."""
+        """Packs a net, where the kernel can run it: its layers and matrix are operators then."""
         if id(net) in self.packed:
             return
         why = reason(net)
         if why is not None:
             logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
             return
-        native = pack(net)
-        self.packed[id(net)] = (net, native)
-        install(net, native)
+        net.native = pack(net)
+        self.packed[id(net)] = (net, net.native)
 
     def fit(self, loop: Any) -> bool:
-        """Packs the proposer's net and gives the verifier the kernel's judge. Where the target runs
-        in the kernel, which reads only the slots that are seen, caches need not grow."""
+        """Packs the proposer's net. Caches need not grow where the target runs in the kernel, which
+        reads only the slots that are seen, and may not where a step is compiled."""
         target = loop.model.target
         net = getattr(getattr(loop.proposer, "drafter", None), "net", None)
         if self.native(target) is not None and isinstance(net, torch.nn.Module):
             self.offer(net, f"drafter {loop.proposer.drafter}")
-        give_judge(self, loop)
-        return self.native(target) is None
+        return self.native(target) is None and self.compiler is None
 
     def begin(self, loop: Loop, run: Any) -> Any:
         """The same run; the pieces of its steps hang on it."""
-        calls = self._calls(loop, run)
-        chosen = [(phase, calls.get(piece.__name__, piece)) for phase, piece in loop.pieces()]
+        calls, chosen = self._calls(loop, run), []
+        for phase, piece in loop.pieces():
+            call = calls.get(piece.__name__)
+            run.path[phase] = "kernel" if call else "eager"
+            if call is None and self.compiler is not None:
+                run.path[phase], call = self.compiler.ready(loop, run, phase, piece)
+            chosen.append((phase, call or piece))
         run.pieces = {**getattr(run, "pieces", {}), id(loop): chosen}
-        run.path = {
-            phase: "kernel" if piece.__name__ in calls else "tensor"
-            for phase, piece in loop.pieces()
-        }
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
@@ -97,73 +92,18 @@ class Cpu:
 
     def _calls(self, loop: Any, run: Any) -> dict[str, Call]:
         """By a piece's name the call that takes its place."""
-        if computed(loop, "next"):
-            whole = self._whole(loop.model.target)
-            return {} if whole is None else {"next": next_codes(loop, run, *whole)}
-        calls: dict[str, Call] = {}
-        drafted = replace_draft(run.session, self) if hasattr(run, "session") else False
-        if not computed(loop, "draft") or not computed(loop, "forward"):
-            return calls
-        whole = self._whole(loop.model.target)
-        if whole is None:
-            return calls
-        calls["forward"], settle = forward_and_settle(loop, run, *whole)
-        if settle is not None:
-            calls["settle"] = settle
-        if drafted:
-            calls["draft"] = unmasked
-        return calls
-
-    def _whole(self, target: Any) -> tuple[Native, Head] | None:
-        """A target whose forward may be one call from codes to logits; None where a part of it is
-        not built in, and with structural codes."""
+        target = loop.model.target
         native = self.native(target)
-        if native is None or target.barred is not None:
-            return None
-        if not all(computed(target, name) for name in WHOLE):
-            return None
-        weight = target.tok_embeddings.weight
-        return native, Head(native.project, weight, target.code_tokens, target.prefix)
-
-
-def unmasked(run: Any) -> tuple[Any, None]:
-    """The proposer's draft without a mask: the kernel's forward makes its own."""
-    return run.session.propose(run.seen, run.noise, run.length), None
-
-
-def same(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that computes what the method does in whose place it stands."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    call.unchanged = True  # type: ignore[attr-defined]  # see decoders.capability.computed
-    return call
-
-
-def install(net: Any, native: Native) -> None:
-    """Calls in the place of a net's methods, but for those that are its own."""
-    layers, project = native.layers, native.project
-
-    def forward_codes(
-        codes: Tensor, grid: Tensor, slots: Tensor, mask: Tensor, cache: Any
-    ) -> Tensor:
-        table = net.tok_embeddings.weight
-        return layers(net.token_ids(codes), net.prefix + grid, slots, mask, cache, table)
-
-    def mix(ids: Tensor, features: Tensor) -> Tensor:
-        embedded = net.embed_tokens(ids).to(features.dtype)
-        return project(torch.cat([embedded, features], -1))
-
-    def step(ids: Tensor, features: Tensor, *rest: Any) -> Tensor:
-        return layers(net.mix(ids, features), *rest)
-
-    calls: dict[str, Callable[..., Any]] = {
-        "stack": layers, "forward_codes": forward_codes, "logits": project,
-        "guided_logits": project.guided, "mix": mix, "step": step,
-    }  # fmt: skip
-    for name in [name for name in calls if computed(net, name)]:
-        setattr(net, name, same(calls[name]))
+        if native is None or target.barred is not None or not knows(target, Capability.TARGET):
+            return {}
+        head = Head(native.project, target.tok_embeddings.weight, target.code_tokens, target.prefix)
+        if knows(loop, Capability.NEXT):
+            return {"next": next_codes(loop, run, native, head)}
+        if not knows(loop, Capability.DRAFT) or not knows(loop, Capability.FORWARD):
+            return {}
+        calls = forward_and_settle(loop, run, native, head)
+        draft = draft_call(run.session, self, loop.renews)
+        return calls if draft is None else {**calls, "draft": draft}
 
 
 def next_codes(loop: Any, run: Any, native: Native, head: Head) -> Call:
@@ -186,12 +126,13 @@ def next_codes(loop: Any, run: Any, native: Native, head: Head) -> Call:
     return next_call
 
 
-def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple[Call, Call | None]:
+def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> dict[str, Call]:
     """The target on a draft, and what follows from it where the kernel computes it: acceptance,
     record, commit."""
     size, proposer = loop.model.target.length, loop.proposer
-    rule = rule_of(loop.verifier.rule) if computed(loop.verifier, "by node") else None
-    settles = rule is not None and computed(loop, "settle") and not proposer.reads_laws
+    by_node = knows(loop.verifier, Capability.BY_NODE)
+    rule = rule_of(loop.verifier.rule) if by_node else None
+    settles = rule is not None and knows(loop, Capability.SETTLE) and not proposer.reads_laws
     settles = settles and not loop.renews
     depth, calls = proposer.depth, loop.draft_calls or 0
     parts = Parts(native.layers, head, size, loop.sampling, rule or EXACT, depth, calls)
@@ -210,4 +151,4 @@ def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> tuple
         nodes, count, p = step.settle(draft)
         return run.seen.start, size, draft, nodes, count, p
 
-    return forward, settle if settles else None
+    return {"forward": forward, "settle": settle} if settles else {"forward": forward}

@@ -10,21 +10,22 @@ table shifted by one accordingly.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import RESTART, Computes, DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, aligned
+from decoders.capability import RESTART, Capability, Known
 from decoders.distribution import code_logits
 from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import prefix_mask
 from decoders.propose.drafters.eagle_checkpoint import load_eagle
 
 
-class EagleSession:
+class EagleSession(Known):
     """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
 
     Everything is kept for the R rows (conditional, then unconditional), so that a draft copies only
@@ -32,7 +33,10 @@ class EagleSession:
     child's row is its parent's with one more visible slot. Node i writes i slots behind the root.
     """
 
-    computes = (Computes("eagle session", ("advance", "expand", "_forward", "_logits")), RESTART)
+    known: ClassVar = {
+        Capability.EAGLE_SESSION: ("advance", "expand", "_forward", "_logits"),
+        **RESTART,
+    }
 
     def __init__(
         self,

@@ -15,8 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from decoders.api import RESTART, DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.cache import aligned
+from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
 from decoders.models.transformer import Transformer, empty
 from decoders.propose.drafters.eagle import take
@@ -39,11 +40,11 @@ def first_layers(target: Transformer, layers: int) -> Transformer:
     return net.eval()
 
 
-class EarlyExitSession:
+class EarlyExitSession(Known):
     """Drafts for B images, kept as R rows. Node i of the tree writes i slots behind the root; what
     it may see is its parent's row of `seen` with its own slot."""
 
-    computes = (RESTART,)
+    known = RESTART
 
     def __init__(
         self, net: Transformer, text: TextFeatures, sampling: Sampling, max_new: int, nodes: int

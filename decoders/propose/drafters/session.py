@@ -17,7 +17,7 @@ from decoders.noise import Noise
 
 class DraftSession(Protocol):
     """Optional: ``restart(text, prefix_hidden)``, arguments as in `Drafter.begin`, from a class
-    that says `decoders.api.RESTART` in its ``computes``: after it the session is as a new one for
+    that says `decoders.capability.RESTART`: after it the session is as a new one for
     other images, as many, in the same tensors. A recorded step goes on in the session of its first
     image. Without `restart` a new one is copied there, which takes the memory of two meanwhile."""
 

@@ -8,12 +8,13 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError, Draft, Sampling
+from decoders.api import DecoderError, Draft, Sampling
+from decoders.capability import Capability, Known
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
@@ -23,8 +24,8 @@ TINY = 1e-30  # probability
 FLOOR = math.log(TINY)
 
 
-class Dynamic:
-    computes = (Computes("dynamic tree", ("grow", "rank")),)
+class Dynamic(Known):
+    known: ClassVar = {Capability.DYNAMIC_TREE: ("grow", "rank")}
 
     def __init__(
         self,

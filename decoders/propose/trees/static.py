@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from decoders.api import Computes, DecoderError, Draft, Sampling
-from decoders.capability import computed
+from decoders.api import DecoderError, Draft, Sampling
+from decoders.capability import Capability, Known, knows
 from decoders.distribution import probabilities
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 from decoders.processed import draw_distinct, processed
@@ -102,10 +102,10 @@ class Shape:
         return Draft(codes, parent, depth, children, q, above, len(self.levels), inner=inner)
 
 
-class Static:
+class Static(Known):
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    computes = (Computes("static tree", ("grow", "draw")),)
+    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
@@ -123,7 +123,7 @@ class Static:
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
-        self.plain = computed(self, "static tree")  # drawn as here, not as a subclass draws
+        self.plain = knows(self, Capability.STATIC_TREE)  # drawn as here, not as a subclass draws
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
