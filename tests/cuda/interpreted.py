@@ -10,29 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
 from decoders.execution.compiled import Compiled, fresh
-from tests.cuda.lowered import targeting
+from tests.cuda.lowered import GENERATED, targeting
 from tests.cuda.pretend import CUDA, Schedule, _mode_of
 
 HERE = (  # what the generated code says of its card, and what it is given in its place
     ("empty_strided_cuda(", "empty_strided_cpu("),
+    ("from torch._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = int"),
     ("device(type='cuda', index=0)", "device(type='cpu')"),
 )
+
+
+def uncompiled(_: Any, name: str, source: str, *__: Any, **___: Any) -> Any:
+    """A generated kernel that is launched in the interpreter."""
+    return getattr(PyCodeCache.load(source), name)
 
 
 class Generated(Schedule):
     """A backend of `torch.compile` whose code is a card's and runs here."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Interpreted) -> None:
         super().__init__()
+        self.owner = owner
         self.code, self.constants = "", {}
 
     def _count(self, graph: Any, inputs: list[Any]) -> Any:
@@ -42,7 +51,9 @@ class Generated(Schedule):
             if isinstance(device, torch.device):
                 node.kwargs = {**node.kwargs, "device": CUDA}
         with mode:
-            moved = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=CUDA) for x in inputs]
+            moved = [
+                torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=CUDA) for x in inputs
+            ]
         FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*moved)
         with targeting(GPUTarget("cuda", self.card.cc, 32)):
             super()._count(graph, moved)
@@ -51,6 +62,7 @@ class Generated(Schedule):
 
     def _end(self, lowered: Any) -> None:
         self.code, self.constants = lowered.codegen()[0].value, lowered.constants
+        self.owner.kernels += len(GENERATED.findall(self.code))
 
     def _run(self) -> Callable[..., Any]:
         for there, here in HERE:
@@ -59,6 +71,8 @@ class Generated(Schedule):
         answers = {
             "torch.cuda._DeviceGuard": lambda *_: nullcontext(),
             "torch.cuda.set_device": lambda *_: None,
+            "torch._inductor.async_compile.AsyncCompile.triton": uncompiled,
+            "torch._inductor.runtime.triton_helpers.set_driver_to_gpu": lambda: None,
         }
         with ExitStack() as stack:
             for name, answer in answers.items():
@@ -76,8 +90,13 @@ class Generated(Schedule):
         return run
 
 
+@dataclass
 class Interpreted(Compiled):
-    """Every piece as a card would run it compiled."""
+    """Every piece as a card would run it compiled. kernels: generated so far."""
 
-    def _compiled(self, piece: Any, options: Any, freeze: bool) -> Any:
-        return torch.compile(fresh(piece), dynamic=False, fullgraph=True, backend=Generated())
+    kernels: int = 0
+
+    def piece(self, plain: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+        del device
+        backend = Generated(self)
+        return torch.compile(fresh(plain), dynamic=False, fullgraph=True, backend=backend)

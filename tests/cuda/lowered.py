@@ -35,7 +35,6 @@ from tests.cuda.pretend import (
     HOPPER,
     Card,
     Schedule,
-    _mode_of,
     _pretend,
     fake,
     fake_model,
@@ -46,9 +45,11 @@ PRESET = "llamagen_xl_256"
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
+# The settings of a draw are arguments of its program: what surrounds it is lowered once for all.
+FILTERS = re.compile(r"(?<=lantern\.sample)[^\n]*")
 OWN = {
-    "lantern::tree_attention": "decoders.kernels.candidates.launched",
-    "lantern::sample": "decoders.kernels.sampling.sampled",
+    "lantern.tree_attention.default": "decoders.kernels.candidates.launched",
+    "lantern.sample.default": "decoders.kernels.sampling.sampled",
 }
 
 
@@ -73,6 +74,9 @@ class Binary:
         if self.spilled:
             return f"{self.name} spills {self.spilled} bytes per thread on sm_{card.cc}"
         return None
+
+
+Kernel = Binary | str  # or why there is none
 
 
 class Driver:
@@ -137,84 +141,82 @@ def binary(kernel: Any, name: str) -> Binary:
     return Binary(name, registers, stack + local, kernel.metadata.shared, kernel.asm)
 
 
-@dataclass
-class Piece:
-    """What a piece of a step became: its kernels, or why one is none; names of what it launches."""
-
-    kernels: list[Binary | str] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)
-
-
 class Written(Schedule):
     """Lowers as `Schedule` does, and goes on to machine code; a graph that it knows is not lowered
     again."""
 
-    def __init__(self, compiler: Compiler, card: Card, pieces: list[Piece]) -> None:
+    def __init__(self, compiler: Compiler, card: Card, kernels: list[Kernel]) -> None:
         super().__init__(card)
-        self.compiler, self.pieces = compiler, pieces
+        self.compiler, self.kernels = compiler, kernels
+        self.written: list[Kernel] = []
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
+        for node in graph.graph.nodes:
+            if str(node.target) in OWN:
+                given = torch.fx.map_arg(
+                    (node.args, node.kwargs), lambda arg: arg.meta["example_value"]
+                )
+                self.kernels += self.compiler.own(str(node.target), given, self.card)
         forms = [(x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x for x in inputs]
-        key = f"{self.card.cc} {forms} {graph.print_readable(print_output=False)}"
-        run, known = graph.forward, self.compiler.pieces
-        self.made = known.get(key) or Piece(found=self.found)
-        if key not in known:
-            run = super().__call__(graph, inputs)
-            known[key] = self.made
-        self.found = self.made.found
-        self.pieces.append(self.made)
+        text = FILTERS.sub("", graph.print_readable(print_output=False))
+        key = f"{self.card.cc} {forms} {text}"
+        if key in self.compiler.pieces:
+            kernels, self.found = self.compiler.pieces[key]
+            self.kernels += kernels
+            return graph.forward
+        run = super().__call__(graph, inputs)
+        self.kernels += self.written
+        self.compiler.pieces[key] = self.written, self.found
         return run
 
     def _end(self, lowered: Any) -> None:
         code, _ = lowered.codegen()
-        for node in lowered.module.graph.nodes:
-            name = str(getattr(node.target, "_name", ""))
-            if name in OWN:
-                given = torch.fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
-                self.made.kernels += self.compiler.own(name, given, self.card)
-        for name, source in GENERATED.findall(code.value):
-            self.made.kernels.append(self.compiler.generated(name, source, self.card))
+        self.written = [
+            self.compiler.generated(name, source, self.card)
+            for name, source in GENERATED.findall(code.value)
+        ]
 
 
 @dataclass
 class Compiler:
     """Lowers a graph once and compiles a kernel once, whichever steps they are part of.
 
-    pieces: by graph and card; known: by source and card, a binary, or why there is none.
+    pieces: by graph and card, the generated kernels and the names of what is launched; known: by
+    source and card.
     """
 
-    pieces: dict[str, Piece] = field(default_factory=dict)
-    known: dict[tuple[str, int], Binary | str] = field(default_factory=dict)
+    pieces: dict[str, tuple[list[Kernel], Counter[str]]] = field(default_factory=dict)
+    known: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
-    def step(self, name: str, sampling: Sampling, card: Card = HOPPER) -> list[Binary | str]:
+    def step(self, name: str, sampling: Sampling, card: Card = HOPPER) -> list[Kernel]:
         """Every kernel of a step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with
         one layer, in bfloat16 at batch 1 with guidance."""
-        pieces: list[Piece] = []
+        kernels: list[Kernel] = []
         spec = cells(compose_study([f"decoders=[{name}]"]), sampling)[-1].entry.spec
         with fake(card), targeting(GPUTarget("cuda", card.cc, 32)):
             model = fake_model(PRESET, 1, torch.bfloat16, "triton")
-            backend = partial(Written, self, card, pieces)
+            backend = partial(Written, self, card, kernels)
             step(model, spec, sampling, 1, compiled=True, backend=backend)
-        return [kernel for piece in pieces for kernel in piece.kernels]
+        return kernels
 
-    def own(self, operator: str, given: Any, card: Card) -> list[Binary | str]:
+    def own(self, operator: str, given: Any, card: Card) -> list[Kernel]:
         """The programs that an operator of the project launches for (arguments, options)."""
         args, options = given
         module, _, name = OWN[operator].rpartition(".")
         run = getattr(importlib.import_module(module), name)._init_fn
-        with compiling(GPUTarget("cuda", card.cc, 32)) as launched, _mode_of(args):
+        with compiling(GPUTarget("cuda", card.cc, 32)) as launched, args[0].fake_mode:
             try:
                 run(*args, **options)
             except FAILURES as error:
                 return [f"{operator}: {_line(error)}"]
         return [self._once((kernel.hash, card.cc), kernel) for kernel in launched]
 
-    def _once(self, key: tuple[str, int], kernel: Any) -> Binary | str:
+    def _once(self, key: tuple[str, int], kernel: Any) -> Kernel:
         if key not in self.known:
             self.known[key] = binary(kernel, kernel.metadata.name)
         return self.known[key]
 
-    def generated(self, name: str, source: str, card: Card) -> Binary | str:
+    def generated(self, name: str, source: str, card: Card) -> Kernel:
         """A kernel that Inductor wrote, in the first of its configurations that fits the card and
         spills nothing, as Inductor would choose among them."""
         key = source.replace(name, "triton_"), card.cc
@@ -222,7 +224,7 @@ class Compiler:
             self.known[key] = self._compiled(name, source, card)
         return self.known[key]
 
-    def _compiled(self, name: str, source: str, card: Card) -> Binary | str:
+    def _compiled(self, name: str, source: str, card: Card) -> Kernel:
         import torch._inductor.runtime.triton_heuristics as heuristics
         from torch._inductor.codecache import PyCodeCache
 

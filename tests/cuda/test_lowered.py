@@ -76,7 +76,9 @@ def test_a_kernel_that_spills_or_wants_too_much_memory_is_told():
             crowded[(1,)](x, x, SIZE=8192, num_warps=4, maxnreg=32)
             crowded[(1,)](x, x, SIZE=1024, num_warps=4)
     spilling, fine = (binary(kernel, "crowded") for kernel in made)
-    assert spilling.reason(CARDS[90]) == f"crowded spills {spilling.spilled} bytes per thread on sm_90"
+    assert (
+        spilling.reason(CARDS[90]) == f"crowded spills {spilling.spilled} bytes per thread on sm_90"
+    )
     assert spilling.spilled >= 100 and spilling.registers <= 32
     assert fine.reason(CARDS[90]) is None and 16 <= fine.registers <= 255
     large = Binary("large", 64, 0, 131072, {})

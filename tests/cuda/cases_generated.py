@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from decoders.api import Sampling
 from decoders.compose import build_decoder
@@ -33,10 +32,10 @@ def image(model: Any, how: str | Any, attention: Kernels) -> Any:
 def test_an_image_by_generated_kernels_is_the_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(vocab=16, grid=3)
     wanted = image(model, "eager", Kernels("products"))
-    assert int(wanted.trace.target_calls.max()) >= 3 and len(wanted.trace.pairs.p) >= 6
+    assert int(wanted.trace.target_calls.max()) >= 3 and len(wanted.trace.pairs.p) >= 4
     monkeypatch.setattr("decoders.processed.fits", lambda device, vocab: True)
     attention = Kernels("triton")
     assert_same([image(model, "eager", attention)], [wanted])  # the project's own programs
     how = Interpreted()
     assert_same([image(model, how, attention)], [wanted])
-    assert how.launches > 30  # it really were kernels
+    assert how.kernels >= 30
