@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import triton.language as tl
 from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -31,9 +32,32 @@ HERE = (  # what the generated code says of its card, and what it is given in it
 )
 
 
+class Library:
+    """In place of NVIDIA's library of functions, which is machine code: Triton's own of that name.
+    The interpreter changes them while a kernel runs, so they are looked up then."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(tl.math, name)
+
+    def isnan(self, x: Any) -> Any:
+        return x != x
+
+    def isinf(self, x: Any) -> Any:
+        return tl.math.abs(x) == float("inf")
+
+
 def uncompiled(_: Any, name: str, source: str, *__: Any, **___: Any) -> Any:
     """A generated kernel that is launched in the interpreter."""
     return getattr(PyCodeCache.load(source), name)
+
+
+def on_card(x: Any) -> Any:
+    """A fake tensor of the same layout on the card; an integer stays."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    size = x.untyped_storage().nbytes() // x.itemsize
+    memory = torch.empty(size, dtype=x.dtype, device=CUDA)
+    return memory.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 class Generated(Schedule):
@@ -51,9 +75,7 @@ class Generated(Schedule):
             if isinstance(device, torch.device):
                 node.kwargs = {**node.kwargs, "device": CUDA}
         with mode:
-            moved = [
-                torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=CUDA) for x in inputs
-            ]
+            moved = [on_card(x) for x in inputs]
         FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*moved)
         with targeting(GPUTarget("cuda", self.card.cc, 32)):
             super()._count(graph, moved)
@@ -73,6 +95,7 @@ class Generated(Schedule):
             "torch.cuda.set_device": lambda *_: None,
             "torch._inductor.async_compile.AsyncCompile.triton": uncompiled,
             "torch._inductor.runtime.triton_helpers.set_driver_to_gpu": lambda: None,
+            "torch._inductor.runtime.triton_helpers.libdevice": Library(),
         }
         with ExitStack() as stack:
             for name, answer in answers.items():

@@ -31,8 +31,10 @@ from triton.runtime.jit import JITFunction, MockTensor
 from bench.config.compose import compose_study
 from bench.run.schedule import cells
 from decoders.api import Sampling
+from decoders.compose import DecoderSpec
 from tests.cuda.pretend import (
     HOPPER,
+    PRESET,
     Card,
     Schedule,
     _pretend,
@@ -41,7 +43,6 @@ from tests.cuda.pretend import (
     step,
 )
 
-PRESET = "llamagen_xl_256"
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
@@ -141,6 +142,19 @@ def binary(kernel: Any, name: str) -> Binary:
     return Binary(name, registers, stack + local, kernel.metadata.shared, kernel.asm)
 
 
+@dataclass(frozen=True)
+class Step:
+    """The kernels of a step, and how many each of its pieces launches."""
+
+    kernels: list[Kernel]
+    launches: dict[str, int]
+
+
+def spec_of(name: str) -> DecoderSpec:
+    """A decoder of conf/decoder."""
+    return cells(compose_study([f"decoders=[{name}]"]), Sampling())[-1].entry.spec
+
+
 class Written(Schedule):
     """Lowers as `Schedule` does, and goes on to machine code; a graph that it knows is not lowered
     again."""
@@ -188,16 +202,15 @@ class Compiler:
     pieces: dict[str, tuple[list[Kernel], Counter[str]]] = field(default_factory=dict)
     known: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
-    def step(self, name: str, sampling: Sampling, card: Card = HOPPER) -> list[Kernel]:
-        """Every kernel of a step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with
-        one layer, in bfloat16 at batch 1 with guidance."""
+    def step(self, name: str, sampling: Sampling, card: Card = HOPPER) -> Step:
+        """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with one layer, in
+        bfloat16 at batch 1 with guidance."""
         kernels: list[Kernel] = []
-        spec = cells(compose_study([f"decoders=[{name}]"]), sampling)[-1].entry.spec
         with fake(card), targeting(GPUTarget("cuda", card.cc, 32)):
             model = fake_model(PRESET, 1, torch.bfloat16, "triton")
             backend = partial(Written, self, card, kernels)
-            step(model, spec, sampling, 1, compiled=True, backend=backend)
-        return kernels
+            found = step(model, spec_of(name), sampling, 1, compiled=True, backend=backend)
+        return Step(kernels, {phase: each.total() for phase, each in found.items()})
 
     def own(self, operator: str, given: Any, card: Card) -> list[Kernel]:
         """The programs that an operator of the project launches for (arguments, options)."""

@@ -40,6 +40,7 @@ from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
 from decoders.noise import OVERRUN, SLOTS, Noise
 
 CUDA = torch.device("cuda")
+PRESET = "llamagen_xl_256"
 FREE = (  # beside views: what allocates, or says something of a tensor
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
@@ -100,33 +101,22 @@ class Piece:
         return self.rest + self.layer * self.layers
 
 
-def launches(
-    spec: DecoderSpec,
-    sampling: Sampling,
-    preset: str = "llamagen_xl_256",
-    *,
-    compiled: bool = False,
-    batch: int = 1,
-    dtype: torch.dtype = torch.bfloat16,
-    attention: str = "triton",
-) -> list[Piece]:
-    """Launches of a decoder's step at a preset's size, by piece. compiled: `torch.compile`'s
-    kernels in place of the eager operators; attention: `torch`, or a name of decoders.kernels.
+def launches(spec: DecoderSpec, sampling: Sampling, preset: str = PRESET) -> list[Piece]:
+    """Kernels of a decoder's compiled step at a preset's size, by piece; bfloat16, batch 1.
 
     Raises DecoderError for an unknown preset, and for a loop that has no pieces."""
-    depth = config_of(preset).layers
     plain, counts = [], []
     for layers in SHALLOW:
         with fake():
-            model = fake_model(preset, layers, dtype, attention)
-            plain.append(step(model, spec, sampling, batch))
+            model = fake_model(preset, layers, torch.bfloat16, "triton")
+            plain.append(step(model, spec, sampling, 1))
             deep = {k for k in plain[-1] if plain[-1][k] != plain[0][k]} if len(plain) > 1 else None
-            counts.append(step(model, spec, sampling, batch, deep, True) if compiled else plain[-1])
+            counts.append(step(model, spec, sampling, 1, deep, True))
     few, more = SHALLOW
     found = []
     for phase, first in counts[0].items():
         each = (counts[1].get(phase, first).total() - first.total()) / (more - few)
-        found.append(Piece(phase, each, first.total() - few * each, depth))
+        found.append(Piece(phase, each, first.total() - few * each, config_of(preset).layers))
     return found
 
 
