@@ -24,7 +24,7 @@ MEMORY_7B = 30.0  # GB: 14 of weights, a drafter, caches, and what a graph holds
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that a stage leaves in a column of <table>.csv, or tests that passed (no column),
+    """A number that a stage leaves in a column of run/<table>.csv (no column: tests that passed),
     and between what an H200's should lie."""
 
     name: str
@@ -39,7 +39,7 @@ class Figure:
         if not self.column:  # pytest ends well too where all tests are skipped
             log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
             return float(re.findall(r"(\d+) passed", log)[-1])
-        with (folder / f"{self.table}.csv").open(encoding="utf-8", newline="") as file:
+        with (folder / "run" / f"{self.table}.csv").open(encoding="utf-8", newline="") as file:
             key = "step" if self.table == "steps" else "decoder"
             return float({line[key]: line[self.column] for line in csv.DictReader(file)}[self.row])
 
@@ -56,7 +56,7 @@ class Stage:
 
 
 def bench(command: str, study: str, *words: str) -> list[str]:
-    own = [f"study={study}", "backend=cuda_graph", f"run_dir={OUT}"]
+    own = [f"study={study}", "backend=cuda_graph", f"run_dir={OUT}/run"]
     return [sys.executable, "-m", "bench", command, *own, *words]
 
 
@@ -64,7 +64,8 @@ def tests(chosen: str, *files: str) -> list[str]:
     """Names each test in the log as it ends, and stops in time where pytest-timeout is there. The
     project's own options need more plug-ins than a bare machine has."""
     limits = ("addopts=", "timeout=120", f"session_timeout={SECONDS - 60}")
-    options = ["-v", "-rf", "--tb=short", *(word for limit in limits for word in ("-o", limit))]
+    options = ["-v", "-rfE", "--tb=short", "--continue-on-collection-errors"]
+    options += [word for limit in limits for word in ("-o", limit)]
     paths = [f"tests/gpu/test_gpu_{file}.py" for file in files]
     return [sys.executable, "-m", "pytest", *options, "-k", chosen, *paths]
 
@@ -72,8 +73,8 @@ def tests(chosen: str, *files: str) -> list[str]:
 # Three decoders are compiled, as five take too long; without peers, memory limits and the profile.
 GRAPHS = "not (medusa or early_exit or libraries or static_cache or fit or command)"
 SMALL = (
-    "decoders=[ar,{decoder: eagle2, overrides: [tree=dynamic_small]},"
-    "{decoder: lantern_pp, overrides: [tree.choices=narrow_5, acceptance.lam=100]}]"
+    'decoders=[ar,{decoder: eagle2, overrides: ["tree=dynamic_small"]},'
+    '{decoder: lantern_pp, overrides: ["tree.choices=narrow_5", "acceptance.lam=100"]}]'
 )
 # fmt: off
 STAGES = (
