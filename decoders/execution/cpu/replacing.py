@@ -42,6 +42,14 @@ class Cpu:
         self.compiled, self.compiler = compiled, Compiled(autotune=False)
         self.packed: dict[int, tuple[Any, Native]] = {}
 
+    def uncompiled(self) -> Cpu | None:
+        """Products are the kernel's either way, and other sums are in float32."""
+        if not self.compiled:
+            return None
+        plain = Cpu()
+        plain.packed = self.packed
+        return plain
+
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
         warning. Raises DecoderError where the kernel cannot be built."""
@@ -81,7 +89,7 @@ class Cpu:
         for phase, piece in loop.pieces():
             call = calls.get(piece.__name__)
             run.path[phase] = "kernel" if call else "eager"
-            if call is None and run.shape in self.compiled:
+            if call is None and loop.static and run.shape in self.compiled:
                 run.path[phase], call = self.compiler.ready(loop, run, phase, piece)
             chosen.append((phase, call or piece))
         run.pieces = {**getattr(run, "pieces", {}), id(loop): chosen}

@@ -66,6 +66,9 @@ def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
         have, want = generation(own, seed), generation(plain, seed)
         assert torch.equal(have.codes, want.codes)
         assert torch.equal(have.trace.accepted, want.trace.accepted)
+    if not own.static:  # steps of several shapes are left as they are
+        assert have.trace.path == want.trace.path
+        return
     assert "eager" not in have.trace.path.values()
     left = {phase for phase, how in want.trace.path.items() if how == "eager"}
     assert {phase for phase, how in have.trace.path.items() if how == "compiled"} == left
@@ -83,7 +86,7 @@ class Printing(Wary):
     """One that no compiler can trace."""
 
     def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Test:
-        return super().test(p * float(p.sum() > 0), q, x)
+        return super().test(p if p.data_ptr() else p * 0, q, x)
 
 
 def loop_of(model: ImageModel, rule: Any) -> Speculative:
