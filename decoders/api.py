@@ -114,6 +114,14 @@ class ImageTokenizer(Protocol):
         ...
 
 
+class Packed(Protocol):
+    """A net's layers, and its one matrix (a target's head, what a drafter reads), as an execution
+    runs them: `decoders.models.transformer.Transformer.stack` and a linear layer."""
+
+    layers: Any
+    project: Any
+
+
 class Target(Protocol):
     """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's."""
 

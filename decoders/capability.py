@@ -55,5 +55,7 @@ RESTART = {Capability.RESTART: ("__init__", "restart")}  # a subclass that keeps
 
 
 def knows(part: Any, piece: Capability) -> bool:
-    """Whether a part computes a piece as a class says that names it."""
-    return isinstance(part, Known) and piece in part.known
+    """Whether a part computes a piece as a class says that names it: neither a subclass nor the
+    object itself has a method of its own in it."""
+    methods = part.known.get(piece) if isinstance(part, Known) else None
+    return methods is not None and not any(method in vars(part) for method in methods)

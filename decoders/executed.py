@@ -5,6 +5,7 @@ Apart from the executions (`decoders.execution`), which do not know each other.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from functools import partial
 
@@ -13,15 +14,17 @@ from decoders.execution.eager import Eager, Execution
 from decoders.verify.children import Judge, test_children
 
 
-def executed(model: ImageModel, mode: str) -> ImageModel:
-    """The model as `execution(mode)` runs it, prepared. Raises DecoderError as that does."""
-    how = execution(mode)
+def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
+    """The model as `execution(mode, compiled)` runs it, prepared. Raises DecoderError as that
+    does."""
+    how = execution(mode, compiled)
     how.prepare(model)
     return replace(model, execution=how)
 
 
-def execution(mode: str) -> Execution:
-    """`eager`, `compile`, `graph` or `cpu`. Raises DecoderError on another name."""
+def execution(mode: str, compiled: Container[int] = ()) -> Execution:
+    """`eager`, `compile`, `graph` or `cpu`; compiled: under `cpu` the batch sizes at which pieces
+    without a kernel's call are compiled. Raises DecoderError on another name."""
     if mode == "eager":
         return Eager()
     if mode == "compile":
@@ -35,7 +38,7 @@ def execution(mode: str) -> Execution:
     if mode == "cpu":
         from decoders.execution.cpu.replacing import Cpu
 
-        return Cpu()
+        return Cpu(compiled)
     raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")
 
 

@@ -76,12 +76,13 @@ MANUALS = {
         "steps backend=cpu_torch",
     ),
     "gpu-check": Manual(
-        "Checks an NVIDIA card in stages and stops at the first that fails: kernels, graphs, step\n"
-        "costs and replayed acceptance at official sizes, study=speed, a profile. About half an\n"
-        "hour. Writes one folder with verdicts.json, README.md and every stage's log and tables.",
+        "Checks an NVIDIA card in stages of at most eight minutes: costs and replayed acceptance\n"
+        "at official sizes, kernels, graphs, study=speed, a profile. A stage that fails stops no\n"
+        "other. Writes one folder: verdicts.json, README.md, every stage's log and tables. The\n"
+        "same command takes it up again: stages that passed are not run again.",
         (
             ("out=DIR", "the folder (default: results/gpu_check)"),
-            ("stages=A,B", "some of the stages, to take up where one failed"),
+            ("stages=A,B", "some of the stages (docs/gpu.md)"),
         ),
         "gpu-check out=results/gpu_check",
         words="[out=DIR] [stages=A,B]",

@@ -98,7 +98,7 @@ def _report(run: Run, folder: Path | None = None) -> None:
 
     paths = write_report(run, folder)
     say(paths.terminal)
-    say(f"report: {paths.page}")
+    say(f"report: {paths.page or paths.folder}")
 
 
 def cmd_check(words: Sequence[str]) -> int:

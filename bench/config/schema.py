@@ -35,6 +35,7 @@ VERDICTS = ("exact", "bounded", "violates")
 DTYPES = ("float32", "bfloat16", "float16")
 EXECUTIONS = ("eager", "compile", "graph")
 LAYERS = ("auto", "native", "torch")
+COMPILE = ("auto", "on", "off")
 T = TypeVar("T")
 
 
@@ -53,7 +54,8 @@ class BackendConfig:
     execution is one of `EXECUTIONS`, see decoders.execution; attention one of decoders.kernels, or
     `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
     of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
-    `auto` is settled when a study is composed."""
+    `auto` is settled when a study is composed. compile: with native layers, whether what the kernel
+    has no call for is compiled: `on`, `off`, or `auto`, where images are timed one at a time."""
 
     name: str
     device: str
@@ -62,9 +64,12 @@ class BackendConfig:
     execution: str = "eager"
     attention: str = "auto"
     layers: str = "auto"
+    compile: str = "auto"
 
     def __post_init__(self) -> None:
         require(self, "backend.", ConfigError)
+        if self.compile not in COMPILE:
+            raise ConfigError(unknown("backend.compile", self.compile, COMPILE))
         if self.execution not in EXECUTIONS:
             raise ConfigError(unknown("backend.execution", self.execution, EXECUTIONS))
         if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
@@ -82,6 +87,12 @@ class BackendConfig:
                 "backend.device=cpu, backend.execution=eager and backend.attention=auto, found "
                 f"{self.device}, {self.execution} and {self.attention}; use backend=cpu, or "
                 "backend.layers=torch"
+            )
+        if self.compile == "on" and self.layers == "torch":
+            raise ConfigError(
+                "backend.compile=on compiles what stands around the CPU kernel's layers, which "
+                f"backend={self.name} does not run; use backend=cpu with a C++ compiler, or "
+                "backend=cpu_compile, or leave backend.compile at auto"
             )
 
     @property

@@ -1,4 +1,2 @@
-"""The first half hour on a GPU: stages from kernels to a profile, which stop at the first failure.
-
-A stage runs what exists, in a process of its own: a card that is lost in one takes nothing along.
-"""
+"""The first half hour on a GPU: stages, each in a process of its own and with a verdict of its own,
+so that a card that is lost, or a stage that fails, takes no other stage along."""

@@ -1,101 +1,167 @@
-"""`python -m bench gpu-check [out=DIR] [stages=a,b]`: the first half hour on an NVIDIA card."""
+"""`python -m bench gpu-check [out=DIR] [stages=a,b]`: runs the stages that have not passed yet."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from bench.console import complain, say
-from bench.errors import BenchError, ConfigError, unknown
-from bench.gpu_check.run import run_stages
-from bench.gpu_check.stage import FAILED, Stage, Verdict
-from bench.gpu_check.stages import STAGES
-from bench.gpu_check.write import VERDICTS, save, shown
+from bench.console import complain, say, terminable
+from bench.errors import ConfigError, FolderError, unknown
+from bench.gpu_check.stages import LOG, OUT, SECONDS, STAGES, Stage
 from bench.os_errors import ready_folder
+from bench.records.schema import write_text
 
-OUT = Path("results/gpu_check")
+FOLDER, VERDICTS = Path("results/gpu_check"), "verdicts.json"
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = (
-    "gpu-check needs an NVIDIA card of compute capability 8.0 or newer (Ampere) with 8 GB, or 30 "
-    "GB for the 7B stages, its driver, and a CUDA build of torch; {found}. `nvidia-smi` must list "
-    "the card, and CUDA_VISIBLE_DEVICES must not hide it"
-)
+PASSED, OFF, FAILED, SKIPPED = "passed", "passed, not as expected", "failed", "skipped"
+NEEDED = "gpu-check needs an NVIDIA card of compute capability 8.0 (Ampere) or newer with 8 GB"
+Row = dict[str, Any]  # of a stage: verdict, seconds, note, and figures: name -> value, expected
 
 
 def cmd_gpu_check(words: Sequence[str]) -> int:
-    """Runs the stages and writes one folder with a verdict for each. 1 where one failed."""
+    """Runs the stages into one folder. 1 where one failed, or where there is no card."""
     out, stages = read_words(words)
-    machine, memory_gb = card()
-    if not (ROOT / "tests" / "gpu").is_dir():
-        raise BenchError(
-            f"gpu-check runs tests/gpu, which {ROOT} lacks; use a clone of the project"
-        )
+    found = card()
+    if isinstance(found, str):
+        complain(f"error: {NEEDED}; found: {found}")
+        return 1
+    machine, memory_gb = found
     ready_folder(out)
-    if (out / VERDICTS).exists():
-        raise BenchError(
-            f"{out} holds an earlier check, which this one would mix with; name another folder: "
-            "out=DIR"
-        )
-
-    def done(verdicts: list[Verdict]) -> None:
-        save(out, machine, verdicts)
-        tell(verdicts[-1])
-
-    say(f"{machine['gpu']}: {len(stages)} stages, about half an hour, into {out}")
-    verdicts = run_stages(stages, out.resolve(), memory_gb, done, ROOT)
-    say(f"saved: {out}/README.md; send the whole folder (docs/gpu.md)")
-    return int(any(verdict.stops for verdict in verdicts))
+    rows = earlier(out, machine)
+    with terminable():
+        for stage in stages:
+            if rows.get(stage.name, {}).get("verdict") in (PASSED, OFF):
+                say(f"{stage.name}: {rows[stage.name]['verdict']}, in an earlier call")
+                continue
+            say(f"{stage.name}: at most {SECONDS // 60} minutes")
+            rows[stage.name] = row = run_stage(stage, out.resolve() / stage.name, memory_gb)
+            save(out, machine, rows)
+            tell = complain if row["verdict"] == FAILED else say
+            tell(f"{stage.name}: {row['verdict']} ({row['seconds']} s) {row['note']}".rstrip())
+    say(f"send all of {out}: tar czf gpu_check.tgz {shlex.quote(str(out))}")
+    return int(any(row["verdict"] == FAILED for row in rows.values()))
 
 
 def read_words(words: Sequence[str]) -> tuple[Path, list[Stage]]:
     """The folder and the stages. Raises ConfigError on another word and an unknown stage."""
-    out, stages = OUT, list(STAGES)
+    given = {"out": str(FOLDER), "stages": ",".join(stage.name for stage in STAGES)}
+    known = given["stages"].split(",")
     for word in words:
         name, _, value = word.partition("=")
-        if name not in ("out", "stages") or not value:
+        if name not in given or not value:
             raise ConfigError(f"gpu-check takes out=DIR and stages=NAME,NAME; found {word!r}")
-        if name == "out":
-            out = Path(value).expanduser()
-            continue
-        known = {stage.name: stage for stage in STAGES}
-        wanted = value.strip("[]").split(",")
-        wrong = next((name for name in wanted if name not in known), None)
-        if wrong is not None:
-            raise ConfigError(unknown("stage", wrong, known))
-        stages = [stage for stage in STAGES if stage.name in wanted]
-    return out, stages
+        given[name] = value
+    wanted = given["stages"].strip("[]").split(",")
+    for wrong in set(wanted) - set(known):
+        raise ConfigError(unknown("stage", wrong, known))
+    return Path(given["out"]).expanduser(), [stage for stage in STAGES if stage.name in wanted]
 
 
-def card() -> tuple[dict[str, str], float]:
-    """What decides the times here, and the card's memory in GB. Raises BenchError where there is
-    no card that can run the stages."""
-    import torch
-
-    from bench.measure.device import provenance
-
-    count = 0 if torch.version.hip is not None else torch.cuda.device_count()
-    if not count:
-        build = "a build without CUDA" if torch.version.cuda is None else "a CUDA build"
-        raise BenchError(NEEDED.format(found=f"torch {torch.__version__} ({build}) sees none"))
-    device = torch.device("cuda")
+def card() -> tuple[Row, float] | str:
+    """What decides the times here, and the card's memory in GB; or why nothing can run here."""
     try:
-        major, minor = torch.cuda.get_device_capability(device)
+        import torch
+
+        from bench.measure.device import provenance
+    except ImportError as error:
+        return f"{error}; install it, or name a Python that has it"
+    if torch.version.hip is not None or not torch.cuda.device_count():
+        return f"torch {torch.__version__} sees no card; does nvidia-smi list one?"
+    try:
+        properties = torch.cuda.get_device_properties(0)
     except RuntimeError as error:  # a driver that is too old, or a card that does not answer
-        found = f"the card cannot be used: {str(error).strip().partition(chr(10))[0]}"
-        raise BenchError(NEEDED.format(found=found)) from error
-    made = provenance(device)
-    if major < 8:
-        found = f"{made.gpu} has {major}.{minor}"
-        raise BenchError(NEEDED.format(found=found))
-    memory = torch.cuda.get_device_properties(device).total_memory / 1e9
+        return f"a card that cannot be used: {str(error).strip().partition(chr(10))[0]}"
+    made, capability = provenance(torch.device("cuda")), f"{properties.major}.{properties.minor}"
+    if properties.major < 8:
+        return f"{made.gpu} with {capability}"
     commit = made.git_commit + (" and changes" if made.git_dirty else "")
-    machine = {"gpu": made.gpu, "memory_gb": f"{memory:.0f}", "capability": f"{major}.{minor}"}
-    return machine | {"cpu": made.cpu, "commit": commit} | made.versions, memory
+    machine = {"gpu": made.gpu, "capability": capability, "cpu": made.cpu, "commit": commit}
+    return machine | made.versions, properties.total_memory / 1e9
 
 
-def tell(verdict: Verdict) -> None:
-    """One stage, to the terminal."""
-    line = f"{verdict.stage}: {verdict.verdict} ({verdict.seconds:.0f} s)"
-    (complain if verdict.verdict == FAILED else say)(f"{line} {verdict.note}".rstrip())
-    for figure in verdict.figures:
-        say(f"  {figure.name}: {shown(figure)}, expected of an H200: {figure.expected}")
+def earlier(out: Path, machine: Row) -> dict[str, Row]:
+    """The verdicts that the folder holds. Raises FolderError where they are of another machine."""
+    if not (out / VERDICTS).exists():
+        return {}
+    before = json.loads((out / VERDICTS).read_text(encoding="utf-8"))
+    for name in ("gpu", "commit", "torch"):
+        if before["machine"][name] != machine[name]:
+            raise FolderError(
+                f"{out} holds a check of {name} {before['machine'][name]}; here it is "
+                f"{machine[name]}. Name another folder: out=DIR"
+            )
+    rows: dict[str, Row] = before["stages"]
+    return rows
+
+
+def run_stage(stage: Stage, folder: Path, memory_gb: float) -> Row:
+    """Runs its command and reads its figures."""
+    if memory_gb < stage.memory_gb:
+        note = f"needs {stage.memory_gb:g} GB on the card, this one has {memory_gb:.0f}"
+        return {"verdict": SKIPPED, "seconds": 0, "note": note, "figures": {}}
+    folder.mkdir(parents=True, exist_ok=True)
+    began, figures = time.perf_counter(), {}
+    note = _trouble([word.replace(OUT, str(folder)) for word in stage.command], folder / LOG)
+    verdict, off = FAILED if note else PASSED, []
+    for one in () if note else stage.figures:
+        try:
+            value = one.read(folder)
+        except (OSError, LookupError, ValueError):
+            verdict, note = FAILED, f"left no figure {one.name!r}"
+            continue
+        figures[one.name] = {"value": value, "expected": f"{one.least:g} to {one.most:g}"}
+        if not one.least <= value <= one.most:
+            off.append(f"{one.name}: {value:.3g}")
+    if off and verdict == PASSED:
+        verdict, note = OFF, ", ".join(off)
+    seconds = round(time.perf_counter() - began)
+    return {"verdict": verdict, "seconds": seconds, "note": note, "figures": figures}
+
+
+def _trouble(words: list[str], log: Path) -> str:
+    """What went wrong with a command; "" for nothing. All that it started ends with it."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {shlex.join(words)}\n")
+        file.flush()
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            status: int | str = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            status = f"stopped after {SECONDS} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = next(line for line in reversed(lines) if line.strip(" ="))
+    return f"status {status}: {said.strip(' =')} ({log})" if status else ""
+
+
+def save(out: Path, machine: Row, rows: dict[str, Row]) -> None:
+    """verdicts.json for programs and README.md for people."""
+    document = json.dumps({"machine": machine, "stages": rows}, indent=2)
+    write_text(out / VERDICTS, document + "\n")
+    lines = ["# GPU check", "", *(f"* {name}: {value}" for name, value in machine.items())]
+    lines += ["", "| stage | verdict | s | here (expected of an H200) | note |", "|:--" * 5 + "|"]
+    for name, row in rows.items():
+        read = (f"{k} {v['value']:.3g} ({v['expected']})" for k, v in row["figures"].items())
+        cells = (
+            name,
+            row["verdict"],
+            row["seconds"],
+            ", ".join(read),
+            row["note"].replace("|", "\\|"),
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    write_text(out / "README.md", "\n".join([*lines, ""]))

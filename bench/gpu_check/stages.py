@@ -1,156 +1,108 @@
 """The stages: what each runs, and what an H200 is expected to show.
 
 Expectations are estimates from the bytes and operations of a step and from counted launches, made
-before any card ran this. Those in floors hold for other cards too: a floor is the card's own. A
-figure without an estimate is shown alone.
+before any card ran this. Those in floors hold for other cards too: a floor is the card's own.
 """
 
 from __future__ import annotations
 
-import math
+import csv
+import re
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
 
-from bench.gpu_check.run import OUT
-from bench.gpu_check.stage import Expected, Stage
-
-GRAPH = "backend=cuda_graph"
-XL, ANOLE = "model=llamagen_xl_256_random", "model=anole_7b_random"
+OUT = "OUT"  # in a command: the stage's folder
+LOG = "log.txt"  # in the stage's folder: all that its command prints
+SECONDS = 480  # after which a stage is stopped
 VERIFY = "forward over 57 nodes + root"  # as `bench steps` calls it
 REPLAYED = "lantern_pp_replayed"
-KERNEL_TESTS = ("test_gpu_machine.py", "test_gpu_kernels.py")
-GRAPH_TESTS = ("test_gpu_graphs.py", "test_gpu_recorded.py", "test_gpu_measuring.py")
-COMPILING = 1200  # seconds: every decoder of the tests is compiled
+XL, ANOLE = "model=llamagen_xl_256_random", "model=anole_7b_random"
 MEMORY_7B = 30.0  # GB: 14 of weights, a drafter, caches, and what a graph holds
 
 
-def bench(*words: str) -> list[str]:
-    return [sys.executable, "-m", "bench", *words]
+@dataclass(frozen=True)
+class Figure:
+    """A number that a stage leaves in a column of run/<table>.csv (no column: tests that passed),
+    and between what an H200's should lie."""
+
+    name: str
+    row: str = ""  # a step of steps.csv, a decoder of summary.csv
+    column: str = ""
+    least: float = 1.0
+    most: float = inf
+    table: str = "steps"
+
+    def read(self, folder: Path) -> float:
+        """Raises OSError, LookupError or ValueError where the number is not there."""
+        if not self.column:  # pytest ends well too where all tests are skipped
+            log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
+            return float(re.findall(r"(\d+) passed", log)[-1])
+        with (folder / "run" / f"{self.table}.csv").open(encoding="utf-8", newline="") as file:
+            key = "step" if self.table == "steps" else "decoder"
+            return float({line[key]: line[self.column] for line in csv.DictReader(file)}[self.row])
 
 
-def tests(file: str) -> list[str]:
-    report = f"--junitxml={OUT}/{file}.xml"
-    return [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", report, f"tests/gpu/{file}"]
+@dataclass(frozen=True)
+class Stage:
+    """command: its arguments; OUT stands for the stage's folder. memory_gb: of the card, where the
+    stage needs more than every card has."""
+
+    name: str
+    command: list[str]
+    figures: tuple[Figure, ...] = ()
+    memory_gb: float = 0.0
 
 
-def ran(file: str) -> Expected:
-    """How many tests of a file ran: pytest counts a file whose tests are all skipped as passed."""
-
-    def read(folder: Path) -> float:
-        from xml.etree import ElementTree
-
-        found = ElementTree.parse(folder / f"{file}.xml").getroot()
-        suites = [found] if found.tag == "testsuite" else list(found)
-        count = sum(int(s.get("tests", 0)) - int(s.get("skipped", 0)) for s in suites)
-        return float(count) if count > 0 else math.nan
-
-    return Expected(f"tests of {file} that ran", "", read)
+def bench(command: str, study: str, *words: str) -> list[str]:
+    own = [f"study={study}", "backend=cuda_graph", f"run_dir={OUT}/run"]
+    return [sys.executable, "-m", "bench", command, *own, *words]
 
 
-def of_step(run: str, step: str, column: str) -> Callable[[Path], float]:
-    """A cell of a run's steps.csv. Raises LookupError where the step is not there."""
-
-    def read(folder: Path) -> float:
-        import pandas as pd
-
-        table: Any = pd.read_csv(folder / run / "steps.csv").set_index("step")
-        return float(table.at[step, column])
-
-    return read
+def tests(chosen: str, *files: str) -> list[str]:
+    """Names each test in the log as it ends, and stops in time where pytest-timeout is there. The
+    project's own options need more plug-ins than a bare machine has."""
+    limits = ("addopts=", "timeout=120", f"session_timeout={SECONDS - 60}")
+    options = ["-v", "-rfE", "--tb=short", "--continue-on-collection-errors"]
+    options += [word for limit in limits for word in ("-o", limit)]
+    paths = [f"tests/gpu/test_gpu_{file}.py" for file in files]
+    return [sys.executable, "-m", "pytest", *options, "-k", chosen, *paths]
 
 
-def of_decoder(run: str, decoder: str, column: str) -> Callable[[Path], float]:
-    """A cell of a run's summary.csv. Raises LookupError where the decoder is not there."""
-
-    def read(folder: Path) -> float:
-        import pandas as pd
-
-        table: Any = pd.read_csv(folder / run / "summary.csv").set_index("decoder")
-        return float(table.at[decoder, column])
-
-    return read
-
-
-def _steps(run: str, model: str) -> list[str]:
-    return bench("steps", "study=replay", GRAPH, model, f"run_dir={OUT}/{run}")
-
-
-def _replay(run: str, model: str, *words: str) -> list[str]:
-    return bench("run", "study=replay", GRAPH, model, f"run_dir={OUT}/{run}", *words)
-
-
-KERNELS = Stage(
-    "kernels",
-    "Triton programs against tensor code, in every dtype",
-    [tests(file) for file in KERNEL_TESTS],
-    [ran(file) for file in KERNEL_TESTS],
-    seconds=COMPILING,
+# Three decoders are compiled, as five take too long; without peers, memory limits and the profile.
+GRAPHS = "not (medusa or early_exit or libraries or static_cache or fit or command)"
+SMALL = (
+    'decoders=[ar,{decoder: eagle2, overrides: ["tree=dynamic_small"]},'
+    '{decoder: lantern_pp, overrides: ["tree.choices=narrow_5", "acceptance.lam=100"]}]'
 )
-GRAPHS = Stage(
-    "graphs",
-    "steps recorded as CUDA graphs: the same codes, nothing waits for the host",
-    [tests(file) for file in GRAPH_TESTS],
-    [ran(file) for file in GRAPH_TESTS],
-    seconds=COMPILING,
+# fmt: off
+STAGES = (
+    Stage("costs", bench("steps", "replay", XL), (
+        Figure("AR step at XL, ms", "AR step", "ms", 1.0, 1.7),
+        Figure("floor of it, ms", "AR step", "floor_ms", 0.33, 0.41),
+        Figure("AR step at XL, floors", "AR step", "over_floor", 1.0, 4.6),
+        Figure("verify of 58 codes at XL, ms", VERIFY, "ms", 1.35, 2.1),
+    )),
+    Stage("replay", bench("run", "replay", XL), (
+        Figure("codes per forward", REPLAYED, "mal", 3.4, 3.8, "summary"),
+        Figure("speed-up at XL", REPLAYED, "speedup", 1.2, inf, "summary"),
+    )),
+    Stage("kernels", tests("test", "kernels", "machine"), (Figure("tests that passed"),)),
+    Stage("graphs", tests(GRAPHS, "graphs", "recorded", "measuring"), (
+        Figure("tests that passed"),
+    )),
+    Stage("costs_7b", bench("steps", "replay", ANOLE), (
+        Figure("AR step at 7B, floors", "AR step", "over_floor"),
+        Figure("verify of 58 codes at 7B, AR steps", VERIFY, "ar_steps", 1.0, 1.5),
+    ), MEMORY_7B),
+    Stage("replay_7b", bench("run", "replay", ANOLE, "model.grid=16", "latency.prompts=2"), (
+        Figure("speed-up at 7B", REPLAYED, "speedup", 2.1, 2.6, "summary"),
+    ), MEMORY_7B),
+    Stage("speed", bench("run", "speed", SMALL, "latency.prompts=4", "gate=false"), (
+        Figure("s/image of AR", "ar", "latency_mean_s", 0.0, inf, "summary"),
+        Figure("codes per forward of LANTERN++", "lantern_pp", "mal", 1.5, inf, "summary"),
+    )),
+    Stage("profile", bench("profile", "replay", XL)),
 )
-COSTS = Stage(
-    "costs",
-    "an AR step and the verification of 57 nodes and a root at LlamaGen-XL's size",
-    [_steps("xl", XL)],
-    [
-        Expected("AR step at XL", "ms", of_step("xl", "AR step", "ms"), 1.0, 1.7),
-        Expected("floor of it", "ms", of_step("xl", "AR step", "floor_ms"), 0.33, 0.41),
-        Expected("AR step at XL", "floors", of_step("xl", "AR step", "over_floor"), most=4.6),
-        Expected("verify of 58 codes at XL", "ms", of_step("xl", VERIFY, "ms"), 1.35, 2.1),
-    ],
-)
-COSTS_7B = Stage(
-    "costs_7b",
-    "the same at Anole-7B's size",
-    [_steps("anole", ANOLE)],
-    [
-        Expected("AR step at 7B", "floors", of_step("anole", "AR step", "over_floor")),
-        Expected(
-            "verify of 58 codes at 7B", "AR steps", of_step("anole", VERIFY, "ar_steps"), most=1.5
-        ),
-    ],
-    memory_gb=MEMORY_7B,
-)
-REPLAY = Stage(
-    "replay",
-    "LANTERN++ at 3.6 codes per forward beside AR at LlamaGen-XL's size",
-    [_replay("xl", XL)],
-    [
-        Expected("codes per forward", "", of_decoder("xl", REPLAYED, "mal"), 3.4, 3.8),
-        Expected("speed-up at XL", "x", of_decoder("xl", REPLAYED, "speedup"), least=1.2),
-    ],
-    seconds=900,
-)
-REPLAY_7B = Stage(
-    "replay_7b",
-    "the same at Anole-7B's size, in images of 16 x 16 codes",
-    [_replay("anole", ANOLE, "model.grid=16", "latency.prompts=2")],
-    [Expected("speed-up at 7B", "x", of_decoder("anole", REPLAYED, "speedup"), 2.1, 2.6)],
-    seconds=900,
-    memory_gb=MEMORY_7B,
-)
-SPEED = Stage(
-    "speed",
-    "study=speed on the embedded model, from prompts to the report",
-    [bench("run", "study=speed", GRAPH, f"run_dir={OUT}/speed", "latency.prompts=4")],
-    [
-        Expected("s/image of AR", "s", of_decoder("speed", "ar", "latency_mean_s")),
-        Expected(
-            "codes per forward of LANTERN++", "", of_decoder("speed", "lantern_pp", "mal"), 1.5
-        ),
-    ],
-    seconds=900,
-)
-PROFILE = Stage(
-    "profile",
-    "where a step's time goes: a trace for AR and for LANTERN++ replayed",
-    [bench("profile", "study=replay", GRAPH, XL, f"run_dir={OUT}/profile")],
-)
-STAGES = (KERNELS, GRAPHS, COSTS, COSTS_7B, REPLAY, REPLAY_7B, SPEED, PROFILE)
+# fmt: on

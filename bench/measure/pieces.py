@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import BLOCK
-from decoders.distribution import probabilities
 from decoders.executed import execution
 from decoders.execution.cpu.packing import Native
 from decoders.execution.eager import Piece
 from decoders.loops.autoregressive import AT_ONCE, Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.timing import Stopwatch
-from decoders.noise import Noise, sample
+from decoders.noise import Noise
+from decoders.processed import processed
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
@@ -100,7 +100,7 @@ class Silent:
 
 @dataclass
 class Draft:
-    """One call of the drafter on one code, with its distribution and a draw."""
+    """One call of the drafter on one code, and a draw from it as `Static.grow` draws."""
 
     sampling: Sampling
     prepared: dict[Any, Any] = field(default_factory=dict)
@@ -108,10 +108,12 @@ class Draft:
     def pieces(self) -> list[Piece]:
         return [("draft", self.step)]
 
-    def step(self, run: State) -> tuple[Tensor]:
+    def step(self, run: State) -> tuple[Tensor, ...]:
         given = run.tensors
         logits = run.session.expand(given["codes"], given["nodes"], given["parents"], 1)
-        return (drawn(logits, self.sampling, given["u"]),)
+        if self.sampling.greedy:
+            return (logits.softmax(-1).topk(1, -1).indices,)
+        return processed(logits, self.sampling, given["u"])
 
 
 @dataclass
@@ -135,12 +137,6 @@ class Products:
             for m in self.module.modules()
             if isinstance(m, nn.Linear)
         )
-
-
-def drawn(logits: Tensor, sampling: Sampling, u: Tensor) -> Tensor:
-    """Guided logits [1, T, V], u [1, T] -> codes [1, T]."""
-    p = probabilities(logits, sampling)
-    return p.argmax(-1) if sampling.greedy else sample(p, u)
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,7 @@ def draft_state(model: ImageModel, sampling: Sampling, text: TextFeatures, name:
         "codes": one[:, None] - 1,  # [1, 1]
         "parents": one[:, None] - 1,
         "nodes": one,
-        "u": torch.full((1, 1), 0.5, device=device),
+        "u": torch.full((1, 1, 1), 0.5, device=device),
     }
     return state(device, 1, tensors, session=session)
 

@@ -11,6 +11,7 @@ With `report out=DIR` they lie in DIR, and nothing is written into the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +23,12 @@ from bench.report import code_map, contact, tables
 from bench.report.load import load_run
 from bench.report.model import Run
 from bench.report.page.index import Figure, render, render_prompt
+from bench.report.page.libraries import libraries
 from bench.report.page.prompts import PromptPage, chosen, prompt_pages
 from bench.report.plots import bars, cost, depth, latency, moved, pareto, roofline, verification
 from bench.report.plots.style import Plot, save
 
+log = logging.getLogger(__name__)
 CHARTED = (pareto.draw_fid, pareto.draw_clip)  # the page has linked charts of the same
 DRAWERS: tuple[Callable[[Run], Plot], ...] = (*CHARTED, bars.draw, latency.draw)
 WHERE_KNOWN = (depth, moved, cost)  # left out where a run recorded nothing of it
@@ -37,7 +40,7 @@ class ReportPaths:
     """What was written. `terminal` is the text of table.txt, for the command line to show."""
 
     folder: Path
-    page: Path
+    page: Path | None  # None: its libraries are missing
     text: Path
     markdown: Path
     latex: Path
@@ -101,8 +104,19 @@ NO_ROOFLINE = (
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
 
 
-def write_page(run: Run, folder: Path, figures: list[Figure], notes: list[str]) -> Path:
-    """index.html and the pages of its prompts."""
+def write_page(run: Run, folder: Path, figures: list[Figure], notes: list[str]) -> Path | None:
+    """index.html and the pages of its prompts. Without its libraries there is none, nor an older
+    one, and a warning says so: the page may be missing, never the numbers."""
+    try:
+        libraries()
+    except ImportError as error:
+        log.warning(
+            "left out: the report's page (%s). Tables and figures are in %s; `pip install itables "
+            "vl-convert-python`, then `python -m bench report` writes the page",
+            *(error, folder),
+        )
+        (folder / "index.html").unlink(missing_ok=True)
+        return None
     prompts = _prompts(run, folder / "prompts")
     return write_text(folder / "index.html", render(run, figures, notes, prompts))
 

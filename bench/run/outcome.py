@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
 
 T = TypeVar("T")
+COMPILING = 300.0  # seconds for the pieces of a decoder, beyond its time limit
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,34 @@ def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
         return Failure(described(error))
     except DecoderError as error:
         raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
+
+
+@torch.inference_mode()
+def differing(
+    decoder: Decoder,
+    plain: Decoder,
+    model: ImageModel,
+    prompt: str,
+    seed: int,
+    limit: float | None = None,
+) -> bool:
+    """Whether a decoder's codes are others than those of the same one without a compiler. limit:
+    seconds that an image may take, the compiling apart.
+
+    A rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
+    its threshold, some hundred times an image). So the codes differ where they do in two images of
+    three."""
+    text, odd, more = model.text.encode([prompt]), 0, COMPILING
+    for i in range(3):
+        noise = Noise.for_prompts(seed + i, [prompt], model.target.length).to(model.device)
+        made = within(limit and limit + more, 1, partial(decoder.generate, text, noise))
+        if "compiled" not in made.trace.path.values():
+            return False
+        other = within(limit, 1, partial(plain.generate, text, noise))
+        odd, more = odd + (not torch.equal(made.codes, other.codes)), 0.0
+        if odd in (0, 2):  # the first image settles it nearly always
+            break
+    return odd == 2
 
 
 def blamed(error: str, spec: DecoderSpec) -> str:

@@ -39,7 +39,7 @@ from bench.records.identity import Weights, code_of
 from bench.records.rows import Context, measured
 from bench.run import schedule as study
 from bench.run.attention import go_by
-from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode
+from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode, differing
 from bench.run.schedule import Batch, Cell, call_of
 from bench.run.session import collect_all, frozen_heap, load_model, with_text_hashes
 from bench.run.time_limit import require_main_thread
@@ -258,6 +258,9 @@ class Run:
             if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
                 continue
 
+            if batch.cell.key not in self.warm:
+                self._compare(batch, bar)
+
             def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
                 return self._decode(batch, decoder).seconds_total
 
@@ -272,6 +275,28 @@ class Run:
             else:
                 self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
+
+    def _compare(self, batch: Batch, bar: Any) -> None:
+        """Compiles a decoder's pieces, where its backend does, and holds its first image against
+        that of the same pieces without a compiler: where they differ, its rows fail."""
+        how = getattr(self.model.execution, "uncompiled", lambda: None)()
+        cell, decoder = batch.cell, self.decoders[batch.cell.key]
+        if how is None or isinstance(decoder, Failure):
+            return
+        bar.set_postfix_str(f"compiling {cell.entry.name}")
+        plain = build_cell(dataclasses.replace(self.model, execution=how), cell)
+        prompt = self.prompts[batch.indices[0]].text
+
+        def compared() -> bool:
+            assert not isinstance(plain, Failure)
+            limit = self.config.time_limit
+            return differing(decoder, plain, self.model, prompt, batch.seed, limit)
+
+        if attempt(compared) is True:
+            self.decoders[cell.key] = Failure(
+                "its compiled pieces give other codes than the same pieces without a compiler, in "
+                "two of three images; set backend.compile=off, and report it with this decoder"
+            )
 
     def run(self, batch: Batch, again: bool = False) -> None:
         """Decodes one batch and records its rows, those of a failure too. again: what fails is
@@ -315,7 +340,7 @@ class Run:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
         decoder = self.decoders[batch.cell.key]
         if isinstance(decoder, Failure):
-            raise DecoderError(f"it could not be built: {decoder.error}")
+            raise DecoderError(f"it cannot be run: {decoder.error}")
         if self.late[batch.cell.key] >= LATE:
             raise TimeLimitError(
                 f"not tried: {LATE} calls ran into time_limit={self.config.time_limit:g} s before; "

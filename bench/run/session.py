@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ def load_model(
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
-    model = executed(dataclasses.replace(loaded, name=config.model.name), mode)
+    model = executed(dataclasses.replace(loaded, name=config.model.name), mode, compiled(config))
     set_attention(model, config.backend)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
@@ -63,6 +64,13 @@ def load_model(
             )
         model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
     return model
+
+
+def compiled(config: StudyConfig) -> Container[int]:
+    """Batch sizes at which the CPU compiles what its kernel has no call for: that of the images
+    that are timed, unless the setting says all or none."""
+    timed = range(1, 1 + (config.latency.prompts > 0))
+    return {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
 
 
 def set_attention(model: ImageModel, backend: BackendConfig) -> None:

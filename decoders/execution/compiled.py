@@ -63,6 +63,10 @@ class Compiled:
     seconds: float = 0.0
     autotune: bool = True
 
+    def uncompiled(self) -> None:
+        """Its products, in bfloat16, add up in another order."""
+        return None
+
     def prepare(self, model: ImageModel) -> None:
         """Pieces are compiled when they are first run."""
 
@@ -152,15 +156,11 @@ class Compiled:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Keeps Inductor from writing a table of every product that it measured."""
-    from torch._inductor import select_algorithm
-
-    before = select_algorithm.PRINT_AUTOTUNE
-    select_algorithm.PRINT_AUTOTUNE = False
-    try:
+    """Keeps Inductor from writing tables and statistics of every product that it measured."""
+    with torch._inductor.config.patch(
+        autotune_num_choices_displayed=0, max_autotune_report_choices_stats=False
+    ):
         yield
-    finally:
-        select_algorithm.PRINT_AUTOTUNE = before
 
 
 def fresh(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is ch
 
 class Loop(Protocol):
     prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
+    static: bool  # whether all steps of a run have the same shapes, so that they can be compiled
 
     def pieces(self) -> Sequence[Piece]:
         """The chain of one step: the first is called with the run alone, each later one with the
@@ -28,6 +29,11 @@ class Loop(Protocol):
 
 class Execution(Protocol):
     name: str
+
+    def uncompiled(self) -> Execution | None:
+        """The same without a compiler, to compare with; None where it compiles nothing, or where
+        another way of adding up makes other codes."""
+        ...
 
     def prepare(self, model: ImageModel) -> None:
         """Called once a model is loaded, its weights final. Raises DecoderError where the execution
@@ -68,6 +74,9 @@ class Eager:
     """Operator by operator."""
 
     name = "eager"
+
+    def uncompiled(self) -> None:
+        return None
 
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""

@@ -77,6 +77,10 @@ class Graphed:
     _tried: bool = False
     _pool: Pool | None = field(default=None, repr=False)
 
+    def uncompiled(self) -> None:
+        """As `decoders.execution.compiled.Compiled`."""
+        return None
+
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""
 

@@ -59,6 +59,8 @@ class Run:
 class Autoregressive(Known):
     """Plain next-code decoding."""
 
+    static = True
+
     known: ClassVar = {Capability.NEXT: ("next", "draw")}
     proposer = verifier = None
 

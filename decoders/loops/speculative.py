@@ -55,6 +55,8 @@ POLL = 8  # steps between looks at the lengths, at most, where caches grow on an
 class Speculative(Known):
     """The loop; proposer and verifier are separate choices."""
 
+    static = True
+
     known: ClassVar = {
         Capability.DRAFT: ("draft",),
         Capability.FORWARD: ("forward",),

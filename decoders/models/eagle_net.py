@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from decoders.api import TextFeatures
+from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache
 from decoders.capability import Capability, Known, knows
 from decoders.kernels.reference import additive
@@ -24,7 +24,7 @@ class EagleNet(nn.Module, Known):
 
     rope: Tensor
     code_tokens: Tensor | None
-    native: Any = None  # what an execution runs `fc` and the layer in, see `Transformer.native`
+    packed: Packed | None = None  # the layers and the matrix as an execution runs them
     known: ClassVar = {
         Capability.EAGLE_LAYER: ("run",),
         Capability.EAGLE_NET: ("step", "run", "mix", "token_ids"),
@@ -66,7 +66,7 @@ class EagleNet(nn.Module, Known):
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
         both = torch.cat([embedded, features], -1)
-        return self.fc(both) if self.native is None else self.native.project(both)
+        return self.fc(both) if self.packed is None else self.packed.project(both)
 
     def step(
         self,
@@ -79,8 +79,8 @@ class EagleNet(nn.Module, Known):
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
-        if self.native is not None and knows(self, Capability.EAGLE_LAYER):
-            return self.native.layers(self.mix(ids, features), places, slots, mask, cache)
+        if self.packed is not None and knows(self, Capability.EAGLE_LAYER):
+            return self.packed.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import TextFeatures
+from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
@@ -239,7 +239,7 @@ class Transformer(nn.Module, Known):
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
     kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
-    native: Any = None  # what an execution runs the layers and the head in: see its `Native`
+    packed: Packed | None = None  # the layers and the matrix as an execution runs them
     known: ClassVar = {
         Capability.HEAD: ("logits", "guided_logits"),
         Capability.TARGET: (
@@ -289,8 +289,8 @@ class Transformer(nn.Module, Known):
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
         keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
-        if self.native is not None:
-            return self.native.layers(x, places, slots, mask, cache)
+        if self.packed is not None:
+            return self.packed.layers(x, places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias, index = additive(mask, x.dtype, self.cfg.group), cache.flat_index(slots)
         for i, layer in enumerate(self.layers):
@@ -346,12 +346,12 @@ class Transformer(nn.Module, Known):
         return self.stack(x, places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden) if self.native is None else self.native.project(hidden)
+        return self.output(hidden) if self.packed is None else self.packed.project(hidden)
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
-        if self.native is not None and knows(self, Capability.HEAD):
-            return self.native.project.guided(hidden, cfg)
+        if self.packed is not None and knows(self, Capability.HEAD):
+            return self.packed.project.guided(hidden, cfg)
         return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------

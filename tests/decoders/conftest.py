@@ -15,3 +15,10 @@ def two_threads() -> Iterator[None]:
     number the process began with or an earlier test left behind."""
     with threads(2):
         yield
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For models so small that threads would only wait for each other."""
+    with threads(1):
+        yield

@@ -16,7 +16,6 @@ from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import (
     CodeKind,
-    Computes,
     Draft,
     Generation,
     ImageModel,
@@ -24,7 +23,7 @@ from decoders.api import (
     Settled,
     Test,
 )
-from decoders.capability import computed
+from decoders.capability import Capability, knows
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, normalised
 from decoders.executed import executed, execution
@@ -348,8 +347,7 @@ class Placed(Exact):
 
 
 def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from() -> None:
-    assert computed(Exact(), "exact") and not computed(Placed(), "exact")
-    assert all("at" in said.methods for said in Exact.computes if isinstance(said, Computes))
+    assert knows(Exact(), Capability.EXACT) and not knows(Placed(), Capability.EXACT)
 
 
 def test_a_loop_may_commit_codes_of_two_rows_at_once() -> None:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache
-from decoders.execution.cpu.checks import require
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear, check
-from decoders.execution.cpu.library import Expand, library, run
+from decoders.execution.cpu.library import Expand
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class NativeDrafter:
                 f"the drafter's codes are rows {int(tokens.min())}..{int(tokens.max())} of an "
                 f"embedding of {len(net.embedding)}; is it this target's drafter?"
             )
-        self._made: dict[int, tuple[Expand, tuple[Tensor, ...]]] = {}
 
     def structure(self, width: int) -> tuple[Expand, tuple[Tensor, ...]]:
         """A call at up to `width` nodes of every image, and what it refers to; logits [B, w, V]
@@ -91,20 +89,3 @@ class NativeDrafter:
             net.head.weight.data_ptr(), self.vocab, self.cfg, state.features.data_ptr(),
             state.seen.data_ptr(), state.root_slot.data_ptr(),
         )  # fmt: skip
-
-    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        """codes, parents [B, w], nodes [w] int64; features and masks are read at the parents and
-        written at the nodes -> guided logits [B, w, V] float32."""
-        width = codes.shape[1]
-        if width not in self._made:
-            self._made[width] = self.structure(width)
-        call, _ = self._made[width]
-        codes = require("codes", codes, (self.batch, width), torch.int64)
-        parents = require("parents", parents, (self.batch, width), torch.int64)
-        nodes = require("nodes", nodes, (width,), torch.int64)
-        logits = torch.empty(self.batch, width, self.vocab)
-        call.codes, call.node = codes.data_ptr(), nodes.data_ptr()
-        call.parents, call.depth = parents.data_ptr(), depth
-        call.logits = logits.data_ptr()
-        run("expand", library().lantern_expand, ctypes.byref(call), self.half)
-        return logits

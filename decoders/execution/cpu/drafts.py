@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from decoders.api import Draft
 from decoders.capability import Capability, knows
@@ -14,31 +14,44 @@ from decoders.execution.cpu.drafting import NativeDrafter, Net, State
 from decoders.execution.cpu.growing import Flat, NativeDynamic, NativeStatic
 
 
-def draft_call(
-    session: Any, execution: Any, renews: bool
-) -> Callable[[Any], tuple[Draft, None]] | None:
-    """The proposer's draft, without a mask (the kernel's forward makes its own); None where the
-    kernel does not do all of the work. renews: numbers change from step to step, which a tree draws
-    with node by node, the kernel level by level."""
+class NativeDraft:
+    """A proposer's draft on B images: the drafter reads what was committed, and a tree grows."""
+
+    def __init__(self, session: Any, drafter: NativeDrafter, grower: Any) -> None:
+        """session: a `decoders.propose.grown.GrownSession`; grower: of its tree."""
+        inner = session.session
+        self.session, self.inner, self.grower = session, inner, grower
+        self.advancing = NativeAdvance(drafter, inner.prefix[:, 0], inner.start, inner.max_new)
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        """See `decoders.propose.drafters.session.DraftSession.advance`."""
+        self.inner.calls += 1
+        return self.advancing(hidden, codes, count, start)
+
+    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Draft:
+        """See `decoders.propose.grown.GrownSession.grow`."""
+        self.inner.calls += self.session.tree.depth - 1
+        draft: Draft = self.grower(logits, noise, place)
+        return draft
+
+    def __call__(self, run: Any) -> tuple[Draft, None]:
+        """The piece, without a mask: the kernel's forward makes its own."""
+        seen = run.seen
+        logits = self.advance(seen.hidden, seen.codes, seen.count, seen.start)
+        draft = self.grow(logits, run.noise, run.length)
+        self.session.check(logits, draft.q)
+        return draft, None
+
+
+def native_draft(session: Any, execution: Any, renews: bool = False) -> NativeDraft | None:
+    """None where the kernel does not do all of the work. renews: numbers change from step to step;
+    a tree then draws node by node, the kernel level by level."""
     if not knows(session, Capability.GROWN):
         return None
-    inner, tree = session.session, session.tree
-    drafter = drafter_of(inner, execution)
+    tree, drafter = session.tree, drafter_of(session.session, execution)
     apart = renews and knows(tree, Capability.STATIC_TREE) and tree.wide
     grow = None if drafter is None or apart else grower(tree, drafter, session.sampling)
-    if drafter is None or grow is None:
-        return None
-    advance = NativeAdvance(drafter, inner.prefix[:, 0], inner.start, inner.max_new)
-
-    def draft(run: Any) -> tuple[Draft, None]:
-        seen = run.seen
-        logits = advance(seen.hidden, seen.codes, seen.count, seen.start)
-        inner.calls += tree.depth
-        made: Draft = grow(logits, run.noise, run.length)
-        session.check(logits, made.q)
-        return made, None
-
-    return draft
+    return None if drafter is None or grow is None else NativeDraft(session, drafter, grow)
 
 
 def drafter_of(session: Any, execution: Any) -> NativeDrafter | None:

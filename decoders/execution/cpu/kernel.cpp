@@ -42,13 +42,6 @@ int lantern_forward(const Forward* f, int half) {
   return 0;
 }
 
-int lantern_expand(const Expand* e, int half) {
-  if (!fits(*e)) return 1;
-  if (half) expand<uint16_t>(*e);
-  else expand<float>(*e);
-  return 0;
-}
-
 int lantern_advance(const Advance* a, int half) {
   if (!fits(*a)) return 1;
   if (half) advance<uint16_t>(*a);

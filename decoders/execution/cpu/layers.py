@@ -187,17 +187,12 @@ class NativeLayers:
         panels = packed([w for one in layers for w in _matrices(one)])
         rows = zip(*(iter(panels),) * 4, strict=True)
         table = [self._layer(one, *row) for one, row in zip(layers, rows, strict=True)]
-        self._table = (LayerWeights * len(layers))(*table)
+        self._table, self.count = (LayerWeights * len(layers))(*table), len(layers)
         self._norm = None if norm is None else self._address(_copy(norm))
         self._rope = torch.view_as_real(rope).contiguous()
         self._scratch = torch.empty(0)
         self._library = library()
         self.number = numbered(self)
-
-    @property
-    def count(self) -> int:
-        """Layers."""
-        return len(self._table)
 
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
@@ -246,7 +241,7 @@ class NativeLayers:
 
     def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
         """Raises DecoderError where cache and mask [R, T, S] are not of these layers and rows."""
-        layers, heads = len(self._table), self.heads
+        layers, heads = self.count, self.heads
         wanted = (layers, 2, rows, heads, cache.capacity, self.width // heads)
         if cache.data.shape != wanted or cache.data.dtype != self.dtype:
             raise DecoderError(
@@ -268,7 +263,7 @@ class NativeLayers:
         x = torch.zeros(rows, queries, width, dtype=self.dtype)
         places = torch.arange(queries).expand(rows, -1).contiguous()
         mask = torch.ones(rows, queries, slots, dtype=torch.bool)
-        shape = (len(self._table), 2, rows, self.heads, slots, width // self.heads)
+        shape = (self.count, 2, rows, self.heads, slots, width // self.heads)
         cache = zeros(shape if seen else (0,), self.dtype, x.device)
         out = torch.empty_like(x)
         call = self.forward(x, places, places, mask, cache, out)
@@ -298,7 +293,7 @@ class NativeLayers:
         source, codes = (x, None) if embedding is None else (embedding, x.data_ptr())
         size = 0 if embedding is None else len(embedding)
         call = Forward(
-            rows, queries, self.width, self.heads, self.ffn, len(self._table), capacity,
+            rows, queries, self.width, self.heads, self.ffn, self.count, capacity,
             self.eps, torch.get_num_threads(), ctypes.addressof(self._table), self._norm,
             source.data_ptr(), codes, size, out.data_ptr(), cache.data_ptr(),
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),

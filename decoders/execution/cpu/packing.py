@@ -24,7 +24,7 @@ class Native:
 def reason(net: Any) -> str | None:
     """Why a target or drafter cannot run in the kernel; None where it can."""
     cfg: Any = getattr(net, "cfg", None)
-    if not isinstance(cfg, TransformerConfig) or not hasattr(net, "native"):
+    if not isinstance(cfg, TransformerConfig) or not hasattr(net, "packed"):
         return f"it runs the layers of decoders.models.transformer, here {type(net).__name__}"
     if cfg.qk_norm:
         return "it has no norm of queries and keys"

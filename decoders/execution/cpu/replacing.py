@@ -9,7 +9,7 @@ of this.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel
 from decoders.capability import Capability, knows
 from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.drafts import draft_call
+from decoders.execution.cpu.drafts import native_draft
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
@@ -32,14 +32,23 @@ Call = Callable[..., tuple[Any, ...]]
 
 
 class Cpu:
-    """The execution. It keeps the packed weights of a model's target and drafters. compiler: of the
-    pieces without a call; None runs them operator by operator."""
+    """The execution. It keeps the packed weights of a model's target and drafters. compiled: batch
+    sizes at which the pieces without a call are compiled; at others they run operator by operator,
+    as pictures alone are not worth the compiling."""
 
     name = "cpu"
 
-    def __init__(self, compiler: Compiled | None = None) -> None:
-        self.compiler = compiler
+    def __init__(self, compiled: Container[int] = ()) -> None:
+        self.compiled, self.compiler = compiled, Compiled(autotune=False)
         self.packed: dict[int, tuple[Any, Native]] = {}
+
+    def uncompiled(self) -> Cpu | None:
+        """Products are the kernel's either way, and other sums are in float32."""
+        if not self.compiled:
+            return None
+        plain = Cpu()
+        plain.packed = self.packed
+        return plain
 
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
@@ -62,8 +71,8 @@ class Cpu:
         if why is not None:
             logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
             return
-        net.native = pack(net)
-        self.packed[id(net)] = (net, net.native)
+        net.packed = pack(net)
+        self.packed[id(net)] = (net, net.packed)
 
     def fit(self, loop: Any) -> bool:
         """Packs the proposer's net. Caches need not grow where the target runs in the kernel, which
@@ -72,7 +81,7 @@ class Cpu:
         net = getattr(getattr(loop.proposer, "drafter", None), "net", None)
         if self.native(target) is not None and isinstance(net, torch.nn.Module):
             self.offer(net, f"drafter {loop.proposer.drafter}")
-        return self.native(target) is None and self.compiler is None
+        return self.native(target) is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:
         """The same run; the pieces of its steps hang on it."""
@@ -80,7 +89,7 @@ class Cpu:
         for phase, piece in loop.pieces():
             call = calls.get(piece.__name__)
             run.path[phase] = "kernel" if call else "eager"
-            if call is None and self.compiler is not None:
+            if call is None and loop.static and run.shape in self.compiled:
                 run.path[phase], call = self.compiler.ready(loop, run, phase, piece)
             chosen.append((phase, call or piece))
         run.pieces = {**getattr(run, "pieces", {}), id(loop): chosen}
@@ -102,7 +111,7 @@ class Cpu:
         if not knows(loop, Capability.DRAFT) or not knows(loop, Capability.FORWARD):
             return {}
         calls = forward_and_settle(loop, run, native, head)
-        draft = draft_call(run.session, self, loop.renews)
+        draft = native_draft(run.session, self, loop.renews)
         return calls if draft is None else {**calls, "draft": draft}
 
 

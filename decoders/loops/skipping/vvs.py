@@ -81,6 +81,7 @@ class Vvs(Speculative):
     follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
     compiler nor a graph can run them."""
 
+    static = False
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
 
     def __init__(

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import RESTART, Generation, Sampling
+from decoders.api import Generation, Sampling
 from decoders.cache import KVCache
+from decoders.capability import RESTART
 from decoders.compose import build_decoder
 from decoders.execution.state import snapshot, tensors, whole
 from decoders.models.small import random_model
@@ -125,7 +126,7 @@ class Remembering(EagleSession):
 class Rebinding(EagleSession):
     """Starts again in tensors of its own."""
 
-    computes = (RESTART,)
+    known = RESTART
 
     def restart(self, text: Any, prefix_hidden: torch.Tensor) -> None:
         self.prefix = torch.zeros_like(self.prefix)

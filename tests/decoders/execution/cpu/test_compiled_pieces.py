@@ -1,0 +1,115 @@
+"""What the CPU kernel has no call for is compiled, whoever wrote it, and decodes the same codes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bench
+from bench.config.compose import compose_study
+from bench.run.schedule import cells
+from decoders.api import ImageModel, Sampling, Test
+from decoders.compose import build_decoder
+from decoders.execution.compiled import Compiled, fresh
+from decoders.execution.cpu.replacing import Cpu
+from decoders.loops.speculative import Speculative
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.grown import Grown
+from decoders.propose.trees.chain import Chain
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from tests.decoders.execution.cpu.cases import needs_kernel
+
+pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
+DECODERS = sorted(
+    path.stem for path in (Path(bench.__file__).parents[1] / "conf" / "decoder").glob("*.yaml")
+)
+SAMPLING = Sampling(cfg=2.0, top_k=40)
+
+
+class Traced(Compiled):
+    """Pieces as whole graphs, run operator by operator: no minute of compiling."""
+
+    def piece(self, piece: Any, device: torch.device) -> Any:
+        options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        return torch.compile(
+            fresh(piece), dynamic=False, fullgraph=True, backend="eager", options=options
+        )
+
+
+def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
+    """A small random model in the kernel, compiled at batches of `sizes`."""
+    model, how = random_model(vocab=128, grid=5, width=32), Cpu(sizes)
+    how.compiler = compiler(autotune=False)
+    how.prepare(model)
+    return replace(model, execution=how)
+
+
+def generation(loop: Any, seed: int = 3, prompts: tuple[str, ...] = ("a b",)) -> Any:
+    model = loop.model
+    noise = Noise.for_prompts(seed, list(prompts), model.target.length)
+    return loop.generate(model.text.encode(list(prompts)), noise)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
+    torch._dynamo.reset()
+    spec = cells(compose_study([f"decoders=[{name}]", "model=tiny"]), SAMPLING)[-1].entry.spec
+    plain, own = (build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2)))
+    for seed in (3, 4):  # the second image goes on with what was compiled for the first
+        have, want = generation(own, seed), generation(plain, seed)
+        assert torch.equal(have.codes, want.codes)
+        assert torch.equal(have.trace.accepted, want.trace.accepted)
+    if not own.static:  # steps of several shapes are left as they are
+        assert have.trace.path == want.trace.path
+        return
+    assert "eager" not in have.trace.path.values()
+    left = {phase for phase, how in want.trace.path.items() if how == "eager"}
+    assert {phase for phase, how in have.trace.path.items() if how == "compiled"} == left
+
+
+class Wary(Exact):
+    """A rule of one's own: accepts half as often as it may."""
+
+    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Test:
+        found = super().test(p, q, x)
+        return replace(found, accept=found.accept / 2)
+
+
+class Printing(Wary):
+    """One that no compiler can trace."""
+
+    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Test:
+        return super().test(p if p.data_ptr() else p * 0, q, x)
+
+
+def loop_of(model: ImageModel, rule: Any) -> Speculative:
+    return Speculative(model, SAMPLING, Grown(Eagle(model), Chain(depth=2)), ByNode(rule))
+
+
+def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
+    loop = loop_of(model_of(range(1, 2), Compiled), Wary())
+    wanted = generation(loop_of(model_of(), Wary()))
+    made = generation(loop)
+    assert torch.equal(made.codes, wanted.codes)
+    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "compiled"}
+    two = generation(loop, prompts=("a b", "c"))
+    assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
+
+
+def test_what_cannot_be_traced_runs_as_it_is_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = loop_of(model_of(range(1, 2)), Printing())
+    wanted = generation(loop_of(model_of(), Printing()))
+    for _ in range(2):
+        made = generation(loop)
+        assert torch.equal(made.codes, wanted.codes)
+        assert made.trace.path["accept"] == "eager"
+    assert caplog.text.count("'accept' runs operator by operator") == 1
