@@ -1,4 +1,4 @@
-"""Triton's compiler is what is tested here: nothing to collect without it, nor in its interpreter."""
+"""Triton's compiler is what is tested: nothing to collect without it, nor in its interpreter."""
 
 import os
 from importlib.util import find_spec
