@@ -23,9 +23,8 @@ SETTINGS = {
     "top_p": Sampling(cfg=7.5, top_p=0.9),
     "greedy": Sampling(temperature=0.0, cfg=7.5),
 }
-NAMES = sorted(
-    path.stem for path in (Path(__file__).parents[2] / "conf" / "decoder").glob("*.yaml")
-)
+CONF = Path(__file__).parents[2] / "conf" / "decoder"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
 FEW = {("ar", "top_k", 90), ("ar", "top_k", 120), ("lantern_pp", "top_k", 90)}
 CASES = [
