@@ -316,6 +316,7 @@ def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
     import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
     from torch.utils._triton import has_triton
 
     major, minor = divmod(card.cc, 10)
@@ -349,14 +350,18 @@ def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
     given = staticmethod(lambda *_: device)
     stack.enter_context(mock.patch.object(CudaInterface, "get_device_properties", given))
     stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False, **CUDA_OPTIONS))
-    chooser = "torch._inductor.select_algorithm.AlgorithmSelectorCache.__call__"
-    stack.enter_context(mock.patch(chooser, _chosen))
+    stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "__call__", _chosen()))
 
 
-def _chosen(self: Any, name: str, choices: list[Any], *_: Any, **__: Any) -> Any:
-    """A product is Triton's where Inductor offers one, as there is nothing to measure with: what a
-    library computes needs no compiler."""
-    from torch._inductor.select_algorithm import TritonTemplateCaller
+def _chosen() -> Callable[..., Any]:
+    """Of what would be measured, Triton's product where Inductor offers one: what a library computes
+    needs no compiler."""
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
 
-    own = [choice for choice in choices if isinstance(choice, TritonTemplateCaller)]
-    return (own or choices)[0].output_node()
+    select = AlgorithmSelectorCache.__call__
+
+    def chosen(self: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
+        own = [choice for choice in choices if isinstance(choice, TritonTemplateCaller)]
+        return select(self, name, (own or choices)[:1], *args, **options)
+
+    return chosen
