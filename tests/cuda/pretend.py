@@ -354,8 +354,7 @@ def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
 
 
 def _chosen() -> Callable[..., Any]:
-    """Of what would be measured, Triton's product where Inductor offers one: what a library computes
-    needs no compiler."""
+    """Takes Triton's product where Inductor would measure several: a library's is not compiled."""
     from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
 
     select = AlgorithmSelectorCache.__call__
