@@ -66,13 +66,14 @@ class Binary:
     asm: Any = field(repr=False, compare=False)
 
     def reason(self, card: Card) -> str | None:
-        """Why it is not good enough for a card; None where it is."""
+        """Why it is not good enough for a card; None where it is. A product may spill: it is one of
+        many, and a library's, that a card would choose from by measurement."""
         if self.shared > card.shared:
             return (
                 f"{self.name} wants {self.shared} bytes of shared memory, {card.name} "
                 f"(sm_{card.cc}) has {card.shared}"
             )
-        if self.spilled:
+        if self.spilled and not self.name.startswith("triton_tem_"):
             return f"{self.name} spills {self.spilled} bytes per thread on sm_{card.cc}"
         return None
 
