@@ -57,13 +57,12 @@ OWN = {
 @dataclass(frozen=True)
 class Binary:
     """A kernel as the card would load it. registers: per thread; spilled: bytes of local memory per
-    thread; shared: bytes per program; asm: Triton's stages by name, the PTX under "ptx"."""
+    thread; shared: bytes per program."""
 
     name: str
     registers: int
     spilled: int
     shared: int
-    asm: Any = field(repr=False, compare=False)
 
     def reason(self, card: Card) -> str | None:
         """Why it is not good enough for a card; None where it is. A product may spill: it is one of
@@ -140,7 +139,7 @@ def binary(kernel: Any, name: str) -> Binary:
     if found is None:
         raise ValueError(f"expected REG, STACK and LOCAL of {name} from cuobjdump, found {said!r}")
     registers, stack, local = map(int, found.groups())
-    return Binary(name, registers, stack + local, kernel.metadata.shared, kernel.asm)
+    return Binary(name, registers, stack + local, kernel.metadata.shared)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,6 @@ def test_a_kernel_that_spills_or_wants_too_much_memory_is_told():
     )
     assert spilling.spilled >= 100 and spilling.registers <= 32
     assert fine.reason(CARDS[90]) is None and 16 <= fine.registers <= 255
-    large = Binary("large", 64, 0, 131072, {})
+    large = Binary("large", 64, 0, 131072)
     assert large.reason(CARDS[90]) is None
     assert "wants 131072 bytes of shared memory, L40S (sm_89) has 101376" in large.reason(CARDS[89])
