@@ -8,8 +8,8 @@ streams are the processor's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -20,11 +20,13 @@ from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from decoders.execution.compiled import Compiled, fresh
 from tests.cuda.lowered import GENERATED, targeting
 from tests.cuda.pretend import CUDA, Schedule, _mode_of
 
+STORE = InterpreterBuilder.create_masked_store
 HERE = (  # what the generated code says of its card, and what it is given in its place
     ("empty_strided_cuda(", "empty_strided_cpu("),
     ("from torch._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = int"),
@@ -46,9 +48,31 @@ class Library:
         return tl.math.abs(x) == float("inf")
 
 
+def store(self: Any, places: Any, value: Any, mask: Any, *policy: Any) -> Any:
+    """The interpreter's masked store, which takes no mask of integers; Triton does."""
+    return STORE(self, places, value, TensorHandle(mask.data.astype(bool), tl.int1), *policy)
+
+
 def uncompiled(_: Any, name: str, source: str, *__: Any, **___: Any) -> Any:
     """A generated kernel that is launched in the interpreter."""
     return getattr(PyCodeCache.load(source), name)
+
+
+@contextmanager
+def standing_in() -> Iterator[None]:
+    """The generated code finds no card, and Triton's interpreter in place of its compiler."""
+    answers = {
+        "torch.cuda._DeviceGuard": lambda *_: nullcontext(),
+        "torch.cuda.set_device": lambda *_: None,
+        "torch._inductor.async_compile.AsyncCompile.triton": uncompiled,
+        "torch._inductor.runtime.triton_helpers.set_driver_to_gpu": lambda: None,
+        "torch._inductor.runtime.triton_helpers.libdevice": Library(),
+        "triton.runtime.interpreter.InterpreterBuilder.create_masked_store": store,
+    }
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch(name, answer))
+        yield
 
 
 def on_card(x: Any) -> Any:
@@ -87,28 +111,12 @@ class Generated(Schedule):
         self.owner.kernels += len(GENERATED.findall(self.code))
 
     def _run(self) -> Callable[..., Any]:
-        for there, here in HERE:
-            self.code = self.code.replace(there, here)
+        for there, replaced in HERE:
+            self.code = self.code.replace(there, replaced)
         module = {"__name__": "generated", **self.constants}
-        answers = {
-            "torch.cuda._DeviceGuard": lambda *_: nullcontext(),
-            "torch.cuda.set_device": lambda *_: None,
-            "torch._inductor.async_compile.AsyncCompile.triton": uncompiled,
-            "torch._inductor.runtime.triton_helpers.set_driver_to_gpu": lambda: None,
-            "torch._inductor.runtime.triton_helpers.libdevice": Library(),
-        }
-        with ExitStack() as stack:
-            for name, answer in answers.items():
-                stack.enter_context(mock.patch(name, answer))
+        with standing_in():
             exec(compile(self.code, "generated", "exec"), module)
-        call = module["call"]
-
-        def run(inputs: list[Any]) -> Any:
-            with ExitStack() as stack:
-                for name, answer in answers.items():
-                    stack.enter_context(mock.patch(name, answer))
-                return call(inputs)
-
+        run = standing_in()(module["call"])
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
