@@ -16,6 +16,7 @@ from decoders.kernels import candidates, reference
 from decoders.kernels.choose import choose
 from decoders.kernels.reference import additive
 from decoders.kernels.runtime import missing
+from decoders.kernels.selected import Kernels
 from decoders.kernels.tree_attention import plan, tree_attention, workspace
 from decoders.models.transformer import Attention, TransformerConfig
 
@@ -235,3 +236,12 @@ def test_the_choice_measures_the_kernel_too():
     assert found.refused == {}
     assert all(found.deviation[name] <= 1e-5 for name in found.milliseconds)
     assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)
+
+
+def test_a_choice_for_more_queries_than_the_kernel_takes_falls_to_another():
+    shape = candidates.AttentionShape(1, 82, 1, 90, 16, torch.float32, DEVICE)
+    chosen = Kernels("auto", "eager")
+    assert chosen.of(shape, 90, 1).name in ("products", "sdpa", "flex")
+    (record,) = chosen.record()
+    refused = {why for name, why in record["refused"].items() if name.startswith("triton")}
+    assert refused == {"the kernel takes 1..64 queries a row, found 82"}
