@@ -210,8 +210,9 @@ class Triton:
         self._spaces: dict[tuple[int, int, int, int], tuple[Plan, Workspace]] = {}
 
     def reason(self, shape: AttentionShape) -> str | None:
-        why = refused(shape.queries, shape.head_dim, shape.dtype, shape.device)
-        return why or missing(shape.device)
+        return missing(shape.device) or refused(
+            shape.queries, shape.head_dim, shape.dtype, shape.device
+        )
 
     def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Launch:
         key = (shape.rows, shape.queries, shape.heads, shape.slots)

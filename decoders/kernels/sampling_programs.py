@@ -33,7 +33,8 @@ def threshold(x, k):
     found = tl.full((), 0, tl.uint32)
     bit = tl.full((), 0x80000000, tl.uint32)
     while bit > 0:
-        reach = whole((x >= number(found | bit)).to(tl.int32))
+        # Counted in float32, exactly: LLVM puts booleans that are added on the stack.
+        reach = whole(tl.where(x >= number(found | bit), 1.0, 0.0))
         found = tl.where(reach >= k, found | bit, found)
         bit = tl.where(reach == k, 0, bit >> 1)
     return number(found)

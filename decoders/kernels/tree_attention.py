@@ -80,10 +80,11 @@ def shared_bytes(queries: int, head_dim: int, dtype: torch.dtype, block: int, st
 def _cut(queries: int, head_dim: int, dtype: torch.dtype, room: int) -> list[tuple[int, int]]:
     """Slots a block and loads in flight that fit `room` bytes of shared memory, the largest first.
 
-    Products of float32 are made in parts, which take twice the registers.
+    Products of float32 are made in parts, which take twice the registers; so do scores of many
+    queries.
     """
     wide = padded(head_dim) * dtype.itemsize * (2 if dtype == torch.float32 else 1)
-    block = 64 if wide <= 256 else 32 if wide <= 512 else 16
+    block = min(64 if wide <= 256 else 32 if wide <= 512 else 16, 2048 // padded(queries))
     cuts = [(block, 2), (max(16, block // 2), 2), (16, 2), (16, 1)]
     return [cut for cut in cuts if shared_bytes(queries, head_dim, dtype, *cut) <= room]
 

@@ -171,8 +171,8 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).reshape(rows, length, width))
 
 
-# What the compiler may compute inside the product that reads it, where it finds that faster; without
-# it, it does not try, as SwiGLU reads twice what it writes.
+# The compiler may compute what is called through this inside the product that reads it, where that
+# is faster. Alone it does not try for SwiGLU, which reads twice what it writes.
 INTO_PRODUCT = InvokeQuant(codegen_low_precision=False)
 
 
