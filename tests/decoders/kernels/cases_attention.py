@@ -142,14 +142,14 @@ def test_the_way_the_slots_are_split_does_not_matter():
 
 
 def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
-    """40 nodes at slots 44..83 of blocks of 64: the second split appends what the first did not."""
+    """40 nodes at slots 44..83 in splits of 64: the second appends what the first did not."""
     x = given(1, 40, 1, 128, 16)
     x.slots[:] = torch.arange(44, 84)
     x.mask[:] = False
     x.mask[..., 44:84] = True
     ours, theirs = x.arguments(), x.arguments()
     chosen = planned(x, 2)
-    assert chosen.splits == 2 and chosen.block == 64
+    assert chosen.splits == 2 and chosen.block == 32
     close(tree_attention(*ours, chosen=chosen), reference.tree_attention(*theirs))
     close(ours[4], theirs[4])
 
