@@ -34,7 +34,12 @@ logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {
+    # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "TRITON,ATEN",
+    "coordinate_descent_tuning": True,
     "epilogue_fusion": True,
+    "prologue_fusion": True,
     "triton.cudagraphs": False,
     "combo_kernels": True,  # small kernels that do not wait for each other are one launch
     "benchmark_combo_kernel": False,
