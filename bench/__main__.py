@@ -26,7 +26,6 @@ COMMANDS = {
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
     "steps": "what a decoding step costs here, beside its matrix products alone and its floor",
-    "launches": "kernels that a step launches on a GPU, counted without one",
     "scaling": "images a second and latency of a study's decoders by batch size",
     "gpu-check": "the first half hour on an NVIDIA card: stages, a verdict each, one folder",
     "profile": "where a step's time goes: torch profiler trace, table by phase and by operator",
@@ -52,7 +51,6 @@ COMMANDS = {
 }
 ELSEWHERE = {
     "steps": "bench.commands.steps",
-    "launches": "bench.commands.launches",
     "scaling": "bench.scaling.command",
     "gpu-check": "bench.gpu_check.command",
     "profile": "bench.profile.command",

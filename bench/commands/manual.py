@@ -88,19 +88,6 @@ MANUALS = {
         words="[out=DIR] [stages=A,B]",
         study=False,
     ),
-    "launches": Manual(
-        "Counts the kernels that a step of every decoder of a study launches on a GPU, without\n"
-        "one: on tensors of no memory, at an official model's size. At batch 1 their number is\n"
-        "the time that a step cannot fall below. A decoder takes up to two minutes.",
-        (
-            *SOME[:2],
-            ("launches.preset=NAME", "whose size, as llamagen_xl_256 or llamagen_3b"),
-            ("launches.compiled=false", "operators of the eager step, in seconds"),
-            ("launches.attention=NAME", "torch, or triton (default) and others of attention="),
-            ("launches.batch=N", "images decoded at once"),
-        ),
-        "launches decoders=[ar,lantern_pp] launches.compiled=false",
-    ),
     "scaling": Manual(
         "Times the decoders of a study (default study=scaling) at several batch sizes. Writes\n"
         "scaling.csv, .md, .svg and .png to run_dir.",

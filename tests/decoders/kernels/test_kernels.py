@@ -14,16 +14,21 @@ import torch
 
 from decoders.kernels.runtime import missing
 
-HERE = Path(__file__).parent
-FEWEST = {"attention": 18, "sampling": 18, "recorded": 11}  # cases that must have run
+ROOT = Path(__file__).parents[3]
+FEWEST = {  # cases that must have run
+    "tests/decoders/kernels/cases_attention.py": 18,
+    "tests/decoders/kernels/cases_sampling.py": 18,
+    "tests/decoders/kernels/cases_recorded.py": 11,
+    "tests/cuda/cases_generated.py": 1,
+}
 
 
-def interpreted(group: str, report: Path) -> list[ElementTree.Element]:
-    """Runs cases_<group>.py in the interpreter -> its test cases."""
+def interpreted(file: str, report: Path) -> list[ElementTree.Element]:
+    """Runs a file in the interpreter -> its test cases."""
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=1200"]
     done = subprocess.run(
-        [*run, f"--junitxml={report}", str(HERE / f"cases_{group}.py")],
-        cwd=HERE.parents[2],
+        [*run, f"--junitxml={report}", file],
+        cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
@@ -34,11 +39,11 @@ def interpreted(group: str, report: Path) -> list[ElementTree.Element]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("group", FEWEST)
-def test_the_kernels_in_triton_s_interpreter(group, tmp_path):
+@pytest.mark.parametrize("file", FEWEST)
+def test_the_kernels_in_triton_s_interpreter(file, tmp_path):
     pytest.importorskip("triton", reason="no kernels without Triton")
-    cases = interpreted(group, tmp_path / "cases.xml")
-    assert len(cases) >= FEWEST[group]
+    cases = interpreted(file, tmp_path / "cases.xml")
+    assert len(cases) >= FEWEST[file]
     assert [case.attrib["name"] for case in cases if len(case)] == []  # none failed or skipped
 
 
@@ -46,7 +51,7 @@ def test_importing_the_room_does_not_import_triton():
     names = ["choose", "candidates", "reference", "sampling", "tree_attention", "runtime"]
     code = "import sys\n" + "\n".join(f"import decoders.kernels.{name}" for name in names)
     code += "\nassert 'triton' not in sys.modules, 'triton was imported'"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE.parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter runs on the CPU")

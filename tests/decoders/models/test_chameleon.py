@@ -12,7 +12,6 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits
-from decoders.launches import Operators
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_anole, load_lumina
@@ -29,6 +28,7 @@ from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.lantern_pp import LanternPP
+from tests.cuda.pretend import Operators
 from tests.decoders.models import chameleon_checkpoint as C
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]

@@ -1,4 +1,5 @@
-"""How many kernels a step launches on a GPU, found without one: on tensors of no memory.
+"""A decoder's step on a CUDA device that is not there: what it launches, counted on tensors of no
+memory. `tests.cuda.lowered` goes on to machine code.
 
 At batch 1 a launch costs a few microseconds whatever it computes, so their number is the time that
 a small model's step cannot fall below. Two figures (a step's pieces run either way):
@@ -8,8 +9,7 @@ a small model's step cannot fall below. Two figures (a step's pieces run either 
 * **kernels**: what `torch.compile` makes of the same pieces: the nodes of Inductor's schedule after
   fusion. This is what a recorded step replays.
 
-Both run the decoders' own pieces on fake tensors that say that they are on a CUDA device. Layers
-are all alike, so the kernels of a deep model follow from those of two shallow ones.
+Layers are all alike, so the kernels of a deep model follow from those of two shallow ones.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, fresh
 from decoders.execution.state import rebind, tensors
+from decoders.kernels.candidates import AttentionShape, Implementation, Sdpa, Triton
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
@@ -39,12 +40,37 @@ from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
 from decoders.noise import OVERRUN, SLOTS, Noise
 
 CUDA = torch.device("cuda")
+PRESET = "llamagen_xl_256"
 FREE = (  # beside views: what allocates, or says something of a tensor
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
 )  # fmt: skip
 TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
 SHALLOW = 1, 2  # layers of the models that are compiled
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, as far as a compiler asks: compute capability 10 major + minor, multiprocessors, bytes
+    of shared memory that one program may have, threads of a multiprocessor."""
+
+    name: str
+    cc: int
+    processors: int
+    shared: int
+    threads: int
+
+
+CARDS = {
+    card.cc: card
+    for card in (
+        Card("A100", 80, 108, 166912, 2048),
+        Card("L40S", 89, 142, 101376, 1536),
+        Card("H100", 90, 132, 232448, 2048),
+        Card("RTX PRO 6000", 120, 188, 101376, 1536),
+    )
+}
+HOPPER = CARDS[90]
 
 
 class Operators(TorchDispatchMode):
@@ -75,43 +101,43 @@ class Piece:
         return self.rest + self.layer * self.layers
 
 
-def launches(
-    spec: DecoderSpec,
-    sampling: Sampling,
-    preset: str = "llamagen_xl_256",
-    *,
-    compiled: bool = False,
-    batch: int = 1,
-    dtype: torch.dtype = torch.bfloat16,
-    attention: str = "triton",
-) -> list[Piece]:
-    """Launches of a decoder's step at a preset's size, by piece. compiled: `torch.compile`'s
-    kernels in place of the eager operators; attention: `torch`, or a name of decoders.kernels.
+def launches(spec: DecoderSpec, sampling: Sampling, preset: str = PRESET) -> list[Piece]:
+    """Kernels of a decoder's compiled step at a preset's size, by piece; bfloat16, batch 1.
 
     Raises DecoderError for an unknown preset, and for a loop that has no pieces."""
-    depth = config_of(preset).layers
     plain, counts = [], []
     for layers in SHALLOW:
         with fake():
-            model = fake_model(preset, layers, dtype, attention)
-            plain.append(step(model, spec, sampling, batch))
+            model = fake_model(preset, layers, torch.bfloat16, "triton")
+            plain.append(step(model, spec, sampling, 1))
             deep = {k for k in plain[-1] if plain[-1][k] != plain[0][k]} if len(plain) > 1 else None
-            counts.append(step(model, spec, sampling, batch, deep, True) if compiled else plain[-1])
+            counts.append(step(model, spec, sampling, 1, deep, True))
     few, more = SHALLOW
     found = []
     for phase, first in counts[0].items():
         each = (counts[1].get(phase, first).total() - first.total()) / (more - few)
-        found.append(Piece(phase, each, first.total() - few * each, depth))
+        found.append(Piece(phase, each, first.total() - few * each, config_of(preset).layers))
     return found
 
 
 @contextmanager
-def fake() -> Iterator[None]:
-    """Tensors made inside have no memory."""
+def fake(card: Card = HOPPER) -> Iterator[None]:
+    """Tensors made inside have no memory; attention is cut for the card's multiprocessors."""
     from torch._subclasses import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    processors = mock.patch(
+        "decoders.kernels.tree_attention.processors", lambda device: card.processors
+    )
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), processors:
         yield
+
+
+class Fitting(Kernels):
+    """In place of the choice by measurement: the project's program where it takes the shape, else
+    PyTorch's fused attention."""
+
+    def _chosen(self, shape: AttentionShape, layers: int) -> Implementation:
+        return next(one for one in (Triton(), Sdpa()) if one.reason(shape) is None)
 
 
 def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> ImageModel:
@@ -121,7 +147,7 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
     pad_head(target)
     kind = ChameleonEagleNet if config.tokens else EagleNet
     drafter = _filled(kind, replace(config, layers=1), dtype)
-    target.kernels = None if attention == "torch" else Kernels(attention)
+    target.kernels = None if attention == "torch" else Fitting()
     size = PRESETS[preset]
     return ImageModel(
         name=f"{preset}_fake",
@@ -152,8 +178,10 @@ def step(
     batch: int,
     only: set[str] | None = None,
     compiled: bool = False,
+    backend: Callable[[], Schedule] | None = None,
 ) -> dict[str, Counter[str]]:
-    """Launches of one step of a decoder, by phase and name. only: phases that are compiled."""
+    """Launches of one step of a decoder, by phase and name. only: phases that are compiled;
+    backend: makes what lowers a piece, `Schedule` by default."""
     loop: Any = build_decoder(model, spec, sampling)
     if not hasattr(loop, "pieces"):
         raise DecoderError(f"{spec.name}: {type(loop).__name__} has no `pieces` to count")
@@ -174,10 +202,11 @@ def step(
     made = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
     for (phase, piece), carry in zip(loop.pieces(), carries, strict=False):
         if only is None or phase in only:
-            with scheduled() as backend:
-                ready = torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backend)
-                ready(run, *carry)
-            made[phase] = backend.found
+            torch._dynamo.reset()
+            lowers = (backend or Schedule)()
+            torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(run, *carry)
+            torch._dynamo.reset()
+            made[phase] = lowers.found
     if phase in made:
         made[phase] += bound.found
     return made
@@ -209,7 +238,8 @@ class Schedule:
     """A backend of `torch.compile` that lowers and fuses as Inductor does, counts the kernels by
     kind and name, and then runs the graph as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, card: Card = HOPPER) -> None:
+        self.card = card
         self.found: Counter[str] = Counter()
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
@@ -217,11 +247,17 @@ class Schedule:
         from torch._inductor.decomposition import select_decomp_table
 
         made = aot_autograd(
-            fw_compiler=self._count,
+            fw_compiler=self._lower,
             decompositions=select_decomp_table(),
             keep_inference_input_mutations=True,  # what is written in place stays in the graph
         )
         return made(graph, inputs)
+
+    def _lower(self, graph: Any, inputs: list[Any]) -> Any:
+        from torch._inductor.fx_passes.joint_graph import canonicalize_quant_mapping
+
+        canonicalize_quant_mapping(graph)
+        return self._count(graph, inputs)
 
     def _count(self, graph: Any, inputs: list[Any]) -> Any:
         from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
@@ -232,7 +268,7 @@ class Schedule:
         from torch._inductor.virtualized import V
 
         with ExitStack() as stack:
-            _pretend(stack)
+            _pretend(stack, self.card)
             view_to_reshape(graph)
             stack.enter_context(V.set_fake_mode(_mode_of(inputs)))
             post_grad_passes(graph, is_inference=True)
@@ -244,10 +280,13 @@ class Schedule:
             ):
                 stack.enter_context(context)
             lowered.run(*inputs)
-            lowered.init_wrapper_code()
-            lowered._update_scheduler()
+            self._end(lowered)
             self.found.update(name for node in lowered.scheduler.nodes for name in _launched(node))
         return make_boxed_func(graph.forward)
+
+    def _end(self, lowered: Any) -> None:
+        lowered.init_wrapper_code()
+        lowered._update_scheduler()
 
 
 def _launched(node: Any) -> list[str]:
@@ -272,25 +311,27 @@ def _mode_of(inputs: list[Any]) -> Any:
     return detect_fake_mode(inputs)
 
 
-def _pretend(stack: ExitStack) -> None:
-    """What Inductor asks of a device that is not there: an H100."""
+def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
+    """What Inductor asks of a device that is not there."""
     import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
     from torch.utils._triton import has_triton
 
+    major, minor = divmod(card.cc, 10)
     limits = {
-        "major": 9,
-        "multi_processor_count": 132,
+        "major": major,
+        "multi_processor_count": card.processors,
         "regs_per_multiprocessor": 65536,
-        "max_threads_per_multi_processor": 2048,
+        "max_threads_per_multi_processor": card.threads,
         "max_threads_per_block": 1024,
         "warp_size": 32,
     }
-    hopper = DeviceProperties(type="cuda", index=0, cc=90, **limits)
+    properties = DeviceProperties(type="cuda", index=0, cc=card.cc, **limits)
     device = types.SimpleNamespace(
-        name="H100", minor=0, total_memory=80 << 30, shared_memory_per_block=49152,
-        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="", **limits,
+        name=card.name, minor=minor, total_memory=80 << 30, shared_memory_per_block=49152,
+        shared_memory_per_block_optin=card.shared, L2_cache_size=50 << 20, gcnArchName="", **limits,
     )  # fmt: skip
     # PyTorch asks once for a Triton that runs, and remembers the answer of the machine at hand.
     has_triton.cache_clear()
@@ -299,21 +340,28 @@ def _pretend(stack: ExitStack) -> None:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "get_device_capability": lambda *_: (9, 0),
+        "get_device_capability": lambda *_: (major, minor),
         "get_device_properties": lambda *_: device,
     }
     for name, answer in answers.items():
         stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
-    made = classmethod(lambda *_: hopper)
+    made = classmethod(lambda *_: properties)
     stack.enter_context(mock.patch.object(DeviceProperties, "create", made))
     given = staticmethod(lambda *_: device)
     stack.enter_context(mock.patch.object(CudaInterface, "get_device_properties", given))
     stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False, **CUDA_OPTIONS))
+    stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "__call__", _chosen()))
 
 
-@contextmanager
-def scheduled() -> Iterator[Schedule]:
-    """A backend whose counts are whole when the context ends."""
-    torch._dynamo.reset()
-    yield Schedule()
-    torch._dynamo.reset()
+def _chosen() -> Callable[..., Any]:
+    """Of what would be measured, Triton's product where Inductor offers one: what a library computes
+    needs no compiler."""
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
+
+    select = AlgorithmSelectorCache.__call__
+
+    def chosen(self: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
+        own = [choice for choice in choices if isinstance(choice, TritonTemplateCaller)]
+        return select(self, name, (own or choices)[:1], *args, **options)
+
+    return chosen

@@ -1,0 +1,110 @@
+"""Without a card every kernel of every decoder's step is compiled for one: at LlamaGen-XL's sizes,
+within the card's shared memory, and without a spill.
+
+A handful runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+
+from decoders.api import Sampling
+from tests.cuda.lowered import Binary, Compiler, binary, compiling, spec_of
+from tests.cuda.pretend import CARDS, Operators, fake, launches
+
+SETTINGS = {
+    "top_k": Sampling(cfg=7.5, top_k=1000),
+    "top_p": Sampling(cfg=7.5, top_p=0.9),
+    "greedy": Sampling(temperature=0.0, cfg=7.5),
+}
+CONF = Path(__file__).parents[2] / "conf" / "decoder"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
+FEW = {("ar", "top_k", 90), ("ar", "top_k", 120), ("lantern_pp", "top_k", 90)}
+CASES = [
+    pytest.param(
+        name, setting, cc, id=f"{name}-{setting}-sm_{cc}",
+        marks=() if (name, setting, cc) in FEW else pytest.mark.codegen,
+    )
+    for name in NAMES
+    for cc in (CARDS if name in EVERYWHERE else (90,))
+    for setting in SETTINGS
+]  # fmt: skip
+MOST = {  # launches of a piece with one layer
+    ("ar", "top_k"): {"forward": 18},
+    ("lantern_pp", "top_k"): {"draft": 80, "forward": 18, "accept": 30},
+    ("lantern_pp", "greedy"): {"accept": 15},
+}
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Compiler:
+    return Compiler()
+
+
+@pytest.mark.parametrize(("name", "setting", "cc"), CASES)
+def test_every_kernel_of_a_step_compiles_and_fits(compiler, name, setting, cc):
+    found = compiler.step(name, SETTINGS[setting], CARDS[cc])
+    names = [kernel.name for kernel in found.kernels if isinstance(kernel, Binary)]
+    assert sum(each.startswith("triton_") for each in names) >= 5
+    wrong = [k if isinstance(k, str) else k.reason(CARDS[cc]) for k in found.kernels]
+    assert sorted({reason for reason in wrong if reason}) == []
+    for phase, most in MOST.get((name, setting), {}).items():
+        assert found.launches[phase] <= most, phase
+
+
+def test_the_project_s_own_programs_are_among_the_kernels(compiler):
+    found = compiler.step("ar", SETTINGS["top_k"])
+    assert {"attend_tree", "sample_rows"} <= {getattr(each, "name", "") for each in found.kernels}
+
+
+def test_kernels_of_a_layer():
+    (ar,) = launches(spec_of("ar"), SETTINGS["top_k"])
+    assert ar.layers == 36 and ar.layer <= 8 and ar.rest <= 10
+
+
+def test_all_decoders_are_looked_at():
+    assert {"ar", "sjd", "lantern_pp", "eagle2"} <= set(NAMES) and len(NAMES) >= 40
+
+
+def test_views_and_allocations_launch_nothing():
+    with fake():
+        x = torch.empty(4, 6, device="cuda")
+        with Operators() as operators:
+            y = x.view(6, 4).transpose(0, 1)[1:].reshape(-1)  # a copy: it is not dense
+            y.add_(1)
+            x.topk(2)
+    assert operators.found == {"clone": 1, "add_": 1, "topk": 2}
+
+
+@triton.jit
+def crowded(x, out, SIZE: tl.constexpr):
+    """Sums that all have to be at hand."""
+    y = tl.arange(0, SIZE)
+    value = tl.load(x + y)
+    for _ in range(8):
+        value = value * tl.sum(value, 0) + tl.cumsum(value, 0)
+    tl.store(out + y, value)
+
+
+def test_a_kernel_that_spills_or_wants_too_much_memory_is_told():
+    with fake():
+        x = torch.empty(8192, device="cuda")
+        with compiling(GPUTarget("cuda", 90, 32)) as made:
+            crowded[(1,)](x, x, SIZE=8192, num_warps=4, maxnreg=32)
+            crowded[(1,)](x, x, SIZE=1024, num_warps=4)
+    spilling, fine = (binary(kernel, "crowded") for kernel in made)
+    assert (
+        spilling.reason(CARDS[90]) == f"crowded spills {spilling.spilled} bytes per thread on sm_90"
+    )
+    assert spilling.spilled >= 100 and spilling.registers <= 32
+    assert fine.reason(CARDS[90]) is None and 16 <= fine.registers <= 255
+    large = Binary("large", 64, 0, 131072, {})
+    assert large.reason(CARDS[90]) is None
+    assert "wants 131072 bytes of shared memory, L40S (sm_89) has 101376" in large.reason(CARDS[89])
