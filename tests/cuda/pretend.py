@@ -354,8 +354,8 @@ def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
 
 
 def _chosen() -> Callable[..., Any]:
-    """Of what would be measured, Triton's product where Inductor offers one: what a library computes
-    needs no compiler."""
+    """Of what would be measured, Triton's product where Inductor offers one: a library's needs no
+    compiler."""
     from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
 
     select = AlgorithmSelectorCache.__call__
