@@ -106,9 +106,10 @@ def read(path: Path) -> pa.Table | None:
 
 def brought_up(table: pa.Table) -> pa.Table:
     """Rows of a readable version with all columns of LOAD, in the order of the schema."""
-    if {*LOAD} <= {*table.schema.names}:
+    lacking = [name for name in LOAD if name not in table.schema.names]
+    if not lacking:
         return table
-    for name, kind in LOAD.items():
+    for name, kind in ((name, LOAD[name]) for name in lacking):
         nothing = False if name == "disturbed" else math.nan
         table = table.append_column(pa.field(name, kind), pa.array([nothing] * len(table), kind))
     return table.select([name for name in SCHEMA.names if name in table.schema.names])
