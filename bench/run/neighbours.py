@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bench.config.schema import StudyConfig
 from bench.measure.busy import Load, between, read, words
 from bench.measure.clock import now
+from bench.records.folder import RunFolder
 from bench.run.outcome import Failure, attempt
 from bench.run.schedule import Batch
-
-if TYPE_CHECKING:
-    from bench.run.runner import Run
 
 log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
@@ -63,7 +61,21 @@ class Neighbours:
         return False
 
 
-def time_again(run: Run, parts: Sequence[Sequence[Batch]], bar: Any) -> None:
+class Timed(Protocol):
+    """What is asked of a run (`bench.run.runner.Run`)."""
+
+    neighbours: Neighbours
+    folder: RunFolder
+
+    def said(self, batch: Batch, column: str) -> Any: ...
+    def disturbed(self, part: Sequence[Batch]) -> int: ...
+    def expect(self, batches: Sequence[Batch]) -> None: ...
+    def warm_all(self, todo: Sequence[Batch], bar: Any) -> None: ...
+    def measure(self, batch: Batch) -> list[tuple[dict[str, Any], Any]]: ...
+    def done(self, batch: Batch) -> None: ...
+
+
+def time_again(run: Timed, parts: Sequence[Sequence[Batch]], bar: Any) -> None:
     """Times the blocks with disturbed images again. A block's rows are replaced, all of them, where
     fewer are disturbed than before."""
     for part in parts:
@@ -83,7 +95,7 @@ def time_again(run: Run, parts: Sequence[Sequence[Batch]], bar: Any) -> None:
 
 
 def _block(
-    run: Run, part: Sequence[Batch], before: int, bar: Any
+    run: Timed, part: Sequence[Batch], before: int, bar: Any
 ) -> list[tuple[Batch, dict[str, Any]]]:
     """The rows of a block, decoded once more, with the pictures that they have; [] where as many
     are disturbed. A row that fails now stays as it was."""
