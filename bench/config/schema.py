@@ -262,6 +262,8 @@ class StudyConfig:
             "fairness",
         ):
             del plain[key]
+        for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
+            del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain
