@@ -2,10 +2,11 @@
 
 Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
 baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), or where
-decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. Where no floor
-is known the verdict is *unknown*, and says why. A decoder of which a part ran as tensor code, where
-other decoders run kernels, is fair and marked, with what the part cost. fairness.csv: one row per
-decoder.
+decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. It is *not
+measured* where the machine was busy, or where a step took less than its floor: no step can, so the
+floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
+part ran as tensor code, where other decoders run kernels, is fair and marked, with what the part
+cost. fairness.csv: one row per decoder.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.config.schema import FairnessConfig
 from bench.config.words import pairs
-from bench.judge.paired import every_latency_row
+from bench.judge.paired import busy, every_latency_row
 from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
-FAIR, UNFAIR, UNKNOWN = "fair", "unfair", "unknown"
+FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
 KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 
@@ -43,16 +45,19 @@ class Fairness:
 
 
 def judge(
-    rows: pd.DataFrame, baselines: Sequence[str], roofline: pd.DataFrame | None, limit: float
+    rows: pd.DataFrame,
+    baselines: Sequence[str],
+    roofline: pd.DataFrame | None,
+    limits: FairnessConfig,
 ) -> list[Fairness]:
     """A verdict on every decoder of `rows` (records.parquet), in their order.
 
     baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
-    and guidance is its own. roofline: roofline.csv. limit: floors that a baseline's step may take.
+    and guidance is its own. roofline: roofline.csv. limits: floors that a baseline's step may take.
     """
     timed = every_latency_row(rows)
     names = rows.decoder.unique()
-    found = [_judge(name, rows, timed, baselines, roofline, limit) for name in names]
+    found = [_judge(name, rows, timed, baselines, roofline, limits) for name in names]
     return [replace(one, mixed=mixed(timed, one.decoder)) for one in found]
 
 
@@ -80,13 +85,18 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
 
 
 def judge_folder(
-    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float, *, keep: bool = True
+    folder: Path,
+    rows: pd.DataFrame,
+    baselines: Sequence[str],
+    limits: FairnessConfig,
+    *,
+    keep: bool = True,
 ) -> list[Fairness]:
-    """Judges a finished run of these rows again, under another limit say; writes fairness.csv where
+    """Judges a finished run of these rows again, under other limits say; writes fairness.csv where
     `keep` is set."""
     path = folder / ROOFLINE
     floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
-    found = judge(rows, baselines, floors, limit)
+    found = judge(rows, baselines, floors, limits)
     if keep:
         write_fairness(folder, found)
     return found
@@ -98,17 +108,22 @@ def _judge(
     timed: pd.DataFrame,
     baselines: Sequence[str],
     roofline: pd.DataFrame | None,
-    limit: float,
+    limits: FairnessConfig,
 ) -> Fairness:
     base = _baseline(name, rows, baselines)
     mine, theirs = timed[timed.decoder == name], timed[timed.decoder == base]
     if not base:
         return Fairness(name, UNKNOWN, "no baseline at its temperature and guidance", math.nan)
     for decoder, own in ((name, mine), (base, theirs)):
+        why = busy(rows[rows.decoder == decoder]) or below_floor(decoder, roofline)
+        if why:
+            return Fairness(name, UNMEASURED, why, math.nan)
         if own.empty:
             return Fairness(name, UNKNOWN, f"no image of {decoder} was timed", math.nan)
     elsewhere = _elsewhere(name, mine, base, theirs)
     factor, step = _step(base, roofline)
+    kernel = any(pairs(str(path)).get("forward") == KERNEL for path in theirs.path)
+    limit = min(limits.factor, limits.kernel) if kernel else limits.factor
     slow = factor > limit
     words = [*elsewhere, f"{step}, at most {limit:g} are fair" if slow else ""]
     if elsewhere or slow:
@@ -116,11 +131,24 @@ def _judge(
     return Fairness(name, UNKNOWN if math.isnan(factor) else FAIR, step, factor)
 
 
+def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
+    """That a step of a decoder took less than the least that is possible; "" where none did."""
+    lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
+    for part in ("step", "ar"):
+        if lines and lines[0].get(f"{part}_over_floor", math.nan) < 1:
+            ms, floor = (lines[0][f"{part}_{figure}"] for figure in ("ms", "floor_ms"))
+            return (
+                f"a step of {name} takes {ms:.3g} ms, less than its floor of {floor:.3g} ms, so "
+                "the machine was busy when its rates were measured"
+            )
+    return ""
+
+
 def _baseline(name: str, rows: pd.DataFrame, baselines: Sequence[str]) -> str:
     """The baseline of a decoder, itself perhaps; "" where there is none."""
     first = rows.drop_duplicates("decoder")
-    pairs = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
-    settings = dict(zip(first.decoder, pairs, strict=True))
+    each = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
+    settings = dict(zip(first.decoder, each, strict=True))
     return next((b for b in baselines if settings.get(b) == settings[name]), "")
 
 
