@@ -5,8 +5,8 @@ baseline's step takes more than a stated factor of its floor (`bench.measure.roo
 decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. It is *not
 measured* where the machine was busy, or where a step took less than its floor: no step can, so the
 floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
-part ran as tensor code, where other decoders run kernels, is fair and marked, with what the part
-cost. fairness.csv: one row per decoder.
+piece ran operator by operator, where others run it compiled, is marked and stands in no ranking by
+seconds; an estimate says what it would be worth. fairness.csv: one row per decoder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,24 +25,27 @@ from bench.judge.paired import busy, every_latency_row
 from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
-COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
+COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
-KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
+KERNEL, COMPILED = "kernel", "compiled"  # see `decoders.api.Trace.path`
+SLOW = "eager", "tensor"  # the second in records of schema 6 and older
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 
 
 @dataclass(frozen=True)
 class Fairness:
     """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
-    step, NaN where it is not known. mixed: which of its parts ran as tensor code where others run
-    kernels, and their share of a step."""
+    step, NaN where it is not known. mixed: which of its pieces ran operator by operator where
+    others' run compiled or in a kernel, and their share of a step. worth: an estimate of what its
+    speed-up would grow by if they cost what those of the others do, NaN for none."""
 
     decoder: str
     verdict: str
     reason: str
     factor: float
     mixed: str = ""
+    worth: float = math.nan
 
 
 def judge(
@@ -58,24 +62,36 @@ def judge(
     timed = every_latency_row(rows)
     names = rows.decoder.unique()
     found = [_judge(name, rows, timed, baselines, roofline, limits) for name in names]
-    return [replace(one, mixed=mixed(timed, one.decoder)) for one in found]
+    return [replace(one, **mixed(timed, one.decoder)) for one in found]
 
 
-def mixed(timed: pd.DataFrame, decoder: str) -> str:
-    """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
-    kernel, with their share of the step; "" where none did."""
+def mixed(timed: pd.DataFrame, decoder: str) -> dict[str, Any]:
+    """`Fairness.mixed` and `worth` of a decoder of these timed rows; {} where all of its pieces ran
+    as others do."""
     mine = timed[timed.decoder == decoder]
-    paths = [pairs(str(path)) for path in mine.path]
-    if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
-        return ""
-    steps = float(mine.nfe.sum())
-    whole = 1e3 * sum(float(mine[f"seconds_{phase}"].sum()) for phase in PHASES) / steps
-    said = []
-    for phase, words in PHASES.items():
-        if any(path.get(phase) == TENSOR for path in paths):
-            cost = 1e3 * float(mine[f"seconds_{phase}"].sum()) / steps
-            said.append(f"its {words} ran as tensor code, {cost:.4g} of {whole:.4g} ms per step")
-    return "; ".join(said)
+    slow = [phase for phase in PHASES if _ran(mine, phase, SLOW).any()]
+    if not slow or not any(_ran(timed, phase, (KERNEL, COMPILED)).any() for phase in PHASES):
+        return {}
+    whole = sum(_cost(mine, phase) for phase in PHASES)
+    said, less = [], whole
+    for phase in slow:
+        cost, others = _cost(mine, phase), timed[_ran(timed, phase, (COMPILED,))]
+        if others.empty:
+            others = timed[_ran(timed, phase, (KERNEL,))]
+        usual = [_cost(rows, phase) for _, rows in others.groupby("decoder")]
+        less += (pd.Series(usual).median() if usual else math.nan) - cost
+        said.append(f"its {PHASES[phase]} ran eagerly, {cost:.4g} of {whole:.4g} ms per step")
+    return {"mixed": "; ".join(said), "worth": whole / less if 0 < less < whole else math.nan}
+
+
+def _ran(rows: pd.DataFrame, phase: str, ways: Sequence[str]) -> pd.Series:
+    """Of which rows a piece ran in one of these ways."""
+    return rows.path.map(lambda path: pairs(str(path)).get(phase) in ways).astype(bool)
+
+
+def _cost(rows: pd.DataFrame, phase: str) -> float:
+    """Milliseconds of a piece per step."""
+    return 1e3 * float(rows[f"seconds_{phase}"].sum()) / float(rows.nfe.sum())
 
 
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:

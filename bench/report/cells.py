@@ -76,7 +76,10 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
         else:
             text = with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
         mark = run.mark(entry)
-        return mark if run.unmeasured(entry) else f"{text} {mark}".rstrip()
+        if run.unmeasured(entry):
+            return mark
+        eager = run.eager(entry)
+        return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 
     def quality(column: str, digits: int) -> Callable[[Entry], str]:
         return lambda e: with_interval(e, column, digits, section.quality_is_noise(e, column))

@@ -49,7 +49,7 @@ def facts(run: Run) -> list[str]:
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), *fastest(section), reseed_lines(section)]
+        lines += [*drift(section), *fastest(run, section), reseed_lines(section)]
     return [*lines, *neighbours(run), made_by(run)]
 
 
@@ -68,9 +68,10 @@ def neighbours(run: Run) -> list[str]:
     ]
 
 
-def fastest(section: Section) -> list[str]:
-    """Which exact decoder is the fastest, where several were timed."""
-    known = [e for e in section.decoders if e.exact and not math.isnan(e.number("speedup"))]
+def fastest(run: Run, section: Section) -> list[str]:
+    """Which exact decoder is the fastest, where several were timed on one clock."""
+    timed = [e for e in section.decoders if not math.isnan(e.number("speedup"))]
+    known = [entry for entry in timed if entry.exact and not run.eager(entry)]
     if sum(entry.role is Role.DECODER for entry in known) < 2:
         return []
     ahead = [entry for entry in known if entry.number("speedup_lo") > 1]

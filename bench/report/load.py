@@ -84,7 +84,7 @@ def load_run(run_dir: Path) -> Run:
     ]
     study = as_text(summary["study"].iloc[0]) or run_dir.name
     floors = _optional(run_dir / ROOFLINE, ROOFLINE_COLUMNS)
-    fairness = _optional(run_dir / FAIRNESS, FAIRNESS_COLUMNS)
+    fairness = _optional(run_dir / FAIRNESS, FAIRNESS_COLUMNS, ("worth",))
     return Run(
         run_dir,
         study,
@@ -96,9 +96,11 @@ def load_run(run_dir: Path) -> Run:
     )
 
 
-def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The rows of a table with these columns; [] where there is no such file. ReportError where it
-    is damaged."""
+def _optional(
+    path: Path, columns: tuple[str, ...], later: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """The rows of a table with these columns, and with those of `later`, which older files lack; []
+    where there is no such file. ReportError where it is damaged."""
     if not path.is_file():
         return []
     try:
@@ -109,7 +111,8 @@ def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     _require_columns(path, columns, list(table.columns))
     for name in words.keys() & set(columns):
         table[name] = table[name].fillna("")
-    return [{str(k): line[k] for k in columns} for line in table.to_dict("records")]
+    kept = [*columns, *(name for name in later if name in table)]
+    return [{str(k): line[k] for k in kept} for line in table.to_dict("records")]
 
 
 def _read_summary(path: Path) -> pd.DataFrame:

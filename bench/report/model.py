@@ -210,6 +210,15 @@ class Run:
         """Whether an entry's speed-up does not count."""
         return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
 
+    def eager(self, entry: Entry) -> str:
+        """`eager, 0.71 est.`: the mark of an entry of which a piece was not compiled where others'
+        are, with an estimate of its speed-up if it were; "" for others."""
+        found = self.fairness.get(entry.name)
+        if found is None or not found.mixed:
+            return ""
+        worth = entry.number("speedup") * found.worth
+        return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
+
     @property
     def fair(self) -> list[str]:
         """What was measured of fair baselines, each once."""

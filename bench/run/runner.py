@@ -268,7 +268,6 @@ class Run:
             bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
             if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
                 continue
-
             if batch.cell.key not in self.warm:
                 self._compare(batch, bar)
 

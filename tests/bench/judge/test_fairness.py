@@ -232,17 +232,20 @@ def test_an_unfinished_run_is_judged_by_what_its_ar_reads(fake_study) -> None:
         assert "times its floor" in one.reason
 
 
-def test_a_part_that_ran_as_tensor_code_beside_kernels_is_marked_with_its_cost() -> None:
-    """A plug-in's rule on tensors beside a built-in's in the kernel: fair, and said so."""
+def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_worth() -> None:
+    """A plug-in's rule that no compiler can trace, beside rules that were compiled."""
     seconds = {"seconds_draft": 0.2, "seconds_forward": 1.0, "seconds_accept": 0.4}
     lines = [
         {"decoder": "built_in", "path": "draft=kernel, forward=kernel, accept=kernel", "nfe": 100},
-        {"decoder": "mine", "path": "draft=kernel, forward=kernel, accept=tensor", "nfe": 400},
+        {"decoder": "mine", "path": "draft=kernel, forward=kernel, accept=eager", "nfe": 400},
+        {"decoder": "other", "path": "draft=kernel, forward=kernel, accept=compiled", "nfe": 4000},
     ]
     timed = pd.DataFrame([{**line, **seconds} for line in lines])
-    assert mixed(timed, "built_in") == ""
-    assert mixed(timed, "mine") == "its acceptance ran as tensor code, 1 of 4 ms per step"
+    assert mixed(timed, "built_in") == mixed(timed, "other") == {}
+    found = mixed(timed, "mine")
+    assert found["mixed"] == "its acceptance ran eagerly, 1 of 4 ms per step"
+    assert found["worth"] == pytest.approx(4 / 3.1)
     slow = timed.assign(seconds_forward=100 * timed.seconds_forward)
-    assert mixed(slow, "mine").endswith("1 of 251.5 ms per step")
-    all_tensors = timed.assign(path="draft=tensor, forward=tensor, accept=tensor")
-    assert mixed(all_tensors, "mine") == ""
+    assert mixed(slow, "mine")["mixed"].endswith("1 of 251.5 ms per step")
+    all_eager = timed.assign(path="draft=eager, forward=eager, accept=eager")
+    assert mixed(all_eager, "mine") == {}

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from bench.judge.clip_pairs import COLUMNS, TABLE
+from bench.judge.fairness import FAIR, Fairness
 from bench.report import tables
 from bench.report.cells import detail_tables, main_tables, quiet
 from bench.report.footnotes import columns, facts, fastest, footnotes
@@ -151,14 +152,22 @@ def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: Run) 
 
 def test_the_fastest_is_faster_beyond_chance(run: Run) -> None:
     section = run.sections[0]
-    (line,) = fastest(section)
+    (line,) = fastest(run, section)
     assert "eagle2 is the fastest, 1.21 [1.17, 1.25] times AR" in line
     slow = [
         replace(e, row=e.row | {"speedup_lo": 0.99}) if e.number("speedup") > 1 else e
         for e in section.entries
     ]
-    (line,) = fastest(replace(section, entries=slow))
+    (line,) = fastest(run, replace(section, entries=slow))
     assert "none of" in line and "exact decoders is faster than AR" in line
+
+
+def test_a_decoder_with_an_eager_piece_is_marked_and_never_the_fastest(run: Run) -> None:
+    one = Fairness("eagle2", FAIR, "", 1.2, "its acceptance ran eagerly, 1 of 4 ms per step", 1.5)
+    marked = replace(run, fairness={"eagle2": one})
+    assert cells(marked, 0, "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
+    assert "eager" not in cells(run, 0, "eagle2")["speed-up"]
+    assert not any("eagle2 is the fastest" in line for line in fastest(marked, run.sections[0]))
 
 
 def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: Run) -> None:
