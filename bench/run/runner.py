@@ -92,7 +92,7 @@ def opened(
     prompts: Sequence[Prompt],
 ) -> Run:
     """A run before its first image: the model loaded, every decoder built."""
-    model = load_model(config, device, prompts)
+    model = load_model(config, device, prompts, (1,) if config.latency.prompts else ())
     check_prompts(model, prompts)
     go_by(folder, model)
     model = with_text_hashes(model)
