@@ -48,8 +48,8 @@ def load_model(
     timed: Container[int] = (),
 ) -> ImageModel:
     """The image model of a study on its device. Features that the prompts bring along (a feature
-    cache) take the place of the model's text encoder; DecoderError where they do not fit it. timed: sizes
-    of batches that are timed, at which the CPU compiles what its kernel has no call for."""
+    cache) take the place of the model's text encoder; DecoderError where they do not fit it.
+    timed: sizes of batches that are timed; the CPU compiles what its kernel has no call for."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
