@@ -234,7 +234,7 @@ class Speculative(Known):
         seen.hidden.copy_(states)
         seen.codes.copy_(committed)
         seen.count.copy_(settled.count).add_(1)
-        # Not the lengths themselves: torch 2.11 compiles a copy of what changes later to read it late.
+        # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
         seen.start.copy_(run.length.clamp_max(size))
         run.length.add_(seen.count).clamp_max_(size)
         run.target_calls.add_(active)
