@@ -57,22 +57,22 @@ OWN = {
 @dataclass(frozen=True)
 class Binary:
     """A kernel as the card would load it. registers: per thread; spilled: bytes of local memory per
-    thread; shared: bytes per program; asm: Triton's stages by name, the PTX under "ptx"."""
+    thread; shared: bytes per program."""
 
     name: str
     registers: int
     spilled: int
     shared: int
-    asm: Any = field(repr=False, compare=False)
 
     def reason(self, card: Card) -> str | None:
-        """Why it is not good enough for a card; None where it is."""
+        """Why it is not good enough for a card; None where it is. A product may spill: it is one of
+        many, and a library's, that a card would choose from by measurement."""
         if self.shared > card.shared:
             return (
                 f"{self.name} wants {self.shared} bytes of shared memory, {card.name} "
                 f"(sm_{card.cc}) has {card.shared}"
             )
-        if self.spilled:
+        if self.spilled and not self.name.startswith("triton_tem_"):
             return f"{self.name} spills {self.spilled} bytes per thread on sm_{card.cc}"
         return None
 
@@ -139,7 +139,7 @@ def binary(kernel: Any, name: str) -> Binary:
     if found is None:
         raise ValueError(f"expected REG, STACK and LOCAL of {name} from cuobjdump, found {said!r}")
     registers, stack, local = map(int, found.groups())
-    return Binary(name, registers, stack + local, kernel.metadata.shared, kernel.asm)
+    return Binary(name, registers, stack + local, kernel.metadata.shared)
 
 
 @dataclass(frozen=True)

@@ -122,13 +122,15 @@ def launches(spec: DecoderSpec, sampling: Sampling, preset: str = PRESET) -> lis
 
 @contextmanager
 def fake(card: Card = HOPPER) -> Iterator[None]:
-    """Tensors made inside have no memory; attention is cut for the card's multiprocessors."""
+    """Tensors made inside have no memory; attention is cut for the card."""
     from torch._subclasses import FakeTensorMode
 
-    processors = mock.patch(
-        "decoders.kernels.tree_attention.processors", lambda device: card.processors
-    )
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), processors:
+    with ExitStack() as stack:
+        for name, value in (("processors", card.processors), ("shared_memory", card.shared)):
+            where = f"decoders.kernels.tree_attention.{name}"
+            stack.enter_context(mock.patch(where, lambda device, value=value: value, create=True))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
 
@@ -354,8 +356,7 @@ def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
 
 
 def _chosen() -> Callable[..., Any]:
-    """Of what would be measured, Triton's product where Inductor offers one: a library's needs no
-    compiler."""
+    """Takes Triton's product where Inductor would measure several: a library's is not compiled."""
     from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
 
     select = AlgorithmSelectorCache.__call__
