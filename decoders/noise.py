@@ -170,7 +170,8 @@ def _drawn(
         round = torch.full((), round, device=key.device)
     place = position.reshape(len(key), -1)  # [B, n]
     turn = round.expand(position.shape).reshape(place.shape)  # [B, n]
-    size = max(1, PART[key.device.type != "cpu"] // (len(key) * len(blocks)))  # places of a part
+    most = PART[int(key.device.type != "cpu")]
+    size = max(1, most // (len(key) * len(blocks)))  # places of a part
     parts = [
         law(words(key, here, now, blocks, domain)[..., begin : begin + count])
         for here, now in zip(place.split(size, 1), turn.split(size, 1), strict=True)

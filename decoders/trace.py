@@ -61,7 +61,7 @@ class Trace:
     )  # prefill/draft/forward/accept, whole batch
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
-    path: dict[str, str] = field(default_factory=dict)  # phase -> what ran it: "kernel" or "tensor"
+    path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"
     # [B] float32: codes per forward that the drafter expected, mean over steps: 1 + the sum of its
     # probabilities of all drafted paths (METHODS2 (h)). Compared with the mean accepted length it
     # measures the drafter's calibration. None where drafts are certain codes of no probability.

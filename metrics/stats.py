@@ -8,13 +8,13 @@ statistic; all are seeded, so the same rows give the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from metrics.errors import MetricError
 
@@ -224,6 +224,37 @@ def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
     quantile = float(stdtrit(len(data) - 1, (1 + level) / 2))
     reach = quantile * float(data.std(ddof=1)) * float(np.sqrt(1 + 1 / len(data)))
     return _around(float(data.mean()), reach)
+
+
+def reseed_p(runs: Sequence[float], figure: float) -> float:
+    """Two-sided p of a figure as that of one further run (Student's t), given n >= 2 runs that
+    differ in the seed alone; NaN for fewer, or where one is NaN."""
+    data = np.asarray([*runs, figure], np.float64)
+    if len(data) < 3 or np.isnan(data).any():
+        return float("nan")
+    seeds, count = data[:-1], len(data) - 1
+    shift, error = abs(figure - seeds.mean()), seeds.std(ddof=1) * np.sqrt(1 + 1 / count)
+    return float(2 * stdtr(count - 1, -shift / error)) if error else float(not shift)
+
+
+def p_of_zero(difference: Interval, level: float = 0.95) -> float:
+    """Two-sided p of no difference, by the normal law that has the interval at this level."""
+    if not difference.half_width:
+        return float(not difference.value)
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+    shift = quantile * abs(difference.value) / difference.half_width
+    return 2 * NormalDist().cdf(-shift)
+
+
+def holm(p_values: Sequence[float], level: float) -> list[bool]:
+    """Which of several hypotheses are refused, so that one or more true ones are at most so often
+    (Holm 1979): by rising p, each at the level over those that are left, until one is not."""
+    refused = [False] * len(p_values)
+    for done, at in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[at] > level / (len(p_values) - done):
+            break
+        refused[at] = True
+    return refused
 
 
 def _around(value: float, reach: float) -> Interval:

@@ -75,13 +75,19 @@ def cmd_report(words: Sequence[str]) -> int:
 
     words, out = split_out(words)
     config = compose_study(words)
-    folder, factor = Path(config.run_dir), config.fairness.factor
+    folder = Path(config.run_dir)
     check_place(folder, out)
     require_own(folder, config)
     part = gather(config, out)
     # Refuses what cannot be reported before anything is written there.
     run = load_run(folder if part is None else part.folder)
-    found = judge_folder(run.folder, run.records, config.baselines, factor, keep=out is None)
+    found = (
+        part.fairness
+        if part
+        else judge_folder(
+            run.folder, run.records, config.baselines, config.fairness, keep=out is None
+        )
+    )
     if out is not None:
         clear(out)
     run = replace(run, folder=folder, fairness={f.decoder: f for f in found})

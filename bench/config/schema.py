@@ -129,13 +129,17 @@ class SamplingConfig:
 class LatencyProtocol:
     """Batch 1, decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
     many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
-    is timed, each time in a part of its own (the fastest counts)."""
+    is timed, each time in a part of its own (the fastest counts). busy: the share of the cores that
+    other programs may take while an image is timed (1: any), see `bench.run.neighbours`;
+    wait_for_quiet: seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 1
     repeats: Count = 1
     warmup_max: Count = 4
     warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
+    busy: Annotated[float, Within(0, 1, above=True)] = 0.1
+    wait_for_quiet: NotNegative = 60.0
 
     def __post_init__(self) -> None:
         require(self, "latency.", ConfigError)
@@ -175,9 +179,11 @@ class QualityProtocol:
 
 @dataclass(frozen=True)
 class FairnessConfig:
-    """When a baseline is too slow to compare with. factor: floors that its step may take."""
+    """When a baseline is too slow to compare with. factor: floors that its step may take; kernel:
+    the same where its forward runs in the project's own kernel."""
 
     factor: Annotated[float, Within(1, above=True)] = 4.0
+    kernel: Annotated[float, Within(1, above=True)] = 2.5
 
     def __post_init__(self) -> None:
         require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor
@@ -267,6 +273,8 @@ class StudyConfig:
             "fairness",
         ):
             del plain[key]
+        for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
+            del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain

@@ -41,7 +41,8 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in folders]
     pairs, notes = _chosen(folders, runs, told.get("decoders"))
     found = findings(pairs, level)
-    notes += _changed(folders) + _settings(folders) + _protocols(pairs) + _failures(pairs)
+    notes += _changed(folders) + _settings(folders) + _protocols(pairs)
+    notes += _unmeasured(pairs) + _failures(pairs)
     say(rendered(found, notes))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
@@ -146,6 +147,12 @@ def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
                 why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
                 apart.setdefault(why, []).append(b.decoder)
     return [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
+
+
+def _unmeasured(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Decoders whose times do not count, and are left out."""
+    sides = dict.fromkeys((side.decoder, side.run, side.unmeasured) for p in pairs for side in p)
+    return [f"not compared: times of {name} in {run}: {why}" for name, run, why in sides if why]
 
 
 def _failures(pairs: Sequence[tuple[Side, Side]]) -> list[str]:

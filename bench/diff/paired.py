@@ -101,6 +101,8 @@ def _word(found: Finding, told: bool) -> str:
 
 
 def _speed(a: Side, b: Side) -> list[Finding]:
+    if a.unmeasured or b.unmeasured:
+        return []
     mine, other = (a.run, a.rows), (b.run, b.rows)
     if a.run == b.run:
         return _ratio(a, b, RATE, quiet([mine], [other]))

@@ -28,7 +28,8 @@ class Side:
     """rows: all of the decoder's; baseline: those of the run's AR at the same temperature, None
     where it has none; clip: 100 cos by row of `images`, NaN where not scored; protocol: the lines
     of how they and FID were measured (`bench.judge.quality.Scores`); band: where AR's FID lies
-    under other seeds, None where it was run under one; machine: what times depend on."""
+    under other seeds, None where it was run under one; machine: what times depend on; unmeasured:
+    why its times do not count, "" where they do."""
 
     run: str  # its folder
     decoder: str
@@ -40,6 +41,7 @@ class Side:
     fid: float
     band: Interval | None
     machine: tuple[str, ...]
+    unmeasured: str = ""
 
     @property
     def failed(self) -> int:
@@ -86,7 +88,9 @@ def read_sides(folder: Path) -> dict[str, Side]:
         base = next((e for e in section.entries if e.role is Role.BASELINE), None)
         for entry in section.entries:
             if entry.role is not Role.RESEED:
-                out[entry.name] = _side(folder, records, section, entry, base)
+                why = run.fairness[entry.name].reason if run.unmeasured(entry) else ""
+                side = _side(folder, records, section, entry, base)
+                out[entry.name] = replace(side, unmeasured=why)
     return out
 
 

@@ -2,10 +2,11 @@
 
 Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
 baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), or where
-decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. Where no floor
-is known the verdict is *unknown*, and says why. A decoder of which a part ran as tensor code, where
-other decoders run kernels, is fair and marked, with what the part cost. fairness.csv: one row per
-decoder.
+decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. It is *not
+measured* where the machine was busy, or where a step took less than its floor: no step can, so the
+floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
+piece ran operator by operator, where others run it compiled, is marked and stands in no ranking by
+seconds; an estimate says what it would be worth. fairness.csv: one row per decoder.
 """
 
 from __future__ import annotations
@@ -14,63 +15,83 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from bench.config.schema import FairnessConfig
 from bench.config.words import pairs
-from bench.judge.paired import every_latency_row
+from bench.judge.paired import busy, every_latency_row
 from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
-COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed"]
+COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
-FAIR, UNFAIR, UNKNOWN = "fair", "unfair", "unknown"
-KERNEL, TENSOR = "kernel", "tensor"  # see `decoders.api.Trace.path`
+FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
+KERNEL, COMPILED = "kernel", "compiled"  # see `decoders.api.Trace.path`
+SLOW = "eager", "tensor"  # the second in records of schema 6 and older
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 
 
 @dataclass(frozen=True)
 class Fairness:
     """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
-    step, NaN where it is not known. mixed: which of its parts ran as tensor code where others run
-    kernels, and their share of a step."""
+    step, NaN where it is not known. mixed: which of its pieces ran operator by operator where
+    others' run compiled or in a kernel, and their share of a step. worth: an estimate of what its
+    speed-up would grow by if they cost what those of the others do, NaN for none."""
 
     decoder: str
     verdict: str
     reason: str
     factor: float
     mixed: str = ""
+    worth: float = math.nan
 
 
 def judge(
-    rows: pd.DataFrame, baselines: Sequence[str], roofline: pd.DataFrame | None, limit: float
+    rows: pd.DataFrame,
+    baselines: Sequence[str],
+    roofline: pd.DataFrame | None,
+    limits: FairnessConfig,
 ) -> list[Fairness]:
     """A verdict on every decoder of `rows` (records.parquet), in their order.
 
     baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
-    and guidance is its own. roofline: roofline.csv. limit: floors that a baseline's step may take.
+    and guidance is its own. roofline: roofline.csv. limits: floors that a baseline's step may take.
     """
     timed = every_latency_row(rows)
     names = rows.decoder.unique()
-    found = [_judge(name, rows, timed, baselines, roofline, limit) for name in names]
-    return [replace(one, mixed=mixed(timed, one.decoder)) for one in found]
+    found = [_judge(name, rows, timed, baselines, roofline, limits) for name in names]
+    return [replace(one, **mixed(timed, one.decoder)) for one in found]
 
 
-def mixed(timed: pd.DataFrame, decoder: str) -> str:
-    """Which pieces of a decoder's step ran as tensor code while other pieces of the study ran in a
-    kernel, with their share of the step; "" where none did."""
+def mixed(timed: pd.DataFrame, decoder: str) -> dict[str, Any]:
+    """`Fairness.mixed` and `worth` of a decoder of these timed rows; {} where all of its pieces ran
+    as others do."""
     mine = timed[timed.decoder == decoder]
-    paths = [pairs(str(path)) for path in mine.path]
-    if not any(KERNEL in str(path) for path in timed.path) or mine.empty:
-        return ""
-    steps = float(mine.nfe.sum())
-    whole = 1e3 * sum(float(mine[f"seconds_{phase}"].sum()) for phase in PHASES) / steps
-    said = []
-    for phase, words in PHASES.items():
-        if any(path.get(phase) == TENSOR for path in paths):
-            cost = 1e3 * float(mine[f"seconds_{phase}"].sum()) / steps
-            said.append(f"its {words} ran as tensor code, {cost:.4g} of {whole:.4g} ms per step")
-    return "; ".join(said)
+    slow = [phase for phase in PHASES if _ran(mine, phase, SLOW).any()]
+    if not slow or not any(_ran(timed, phase, (KERNEL, COMPILED)).any() for phase in PHASES):
+        return {}
+    whole = sum(_cost(mine, phase) for phase in PHASES)
+    said, less = [], whole
+    for phase in slow:
+        cost, others = _cost(mine, phase), timed[_ran(timed, phase, (COMPILED,))]
+        if others.empty:
+            others = timed[_ran(timed, phase, (KERNEL,))]
+        usual = [_cost(rows, phase) for _, rows in others.groupby("decoder")]
+        less += (pd.Series(usual).median() if usual else math.nan) - cost
+        said.append(f"its {PHASES[phase]} ran eagerly, {cost:.4g} of {whole:.4g} ms per step")
+    return {"mixed": "; ".join(said), "worth": whole / less if 0 < less < whole else math.nan}
+
+
+def _ran(rows: pd.DataFrame, phase: str, ways: Sequence[str]) -> pd.Series:
+    """Of which rows a piece ran in one of these ways."""
+    return rows.path.map(lambda path: pairs(str(path)).get(phase) in ways).astype(bool)
+
+
+def _cost(rows: pd.DataFrame, phase: str) -> float:
+    """Milliseconds of a piece per step."""
+    return 1e3 * float(rows[f"seconds_{phase}"].sum()) / float(rows.nfe.sum())
 
 
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
@@ -80,13 +101,18 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
 
 
 def judge_folder(
-    folder: Path, rows: pd.DataFrame, baselines: Sequence[str], limit: float, *, keep: bool = True
+    folder: Path,
+    rows: pd.DataFrame,
+    baselines: Sequence[str],
+    limits: FairnessConfig,
+    *,
+    keep: bool = True,
 ) -> list[Fairness]:
-    """Judges a finished run of these rows again, under another limit say; writes fairness.csv where
+    """Judges a finished run of these rows again, under other limits say; writes fairness.csv where
     `keep` is set."""
     path = folder / ROOFLINE
     floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
-    found = judge(rows, baselines, floors, limit)
+    found = judge(rows, baselines, floors, limits)
     if keep:
         write_fairness(folder, found)
     return found
@@ -98,17 +124,22 @@ def _judge(
     timed: pd.DataFrame,
     baselines: Sequence[str],
     roofline: pd.DataFrame | None,
-    limit: float,
+    limits: FairnessConfig,
 ) -> Fairness:
     base = _baseline(name, rows, baselines)
     mine, theirs = timed[timed.decoder == name], timed[timed.decoder == base]
     if not base:
         return Fairness(name, UNKNOWN, "no baseline at its temperature and guidance", math.nan)
     for decoder, own in ((name, mine), (base, theirs)):
+        why = busy(rows[rows.decoder == decoder]) or below_floor(decoder, roofline)
+        if why:
+            return Fairness(name, UNMEASURED, why, math.nan)
         if own.empty:
             return Fairness(name, UNKNOWN, f"no image of {decoder} was timed", math.nan)
     elsewhere = _elsewhere(name, mine, base, theirs)
     factor, step = _step(base, roofline)
+    kernel = any(pairs(str(path)).get("forward") == KERNEL for path in theirs.path)
+    limit = min(limits.factor, limits.kernel) if kernel else limits.factor
     slow = factor > limit
     words = [*elsewhere, f"{step}, at most {limit:g} are fair" if slow else ""]
     if elsewhere or slow:
@@ -116,11 +147,24 @@ def _judge(
     return Fairness(name, UNKNOWN if math.isnan(factor) else FAIR, step, factor)
 
 
+def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
+    """That a step of a decoder took less than the least that is possible; "" where none did."""
+    lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
+    for part in ("step", "ar"):
+        if lines and lines[0].get(f"{part}_over_floor", math.nan) < 1:
+            ms, floor = (lines[0][f"{part}_{figure}"] for figure in ("ms", "floor_ms"))
+            return (
+                f"a step of {name} takes {ms:.3g} ms, less than its floor of {floor:.3g} ms, so "
+                "the machine was busy when its rates were measured"
+            )
+    return ""
+
+
 def _baseline(name: str, rows: pd.DataFrame, baselines: Sequence[str]) -> str:
     """The baseline of a decoder, itself perhaps; "" where there is none."""
     first = rows.drop_duplicates("decoder")
-    pairs = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
-    settings = dict(zip(first.decoder, pairs, strict=True))
+    each = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
+    settings = dict(zip(first.decoder, each, strict=True))
     return next((b for b in baselines if settings.get(b) == settings[name]), "")
 
 

@@ -18,11 +18,33 @@ if TYPE_CHECKING:
 
 IMAGE = ["prompt_index", "seed"]
 ROUND = [*IMAGE, "repeat"]
+MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
+
+
+def timings(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of timed images that came out, each as often as it was timed, disturbed or not."""
+    return rows[(rows.protocol == "latency") & (rows.status == "ok")]
 
 
 def every_latency_row(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of timed images that came out, each as often as it was timed."""
-    return rows[(rows.protocol == "latency") & (rows.status == "ok")]
+    """Those of `timings` that count: not the disturbed ones, and none of a decoder of which more
+    than `MOST` are."""
+    timed = timings(rows)
+    if "disturbed" not in timed:  # of an older version, or made by hand
+        return timed
+    share = timed.groupby("decoder")["disturbed"].transform("mean")
+    return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]
+
+
+def busy(rows: pd.DataFrame) -> str:
+    """Why no time of a decoder counts, where others were on the machine; else ""."""
+    from bench.measure.busy import words
+
+    timed = timings(rows)
+    if timed.empty or len(every_latency_row(timed)):
+        return ""
+    found = timed[timed["disturbed"]]
+    return f"the machine was busy ({words(float((found.cpu_others + found.cpu_steal).mean()))})"
 
 
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:

@@ -34,7 +34,10 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
         )
     ok = every_latency_row(rows_in(folder))
     if ok.empty:
-        raise BenchError(f"{folder} has no timed images: it was run with latency.prompts=0")
+        raise BenchError(
+            f"{folder} has no timed images that count: it was run with latency.prompts=0, or on a "
+            "busy machine; run it again with latency.prompts, when the machine is quiet"
+        )
     return ok
 
 

@@ -71,7 +71,7 @@ def record(
     from bench.run.schedule import cells
     from bench.run.session import frozen_heap, opened
 
-    own = opened(config, settings.batch)
+    own = opened(config, settings.batch, (settings.batch,))
     texts = [prompt.text for prompt in own.prompts]
     every = cells(config, own.model.sampling)
     found = []

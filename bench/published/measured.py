@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.config.describe import Described, read
 from bench.errors import BenchError
 from bench.judge.reseeds import reseed_of
-from bench.records.schema import damaged, other_version
+from bench.records.schema import damaged, frame, other_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
 NUMBERS = ("temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal")
 RECORDS = (
     "decoder", "protocol", "status", "prompt_index", "seed", "block", "repeat", "seconds_total",
-    "mal", "nfe", "top_k", "gpu",
+    "mal", "nfe", "top_k", "gpu", "disturbed", "cpu_others", "cpu_steal",
 )  # fmt: skip
 # A figure's name -> its column in summary.csv, and what to multiply a published one with.
 COLUMNS = {
@@ -134,7 +134,6 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _records(path: Path) -> pd.DataFrame | None:
     """Rows of images that came out, None where there is no such file."""
-    import pandas as pd
     import pyarrow as pa
 
     if not path.is_file():
@@ -144,7 +143,7 @@ def _records(path: Path) -> pd.DataFrame | None:
     if damaged(path):
         raise BenchError(f"{path} is damaged; run the study again, it resumes and mends it")
     try:
-        rows = pd.read_parquet(path, columns=list(RECORDS))
+        rows = frame(path, RECORDS)
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise BenchError(
             f"{path} is not a readable records file ({error}); run the study again, it resumes"

@@ -166,8 +166,9 @@ class RunFolder:
             )  # fmt: skip
 
     def add(self, cell: str, stem: str, row: Mapping[str, Any], image: Any = None) -> None:
-        """Writes the image (a PIL image, if any), then the row: a row's image always exists."""
-        hashed = ""
+        """Writes the image (a PIL image, if any), then the row: a row's image always exists.
+        Without one the row may name a picture that is there already."""
+        hashed = row.get("image_hash", "")
         if image is not None:
             content = io.BytesIO()
             image.save(content, format="PNG")

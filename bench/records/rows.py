@@ -104,6 +104,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     times["seconds_text"] = outcome.seconds_text if latency else nan
     times["seconds_vq"] = outcome.seconds_vq if latency else nan
     times["seconds_total"] = outcome.seconds_total if latency else nan
+    load = {f"cpu_{name}": getattr(outcome.load, name) for name in ("own", "others", "steal")}
     at_nodes = output(rule, trace.pairs, len(outcome.generation.codes))
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
@@ -111,6 +112,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
         row = {
             **empty_measures(),
             **times,
+            **(load if latency else {}),
             **at_nodes[b],
             "seconds_batch": outcome.seconds_total,
             "mal": accepted.mal,

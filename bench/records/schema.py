@@ -14,16 +14,20 @@ import io
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import DiskFullError, FolderError
 
-SCHEMA_VERSION = 5
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 6
+READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD, which says nothing then
 # In the file's metadata, followed by 64 hex digits: the SHA-256 of the file with zeros in their
 # place.
 SEAL, DIGITS = b"lantern_bench.sha256=", 64
@@ -47,6 +51,9 @@ MEASURED = (
     "seconds_vq", "seconds_total", "seconds_batch", "mal", "mal_no_bonus",
     "mal_expected",  # of the drafter (`decoders.api.Trace.expected`)
 )  # fmt: skip
+# Processor seconds of the run's own process per second while the image was timed; shares of the
+# cores that others and the hypervisor took; whether that was too much (`latency.busy`).
+LOAD = {"cpu_own": _REAL, "cpu_others": _REAL, "cpu_steal": _REAL, "disturbed": pa.bool_()}
 SCHEMA = pa.schema(
     [
         ("schema_version", _WHOLE), ("study", _TEXT), ("protocol", _TEXT), ("model", _TEXT),
@@ -56,7 +63,7 @@ SCHEMA = pa.schema(
         ("prompt_index", _WHOLE), ("prompt_id", _TEXT), ("prompt", _TEXT), ("category", _TEXT),
         ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("repeat", _WHOLE),
         ("status", _TEXT), ("error", _TEXT),
-        *((name, _REAL) for name in MEASURED),
+        *((name, _REAL) for name in MEASURED), *LOAD.items(),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
         *((name, pa.list_(kind)) for name, kind in LISTS.items()),
         ("path", _TEXT), ("image", _TEXT), ("image_hash", _TEXT), ("peak_memory_mb", _REAL),
@@ -70,7 +77,7 @@ SCHEMA = pa.schema(
 
 def empty_measures() -> dict[str, Any]:
     """The measured columns of a row that measured nothing: NaN, 0, empty lists."""
-    row: dict[str, Any] = dict.fromkeys(MEASURED, math.nan)
+    row: dict[str, Any] = dict.fromkeys((*MEASURED, *LOAD), math.nan) | {"disturbed": False}
     row |= dict.fromkeys(("nfe", "drafter_calls", "tree_depth", "tree_nodes"), 0)
     row |= {column: [] for column in LISTS}
     row |= {"path": "", "image": "", "image_hash": "", "peak_memory_mb": math.nan}
@@ -93,8 +100,26 @@ def read(path: Path) -> pa.Table | None:
     content = path.read_bytes()
     if not _seal_holds(content):
         return None
-    table = pq.read_table(io.BytesIO(content))
+    table = brought_up(pq.read_table(io.BytesIO(content)))
     return table.replace_schema_metadata() if table.schema.equals(SCHEMA) else None
+
+
+def brought_up(table: pa.Table) -> pa.Table:
+    """Rows of a readable version with all columns of LOAD, in the order of the schema."""
+    lacking = [name for name in LOAD if name not in table.schema.names]
+    if not lacking:
+        return table
+    for name, kind in ((name, LOAD[name]) for name in lacking):
+        nothing = False if name == "disturbed" else math.nan
+        table = table.append_column(pa.field(name, kind), pa.array([nothing] * len(table), kind))
+    return table.select([name for name in SCHEMA.names if name in table.schema.names])
+
+
+def frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """These columns of a file of a readable version. Raises what pyarrow raises."""
+    there = set(pq.read_schema(path).names)
+    table = pq.read_table(path, columns=[c for c in columns if c in there or c not in LOAD])
+    return brought_up(table).select(list(columns)).to_pandas()
 
 
 def damaged(path: Path) -> bool:
@@ -123,7 +148,7 @@ def other_version(path: Path) -> str:
         found = pq.read_table(path, columns=["schema_version"], partitioning=None)
     except (pa.ArrowException, KeyError, OSError):
         return ""
-    versions = set(found.column(0).to_pylist()) - {SCHEMA_VERSION}
+    versions = set(found.column(0).to_pylist()) - {*READABLE}
     if not versions:
         return ""
     return (

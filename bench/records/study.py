@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def write_identity(path: Path, identity: Mapping[str, Any]) -> None:
 
 def guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where `found` (study.json) is not what this run would write."""
-    require_schema(path, found)
+    require_schema(path, found, (records.SCHEMA_VERSION,))
     require_configuration(path, found, wanted["config_hash"], wanted["config"])
     if found.get("machine") != wanted["machine"]:
         shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
@@ -72,9 +72,11 @@ def require_own(path: Path, config: StudyConfig) -> dict[str, Any]:
     return found
 
 
-def require_schema(path: Path, found: Mapping[str, Any]) -> None:
-    """Raises FolderError where `found` (study.json) is of rows of another schema version."""
-    if found.get("schema_version") != records.SCHEMA_VERSION:
+def require_schema(
+    path: Path, found: Mapping[str, Any], versions: Sequence[int] = records.READABLE
+) -> None:
+    """Raises FolderError where `found` (study.json) is of rows of no such schema version."""
+    if found.get("schema_version") not in versions:
         raise FolderError(
             f"{path} holds rows of schema version {found.get('schema_version')}, this code writes "
             f"{records.SCHEMA_VERSION}. {advice(path)}"

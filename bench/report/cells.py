@@ -12,7 +12,6 @@ from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, numb
 from metrics.stats import Interval
 
 RESEED_LABEL = "AR reseed"
-UNFAIR = "unfair baseline"  # followed by the number of its footnote
 
 
 def main_tables(run: Run) -> list[Table]:
@@ -54,9 +53,11 @@ def label(entry: Entry) -> str:
     return RESEED_LABEL + seed
 
 
-def clip_difference(entry: Entry, digits: int) -> str:
-    """CLIP score less the baseline's, image by image; marked where less and more are possible."""
-    return with_interval(entry, CLIP_LESS, digits, entry.clip_like_ar)
+def clip_difference(section: Section, entry: Entry, digits: int) -> str:
+    """CLIP score less the baseline's, image by image; marked as the score is."""
+    reseed = entry.role is Role.RESEED
+    noise = entry.clip_like_ar if reseed else section.quality_is_noise(entry, "clip")
+    return with_interval(entry, CLIP_LESS, digits, noise)
 
 
 def _digits(section: Section, column: str) -> int:
@@ -74,8 +75,11 @@ def _main_columns(run: Run, section: Section) -> list[Column]:
             text = f"{entry.number('speedup'):.2f}"
         else:
             text = with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
-        note = run.unfair_note(entry)
-        return f"{text} {UNFAIR} ({note})" if note else text
+        mark = run.mark(entry)
+        if run.unmeasured(entry):
+            return mark
+        eager = run.eager(entry)
+        return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 
     def quality(column: str, digits: int) -> Callable[[Entry], str]:
         return lambda e: with_interval(e, column, digits, section.quality_is_noise(e, column))
@@ -120,7 +124,7 @@ def _part_columns(section: Section) -> list[Column]:
 
 def _bound_columns(section: Section) -> list[Column]:
     digits = _digits(section, "clip")
-    less = Column("", f"{section.clip_name} - AR", lambda entry: clip_difference(entry, digits))
+    less = Column("", f"{section.clip_name} - AR", lambda e: clip_difference(section, e, digits))
     return [
         Column("", "decoder", label, words=True),
         _figure("tv_moved_mean", "moved mass, mean", 4),

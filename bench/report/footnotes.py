@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from bench.judge.paired import every_latency_row, repeats
+from bench.judge.paired import every_latency_row, repeats, timings
 from bench.report.cells import RESEED_LABEL
 from bench.report.model import Role, Run, Section
 from bench.report.roofline import fairness_legend
-from bench.report.table import ABSENT, NOISE, interval, number
+from bench.report.table import ABSENT, NOISE, interval, number, percent
 from bench.run.schedule import REPLAYED
 from metrics.stats import FEWEST_BLOCKS, Interval
 
@@ -49,16 +49,37 @@ def facts(run: Run) -> list[str]:
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), *fastest(section), reseed_lines(section)]
-    return [*lines, made_by(run)]
+        lines += [*drift(section), *fastest(run, section), reseed_lines(section)]
+    return [*lines, *neighbours(run), made_by(run)]
 
 
-def fastest(section: Section) -> list[str]:
-    """Which exact decoder is the fastest, where several were timed."""
-    known = [e for e in section.decoders if e.exact and not math.isnan(e.number("speedup"))]
+def neighbours(run: Run) -> list[str]:
+    """What other programs took of the cores while images were timed."""
+    timed = timings(run.records)
+    taken = (timed.cpu_others + timed.cpu_steal).dropna()
+    if timed.empty:
+        return []
+    if taken.empty:
+        return ["What other programs took of the cores while images were timed is not known."]
+    return [
+        f"While images were timed, others took {percent(taken.median(), 0)} of the cores (median; "
+        f"at most {percent(taken.max(), 0)}). Of {len(timed)} timings {int(timed.disturbed.sum())} "
+        "were disturbed, which do not count."
+    ]
+
+
+def fastest(run: Run, section: Section) -> list[str]:
+    """Which exact decoder is the fastest, where several were timed on one clock."""
+    timed = [e for e in section.decoders if not math.isnan(e.number("speedup"))]
+    known = [entry for entry in timed if entry.exact and not run.eager(entry)]
     if sum(entry.role is Role.DECODER for entry in known) < 2:
         return []
-    best = max(known, key=lambda entry: entry.number("speedup"))
+    ahead = [entry for entry in known if entry.number("speedup_lo") > 1]
+    if not ahead:
+        return [
+            f"{section.title}: none of {len(known)} exact decoders is faster than AR ({NOISE})."
+        ]
+    best = max(ahead, key=lambda entry: entry.number("speedup"))
     speed = Interval(*(best.number(f"speedup{end}") for end in ("", "_lo", "_hi")))
     return [
         f"{section.title}: of {len(known)} exact decoders {best.name} is the fastest, "
@@ -74,9 +95,9 @@ def columns(run: Run) -> list[str]:
         "MAL expected: codes per forward that the drafter expected, 1 + the sum of its "
         "probabilities of all drafted paths. Compared with MAL it tells the drafter's calibration.",
         f"A speed-up is noise ({NOISE}) if its interval includes 1.",
-        "A quality figure is noise if AR might have it under another seed (reseed band): within "
-        "Student's 95 % interval of one more run. With one other seed: within twice its difference "
-        "to AR.",
+        "A quality figure is noise if AR might have it under another seed: Student's t of one more "
+        "run. The tests of all decoders and figures of a run are corrected for their number "
+        "(Holm): in at most one run of twenty a decoder that draws as AR does lacks the mark.",
         "Quiet speed-up: from lower quartiles of a step's seconds. Other programs only ever add "
         "time, so it moves less from run to run.",
         "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it.",
@@ -95,7 +116,7 @@ def columns(run: Run) -> list[str]:
             "same prompt, the mean with its interval over prompts. If AR ran under several seeds, "
             "their mean stands for it, and each seed is compared with the others. With only one AR "
             f"seed, its luck shifts every row equally. {NOISE}, also at the CLIP score: the "
-            "interval includes 0."
+            "difference is noise after the correction."
         )
     if run.roofline:
         lines += [

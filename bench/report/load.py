@@ -16,7 +16,7 @@ from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.reseeds import reseed_of
 from bench.measure.rates import MACHINE, read_rates
-from bench.records.schema import SCHEMA_VERSION, damaged, other_version
+from bench.records.schema import LOAD, READABLE, damaged, frame, other_version
 from bench.report.model import Entry, ReportError, Role, Run, Section, as_text, missing
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
@@ -43,7 +43,8 @@ RECORD_COLUMNS = (
     "schema_version", "study", "protocol", "model", "decoder", "loop", "tree", "acceptance",
     "backend", "device", "dtype", "temperature", "cfg", "prompt_index", "prompt", "seed", "block",
     "repeat", "status", "error",
-    *(f"seconds_{phase}" for phase in PHASES), "seconds_total", "mal", "nfe", "tree_depth",
+    *(f"seconds_{phase}" for phase in PHASES), "seconds_total", *LOAD, "mal", "nfe",
+    "tree_depth",
     "accepted", "kind", "step", "codes", "moved", "bound", "tv_output", "tv_declared_bound",
     "tv_output_bound",
     "path", "image", *PROVENANCE,
@@ -83,7 +84,7 @@ def load_run(run_dir: Path) -> Run:
     ]
     study = as_text(summary["study"].iloc[0]) or run_dir.name
     floors = _optional(run_dir / ROOFLINE, ROOFLINE_COLUMNS)
-    fairness = _optional(run_dir / FAIRNESS, FAIRNESS_COLUMNS)
+    fairness = _optional(run_dir / FAIRNESS, FAIRNESS_COLUMNS, ("worth",))
     return Run(
         run_dir,
         study,
@@ -95,9 +96,11 @@ def load_run(run_dir: Path) -> Run:
     )
 
 
-def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The rows of a table with these columns; [] where there is no such file. ReportError where it
-    is damaged."""
+def _optional(
+    path: Path, columns: tuple[str, ...], later: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """The rows of a table with these columns, and with those of `later`, which older files lack; []
+    where there is no such file. ReportError where it is damaged."""
     if not path.is_file():
         return []
     try:
@@ -108,7 +111,8 @@ def _optional(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     _require_columns(path, columns, list(table.columns))
     for name in words.keys() & set(columns):
         table[name] = table[name].fillna("")
-    return [{str(k): line[k] for k in columns} for line in table.to_dict("records")]
+    kept = [*columns, *(name for name in later if name in table)]
+    return [{str(k): line[k] for k in kept} for line in table.to_dict("records")]
 
 
 def _read_summary(path: Path) -> pd.DataFrame:
@@ -141,11 +145,11 @@ def _read_records(path: Path) -> pd.DataFrame:
         raise ReportError(f"{path} is damaged: it is not as it was written; {_REMEDY}")
     try:
         names = pyarrow.parquet.read_schema(path).names
-        if not {*RECORD_COLUMNS} <= {*names} and (wrong := other_version(path)):
+        if not {*RECORD_COLUMNS} <= {*names, *LOAD} and (wrong := other_version(path)):
             raise ReportError(wrong)
-        _require_columns(path, RECORD_COLUMNS, names)
-        records = pd.read_parquet(path, columns=list(RECORD_COLUMNS))
-        if {*records["schema_version"]} - {SCHEMA_VERSION}:
+        _require_columns(path, RECORD_COLUMNS, [*names, *LOAD])
+        records = frame(path, RECORD_COLUMNS)
+        if {*records["schema_version"]} - {*READABLE}:
             raise ReportError(other_version(path))
     except (pyarrow.ArrowInvalid, pyarrow.ArrowIOError) as error:
         raise ReportError(f"{path} is not a readable Parquet file ({error}); {_REMEDY}") from error
@@ -215,7 +219,7 @@ def _sections(entries: list[Entry]) -> list[Section]:
     for entry in entries:
         groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
     varying = [key for at, key in enumerate(SECTION_KEYS[:4]) if len({g[at] for g in groups}) > 1]
-    return [_section(group, varying) for group in groups.values()]
+    return [replace(_section(group, varying), of=len(groups)) for group in groups.values()]
 
 
 def _section(entries: list[Entry], varying: list[str]) -> Section:

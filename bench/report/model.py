@@ -18,11 +18,14 @@ import pandas as pd
 
 from bench.errors import BenchError
 from bench.judge.clip_pairs import FIGURE as CLIP_LESS
-from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
+from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, UNMEASURED, Fairness
 from bench.judge.paired import image_rows, latency_rows
 from bench.measure.rates import MachineRates
 from bench.run.schedule import REPLAYED
-from metrics.stats import Interval, reseed_range
+from metrics.stats import Interval, holm, p_of_zero, reseed_p, reseed_range
+
+UNFAIR_BASELINE = "unfair baseline"
+LEVEL = 0.05  # of a run's marks: how often an exact decoder may lack one
 
 
 class ReportError(BenchError):
@@ -109,6 +112,7 @@ class Section:
     entries: list[Entry]
     fid_name: str
     clip_name: str
+    of: int = 1  # sections of the run, which share the level of its marks
 
     @property
     def baseline(self) -> Entry | None:
@@ -144,14 +148,31 @@ class Section:
         """Whether any decoder's CLIP scores were compared with the baseline's, prompt by prompt."""
         return any(not math.isnan(entry.number(CLIP_LESS)) for entry in self.entries)
 
-    def quality_is_noise(self, entry: Entry, column: str) -> bool:
-        """AR itself might have the figure: CLIP scores tell it prompt by prompt where they were
-        compared so (means of a few seeds may lie close together by chance), else its seeds do."""
-        if entry.role is not Role.DECODER:
-            return False
+    def like_ar(self, entry: Entry, column: str) -> bool:
+        """Whether a figure lies where AR's does, taken alone: for a front, which compares few."""
         if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
             return entry.clip_like_ar
         return self.reseeded(column).contains(entry.number(column))
+
+    def quality_p(self, entry: Entry, column: str) -> float:
+        """Two-sided p that AR itself has the figure; NaN where it is not known. CLIP scores tell it
+        prompt by prompt where they were compared so (means of a few seeds may lie close together by
+        chance), else its seeds do."""
+        if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
+            ends = (entry.number(f"{CLIP_LESS}{end}") for end in ("", "_lo", "_hi"))
+            return p_of_zero(Interval(*ends))
+        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
+        return reseed_p([run.number(column) for run in runs], entry.number(column))
+
+    def quality_is_noise(self, entry: Entry, column: str) -> bool:
+        """AR itself might have the figure. Of all quality figures of a run's decoders that AR might
+        have, one or more are told apart in one run of twenty (Holm)."""
+        every = [(e, c) for e in self.entries if e.role is Role.DECODER for c in ("fid", "clip")]
+        known = [(e.name, c, p) for e, c in every if not math.isnan(p := self.quality_p(e, c))]
+        apart = holm([p for *_, p in known], LEVEL / self.of)
+        return (entry.name, column, False) in [
+            (name, c, told) for (name, c, _), told in zip(known, apart, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -167,16 +188,36 @@ class Run:
     machine: MachineRates | None = None  # None: its rates were not measured
 
     @property
-    def unfair(self) -> list[str]:
-        """Reasons of unfair baselines, each once: footnote n is the n-th."""
-        return list(dict.fromkeys(f.reason for f in self._shown(UNFAIR)))
+    def marks(self) -> list[tuple[str, str]]:
+        """(mark, reason) of speed-ups that are unfair or were not measured, each once: footnote n
+        is the n-th."""
+        found = [f for f in self.fairness.values() if f.decoder in {e.name for e in self.entries}]
+        unmeasured = [(UNMEASURED, f.reason) for f in found if f.verdict == UNMEASURED]
+        unfair = [(UNFAIR_BASELINE, f.reason) for f in self._shown(UNFAIR)]
+        return list(dict.fromkeys([*unfair, *unmeasured]))
 
-    def unfair_note(self, entry: Entry) -> int:
-        """Number of an entry's footnote, counted from 1; 0 where its speed-up is not unfair."""
+    def mark(self, entry: Entry) -> str:
+        """`unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
         found = self.fairness.get(entry.name)
-        if found is None or found.verdict != UNFAIR or math.isnan(entry.number("speedup")):
-            return 0
-        return self.unfair.index(found.reason) + 1
+        for number, (mark, reason) in enumerate(self.marks, 1):
+            unfair = mark == UNFAIR_BASELINE and not math.isnan(entry.number("speedup"))
+            verdict = UNFAIR if unfair else UNMEASURED
+            if found is not None and (found.verdict, found.reason) == (verdict, reason):
+                return f"{mark} ({number})"
+        return ""
+
+    def unmeasured(self, entry: Entry) -> bool:
+        """Whether an entry's speed-up does not count."""
+        return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
+
+    def eager(self, entry: Entry) -> str:
+        """`eager, 0.71 est.`: the mark of an entry of which a piece was not compiled where others'
+        are, with an estimate of its speed-up if it were; "" for others."""
+        found = self.fairness.get(entry.name)
+        if found is None or not found.mixed:
+            return ""
+        worth = entry.number("speedup") * found.worth
+        return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
 
     @property
     def fair(self) -> list[str]:

@@ -63,7 +63,7 @@ def fairness_legend(run: Run) -> list[str]:
     """Footnotes of the marks in the tables; what was not judged; that all is fair."""
     if not run.fairness:
         return []
-    lines = [f"({n}) unfair baseline: {reason}." for n, reason in enumerate(run.unfair, 1)]
+    lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
     lines += [
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
         for reason, names in run.unjudged.items()
@@ -76,7 +76,8 @@ def fairness_legend(run: Run) -> list[str]:
 
 def unfair_caption(run: Run) -> str:
     """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
-    names = [e.name for e in run.entries if run.unfair_note(e) and e.role is Role.DECODER]
+    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
+    names = [e.name for e in decoders if run.mark(e)]
     return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 

@@ -14,7 +14,7 @@ from bench.config.plugins import call, require_returned
 from bench.config.schema import StudyConfig
 from bench.console import progress, warnings_once
 from bench.errors import TimeLimitError
-from bench.judge.fairness import judge, write_fairness
+from bench.judge.fairness import UNMEASURED, judge, write_fairness
 from bench.judge.quality import Scorer, with_kept_features
 from bench.judge.roofline import roofline
 from bench.records.kept import Kept, code_digest
@@ -75,7 +75,7 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
 def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
     """Judges, scores and summarises the rows of a run; returns the summary."""
     floors = roofline(result.path, result.model, result.cells, result.rows)
-    fair = judge(result.rows, config.baselines, floors, config.fairness.factor)
+    fair = judge(result.rows, config.baselines, floors, config.fairness)
     write_fairness(result.path, fair)
     kept = Kept(result.path)
     exactness = {c.entry.name: REPLAYED for c in result.cells if _replayed(c)}
@@ -85,7 +85,13 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         with_kept_features(used, result.path)
     with warnings_once():
         table = summarise(
-            result.path, result.rows, result.cells, scorer=used, exactness=exactness, kept=kept
+            result.path,
+            result.rows,
+            result.cells,
+            scorer=used,
+            exactness=exactness,
+            kept=kept,
+            unmeasured=[one.decoder for one in fair if one.verdict == UNMEASURED],
         )
     kept.save()
     write_record(result.path)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bench.errors import TimeLimitError, described
+from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
 from bench.run.schedule import Cell
@@ -33,7 +34,8 @@ class Outcome:
     """B images as codes and pixels, and what they cost.
 
     images: [B, 3, H, W] uint8, CPU; None for a model without a tokenizer. seconds_text / total /
-    vq: of the whole call, total is prefill and decoding. peak_mb: megabytes during the call.
+    vq: of the whole call, total is prefill and decoding. load: of the processors during `total`.
+    peak_mb: megabytes during the call.
     """
 
     generation: Generation
@@ -41,6 +43,7 @@ class Outcome:
     seconds_text: float
     seconds_total: float
     seconds_vq: float
+    load: Load
     peak_mb: float
 
 
@@ -140,19 +143,20 @@ def decode(
     with no_collection():
         with clock.time("text"):
             text = model.text.encode(prompts)
+        before = read()
         with clock.time("total"):
             generation = within(
                 limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs)
             )
+        load = between(before, read())
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
             pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
     seconds = clock.seconds
-    return Outcome(
-        generation, images, seconds["text"], seconds["total"], seconds["vq"], meter.peak_mb()
-    )
+    text_s, total_s, vq_s = seconds["text"], seconds["total"], seconds["vq"]
+    return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
 
 
 def drawn(model: ImageModel, codes: Tensor) -> Tensor:

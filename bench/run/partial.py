@@ -1,8 +1,9 @@
 """A run that did not come to its end: how far it got, and a table of what is there.
 
 `python -m bench report` on such a folder merges and summarises the rows so far, without verdicts,
-floors and quality figures, which come after the last row. The merged files go to <run>/partial/, so
-that nothing takes them for those of a finished run; the report says in its title what it is of.
+quality figures and floors other than AR's, which come after the last row. The merged files go to
+<run>/partial/, so that nothing takes them for those of a finished run; the report says in its title
+what it is of.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import pandas as pd
 from bench.config.schema import StudyConfig
 from bench.console import terminable
 from bench.errors import Interrupted
+from bench.judge.fairness import UNMEASURED, Fairness, judge
+from bench.judge.roofline import baseline_floors
 from bench.records.folder import RunFolder
 from bench.records.identity import expected_of
 from bench.records.schema import write_text
@@ -51,6 +54,7 @@ class Partial:
 
     folder: Path
     title: str
+    fairness: list[Fairness]
 
 
 def progress_of(config: StudyConfig) -> Progress:
@@ -101,12 +105,15 @@ def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None
     rows = _merged(folder, found, identity, place)
     found = replace(found, rows=found.rows[: len(rows)])
     cells = cells_of(config, rows)
-    table = summarise(place, rows, cells, scorer=None, exactness={})
+    floors = baseline_floors(folder, cells, rows)
+    fair = judge(rows, config.baselines, floors, config.fairness)
+    unmeasured = [one.decoder for one in fair if one.verdict == UNMEASURED]
+    table = summarise(place, rows, cells, scorer=None, exactness={}, unmeasured=unmeasured)
     table["status"] = table["status"].replace("ok", FOLDER)
     write_text(place / "summary.csv", table.to_csv(index=False))
     waiting = [e.name for e in config.decoders if e.name not in {c.entry.name for c in cells}]
     title = f"{FOLDER}: {found}" + (f"; none yet of {', '.join(waiting)}" if waiting else "")
-    return Partial(place, title)
+    return Partial(place, title, fair)
 
 
 def clear(folder: Path) -> None:

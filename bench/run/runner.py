@@ -39,6 +39,7 @@ from bench.records.identity import Weights, code_of
 from bench.records.rows import Context, measured
 from bench.run import schedule as study
 from bench.run.attention import go_by
+from bench.run.neighbours import Neighbours, time_again
 from bench.run.outcome import Failure, Outcome, attempt, blamed, build_cell, decode, differing
 from bench.run.schedule import Batch, Cell, call_of
 from bench.run.session import collect_all, frozen_heap, load_model, with_text_hashes
@@ -91,7 +92,7 @@ def opened(
     prompts: Sequence[Prompt],
 ) -> Run:
     """A run before its first image: the model loaded, every decoder built."""
-    model = load_model(config, device, prompts)
+    model = load_model(config, device, prompts, (1,) if config.latency.prompts else ())
     check_prompts(model, prompts)
     go_by(folder, model)
     model = with_text_hashes(model)
@@ -121,6 +122,7 @@ class Run:
         self.decoders = {cell.key: self._build(cell) for cell in every}
         self.warm: set[str] = set()  # cells that were warmed up until stable
         own = self._labels(every), codes, weights.by_cell()
+        self.neighbours = Neighbours(config)
         self.late: Counter[str] = Counter()  # of each cell: calls that ran into the time limit
         self.ahead: Counter[tuple[str, int]] = Counter()  # of each `call_of`: batches to come
         self.context = Context(config, made, prompts, *own)
@@ -189,12 +191,11 @@ class Run:
         left = sum(len(b.indices) for part in todo for b in part)
         self.expect([batch for part in todo for batch in part])
         timed = [part for part in todo if part and part[0].protocol == "latency"]
+        every = [part for part in parts if part and part[0].protocol == "latency"]
         # A session stopped behind the last timed image has left the moment after it to this one.
-        behind = bool(timed) or (
-            any(batch.protocol == "latency" for part in parts for batch in part)
-            and not (self.folder.path / "records.parquet").exists()
-        )
-        if not (left or behind):
+        records = self.folder.path / "records.parquet"
+        behind = bool(timed) or (bool(every) and not records.exists())
+        if not (left or behind or any(map(self.disturbed, every))):
             return
         # Measuring takes memory: where the peak cannot be reset, it comes after all images.
         looks = moments_of(len(timed)) if self.meter.exact else set()
@@ -204,7 +205,7 @@ class Run:
                 if part[0].protocol == "latency":
                     if next(rounds) in looks:
                         self._look(bar)
-                    self._warm_up(part, bar)
+                    self.warm_all(part, bar)
                 gc.collect()
                 gc.freeze()  # what the warm-up has left to stay
                 for batch in part:
@@ -212,6 +213,7 @@ class Run:
                     self.run(batch)
                     self.done(batch)
                     bar.update(len(batch.indices))
+            time_again(self, every, bar)
             if behind:
                 self._look(bar)
 
@@ -245,7 +247,16 @@ class Run:
     def recorded(self, batch: Batch) -> bool:
         return all(self.folder.has(*key) for key in batch.keys)
 
-    def _warm_up(self, todo: Sequence[Batch], bar: Any) -> None:
+    def said(self, batch: Batch, column: str) -> Any:
+        """What the row of a timed image says; None where it is not recorded."""
+        table = self.folder.tables.get(batch.keys[0])
+        return None if table is None else table.column(column)[0].as_py()
+
+    def disturbed(self, part: Sequence[Batch]) -> int:
+        """How many timed images of a part were disturbed."""
+        return sum(bool(self.said(batch, "disturbed")) for batch in part)
+
+    def warm_all(self, todo: Sequence[Batch], bar: Any) -> None:
         """Every decoder that has something to time: until its times are stable, and one image
         before each block after that. One that fails will fail on its rows again."""
         limits = self.config.latency
@@ -257,7 +268,6 @@ class Run:
             bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
             if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
                 continue
-
             if batch.cell.key not in self.warm:
                 self._compare(batch, bar)
 
@@ -302,7 +312,7 @@ class Run:
         """Decodes one batch and records its rows, those of a failure too. again: what fails is
         tried once more, image by image, so that one bad image costs no others."""
         started = now()
-        rows = attempt(lambda: self._measure(batch))
+        rows = attempt(lambda: self.measure(batch))
         if again and isinstance(rows, Failure) and not rows.late:
             log.warning("%s failed, tried again: %s", batch.cell.entry.name, rows.error)
             for index in batch.indices:
@@ -312,6 +322,8 @@ class Run:
             self.fail(batch, rows.error, started)
         else:
             self._record(batch, rows, started)
+            if batch.protocol == "latency":
+                self.neighbours.after(rows[0][0])
 
     def fail(self, batch: Batch, error: str, started: str) -> None:
         """Records a batch as failed."""
@@ -336,7 +348,7 @@ class Run:
                     row["image"] = self.folder.image_name(key, stem)
             self.folder.add(key, stem, row, image)
 
-    def _measure(self, batch: Batch) -> list[tuple[dict[str, Any], Image.Image | None]]:
+    def measure(self, batch: Batch) -> list[tuple[dict[str, Any], Image.Image | None]]:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
         decoder = self.decoders[batch.cell.key]
         if isinstance(decoder, Failure):
@@ -352,6 +364,7 @@ class Run:
         out = []
         for b, row in enumerate(measured(outcome, latency, rule)):
             identity = self.context.identity(batch, batch.indices[b])
+            row["disturbed"] = latency and self.neighbours.disturb(outcome.load)
             picture = None
             if outcome.images is not None and self._wants_picture(batch, batch.indices[b]):
                 picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]

@@ -31,25 +31,30 @@ class Session:
     made: Provenance
 
 
-def opened(config: StudyConfig, count: int) -> Session:
-    """For a command that measures something else than rows, on so many prompts. Raises as a run
-    does before it starts."""
+def opened(config: StudyConfig, count: int, timed: Container[int] = (1,)) -> Session:
+    """For a command that measures something else than rows, on so many prompts, in batches of the
+    sizes `timed`. Raises as a run does before it starts."""
     device = prepare(config.backend)
     prompts = call(config.prompts, count=count)
-    model = load_model(config, device, prompts)
+    model = load_model(config, device, prompts, timed)
     check_prompts(model, prompts)
     return Session(model, prompts, provenance(device))
 
 
 def load_model(
-    config: StudyConfig, device: torch.device, prompts: Sequence[Prompt] = ()
+    config: StudyConfig,
+    device: torch.device,
+    prompts: Sequence[Prompt] = (),
+    timed: Container[int] = (),
 ) -> ImageModel:
     """The image model of a study on its device. Features that the prompts bring along (a feature
-    cache) take the place of the model's text encoder; DecoderError where they do not fit it."""
+    cache) take the place of the model's text encoder; DecoderError where they do not fit it.
+    timed: sizes of batches that are timed; the CPU compiles what its kernel has no call for."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
-    model = executed(dataclasses.replace(loaded, name=config.model.name), mode, compiled(config))
+    sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
+    model = executed(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
     set_attention(model, config.backend)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
@@ -64,13 +69,6 @@ def load_model(
             )
         model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
     return model
-
-
-def compiled(config: StudyConfig) -> Container[int]:
-    """Batch sizes at which the CPU compiles what its kernel has no call for: that of the images
-    that are timed, unless the setting says all or none."""
-    timed = range(1, 1 + (config.latency.prompts > 0))
-    return {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
 
 
 def set_attention(model: ImageModel, backend: BackendConfig) -> None:

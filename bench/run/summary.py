@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pandas as pd
 
 from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
 from bench.judge.clip_pairs import Scored, clip_differences
-from bench.judge.paired import counted, every_latency_row, latency_rows, paired_speedup
+from bench.judge.paired import counted, image_rows, latency_rows, paired_speedup, timings
 from bench.judge.quality import PreferenceRow, Scorer, Scores
 from bench.judge.reseeds import reseed_name
 from bench.prompts import Prompt
@@ -72,13 +72,15 @@ def summarise(
     scorer: Scorer | None,
     exactness: Mapping[str, str],
     kept: Kept | None = None,
+    unmeasured: Collection[str] = (),
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
     name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
     the summary.
 
     rows: records.parquet; exactness: the gate's verdict by decoder name; kept: figures of an
-    earlier time, which stand where there is no scorer and the images are the same.
+    earlier time, which stand where there is no scorer and the images are the same; unmeasured:
+    decoders whose speed-ups do not count (`bench.judge.fairness`).
     """
     judge = _Judge(folder, scorer, kept)
     out: list[dict[str, Any]] = []
@@ -90,7 +92,8 @@ def summarise(
         own = rows[rows.decoder == name]
         reseeds = own[own.protocol == "reseed"]
         line, judged = _line(judge, own.drop(reseeds.index), "quality")
-        line |= _speedup(own, rows[rows.decoder == baselines[name]])
+        if name not in unmeasured:
+            line |= _speedup(own, rows[rows.decoder == baselines[name]])
         found = [(line, judged)]
         for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
             found.append(_line(judge, reseeds[reseeds.seed == seed], "reseed", number))
@@ -117,18 +120,17 @@ def _line(
 ) -> tuple[dict[str, Any], _Judged]:
     """All columns but the speed-up and the verdict, of one decoder. reseed: its number."""
     ok = mine[mine.status == "ok"]
-    timed = latency_rows(ok)
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
     first = mine.iloc[0]
     line: dict[str, Any] = {key: first[key] for key in IDENTITY}
-    line |= _latency(timed) | _acceptance(drawn if len(drawn) else timed)
+    alone = timings(mine)
+    line |= _latency(latency_rows(ok)) | _acceptance(drawn if len(drawn) else image_rows(alone))
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
     line["n_quality"] = len(drawn)
     line["decoder"] = reseed_name(str(first["decoder"]), reseed) if reseed else first["decoder"]
     judged = judge.images(drawn, str(line["decoder"]))
     line |= vars(judged.scores)
     # Later blocks are timed beside what quality batches have left in memory.
-    alone = every_latency_row(mine)
     alone = alone[alone.block == alone.block.min()]
     memory = (alone if len(alone) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN

@@ -76,7 +76,7 @@ def measure(config: StudyConfig, settings: ScalingSettings) -> Scaling:
     from bench.scaling.write import Scaling
 
     count = max([*settings.batches, *map(settings.calls, settings.batches)])
-    own = opened(config, count)
+    own = opened(config, count, settings.batches)
     cells = cells_of(config, own.model, settings.batches)
     meter = Meter(own.model, [prompt.text for prompt in own.prompts], config.seed)
     calls = sum(settings.warmups + settings.calls(cell.batch) for cell in cells)

@@ -226,7 +226,7 @@ def _unfair(path: Path) -> set[str]:
     if not path.is_file():
         return set()
     found = pd.read_csv(path, dtype=str, keep_default_na=False)
-    return set(found.decoder[found.verdict == UNFAIR])
+    return set(found.decoder[(found.verdict == UNFAIR) | (found.mixed != "")])
 
 
 def _mark(line: Line) -> str:

@@ -13,6 +13,7 @@ several times faster than a library call.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 import types
@@ -25,6 +26,7 @@ import torch
 import torch._inductor.config
 
 from decoders.api import ImageModel
+from decoders.execution.cpu.library import folder
 from decoders.execution.eager import Loop, Piece, chain
 from decoders.execution.state import device_of, fill, snapshot
 
@@ -32,7 +34,12 @@ logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {
+    # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "TRITON,ATEN",
+    "coordinate_descent_tuning": True,
     "epilogue_fusion": True,
+    "prologue_fusion": True,
     "triton.cudagraphs": False,
     "combo_kernels": True,  # small kernels that do not wait for each other are one launch
     "benchmark_combo_kernel": False,
@@ -75,6 +82,7 @@ class Compiled:
         return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
+        run.path |= {phase: "compiled" for phase, _ in loop.pieces()}
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
@@ -90,31 +98,25 @@ class Compiled:
     def ready(self, loop: Loop, run: Any, phase: str, plain: Call) -> tuple[str, Call]:
         """How a piece runs, and what runs it: "compiled", or "eager" where it cannot be compiled,
         which its first call finds out. Kept for the loop's runs of this shape."""
-        kept = loop.prepared.setdefault(run.shape, {})
-        if phase not in kept:
+        kept: dict[str, tuple[str, Call]] = loop.prepared.setdefault(run.shape, {})
 
-            def first(run: Any, *carry: Any) -> tuple[Any, ...]:
-                piece, out = self.tried(phase, plain, run, carry)
-                run.path[phase] = "eager" if piece is plain else "compiled"
-                kept[phase] = run.path[phase], piece
-                return out
+        def call(run: Any, *carry: Any) -> tuple[Any, ...]:
+            if phase in kept:
+                return kept[phase][1](run, *carry)
+            piece, out = self.tried(phase, plain, run, carry)
+            kept[phase] = run.path[phase], piece
+            return out
 
-            return (
-                "compiled",
-                lambda run, *carry: (
-                    kept[phase][1](run, *carry) if phase in kept else first(run, *carry)
-                ),
-            )
-        found: tuple[str, Call] = kept[phase]
-        return found
+        return kept.get(phase, ("compiled", call))
 
     def tried(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
     ) -> tuple[Call, tuple[Any, ...]]:
-        """A piece compiled by running it, or as it is where that fails, and what it returned."""
+        """A piece compiled by running it, or as it is where that fails, and what it returned. The
+        run's path says which."""
         before = snapshot(run)
         try:
-            piece = self.piece(plain, device_of(run))
+            piece, run.path[phase] = self.piece(plain, device_of(run)), "compiled"
             return piece, piece(run, *carry)
         except FAILURES as error:
             logger.warning(
@@ -123,6 +125,7 @@ class Compiled:
                 str(error).strip().partition("\n")[0],
             )
             fill(run, before)
+            run.path[phase] = "eager"
             return plain, plain(run, *carry)
 
     def _options(self, device: torch.device) -> dict[str, Any]:
@@ -133,7 +136,8 @@ class Compiled:
         return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
-        """One piece, compiled when it is first called."""
+        """One piece, compiled when it is first called. Compiled code is kept from run to run."""
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
         freeze = device.type == "cpu"
         ready = torch.compile(
             fresh(piece), dynamic=False, fullgraph=True, options=self._options(device)

@@ -21,11 +21,11 @@ from decoders.api import DecoderError
 from decoders.kernels.reference import additive, rotate_and_append
 from decoders.kernels.runtime import missing
 from decoders.kernels.tree_attention import (
-    MOST_QUERIES,
     MOST_SPLITS,
     Plan,
     Workspace,
     plan,
+    refused,
     tree_attention,
     workspace,
 )
@@ -210,9 +210,9 @@ class Triton:
         self._spaces: dict[tuple[int, int, int, int], tuple[Plan, Workspace]] = {}
 
     def reason(self, shape: AttentionShape) -> str | None:
-        if shape.queries > MOST_QUERIES:
-            return f"the kernel takes up to {MOST_QUERIES} queries a row, found {shape.queries}"
-        return missing(shape.device)
+        return missing(shape.device) or refused(
+            shape.queries, shape.head_dim, shape.dtype, shape.device
+        )
 
     def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Launch:
         key = (shape.rows, shape.queries, shape.heads, shape.slots)

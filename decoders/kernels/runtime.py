@@ -51,6 +51,14 @@ def processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have on a GPU; a Hopper's where there is none."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return 227 * 1024
+    found = torch.cuda.get_device_properties(device)
+    return int(max(found.shared_memory_per_block, found.shared_memory_per_block_optin))
+
+
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, which leaves its own stream current where the end of a broken recording

@@ -14,7 +14,8 @@ from decoders.api import DecoderError
 from decoders.kernels.runtime import missing, programs
 from decoders.noise import BELOW_ONE
 
-MOST_CODES = 65536  # that a program holds
+MOST_CODES = 32768  # that a program holds in its registers
+TILE = 1024  # codes a draw looks through
 
 
 def fits(device: str, vocab: int) -> bool:
@@ -24,6 +25,11 @@ def fits(device: str, vocab: int) -> bool:
 
 # Set by `torch.compiler.assume_constant_result`, whose call would import the compiler and Triton.
 fits._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def power(count: int) -> int:
+    """The power of two that holds `count`."""
+    return 1 << (count - 1).bit_length()
 
 
 @torch.library.custom_op("lantern::sample", mutates_args=())
@@ -47,11 +53,12 @@ def sampled(
     draws = u.shape[-1]
     p = torch.empty_like(logits)
     codes = logits.new_empty(batch, groups, draws, dtype=torch.long)
-    block = max(16, 1 << (vocab - 1).bit_length())
+    tile = min(TILE, power(vocab))
+    tiles = power(-(-vocab // tile))
     device.sample_rows[(batch * groups,)](
         logits, u, p, codes, vocab, draws, groups, u.stride(0), u.stride(1),
         float(temperature), top_k if top_k < vocab else 0, float(top_p), BELOW_ONE,
-        NUCLEUS=top_p < 1, BLOCK=block, num_warps=min(32, max(4, block // 1024)),
+        NUCLEUS=top_p < 1, N=tiles, W=tile, num_warps=min(32, max(4, tiles)),
     )  # fmt: skip
     return p, codes
 

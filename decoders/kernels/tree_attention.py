@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kernels.runtime import processors, programs
+from decoders.kernels.runtime import processors, programs, shared_memory
 
 MOST_QUERIES = 64
 MOST_SPLITS = 16
@@ -58,9 +58,9 @@ def plan(
     """From the shape alone, so that it is the same inside and outside a captured graph.
 
     Two programs a processor where few queries make a program short, one where each split's partial
-    result is large; `splits` overrides this.
+    result is large; `splits` overrides this. Only for what is not `refused`.
     """
-    block = 64 if padded(head_dim) * dtype.itemsize <= 256 else 32
+    block, stages = _cut(queries, head_dim, dtype, shared_memory(device))[0]
     most = max(1, min(MOST_SPLITS, -(-slots // block)))
     if splits is None:
         programs_wanted = processors(device) * (2 if queries <= 16 else 1)
@@ -68,7 +68,43 @@ def plan(
     elif not 1 <= splits <= MOST_SPLITS:
         raise DecoderError(f"splits must be in 1..{MOST_SPLITS}, found {splits}")
     large = padded(queries) * padded(head_dim) > 64 * 64
-    return Plan(block, min(splits, most), 8 if large else 4, 2)
+    return Plan(block, min(splits, most), 8 if large else 4, stages)
+
+
+def shared_bytes(queries: int, head_dim: int, dtype: torch.dtype, block: int, stages: int) -> int:
+    """Shared memory of a program, at most: keys and values of the blocks in flight, and the
+    queries twice (operands in two parts, or sums in float32)."""
+    return 2 * dtype.itemsize * padded(head_dim) * (stages * block + padded(queries))
+
+
+def _cut(queries: int, head_dim: int, dtype: torch.dtype, room: int) -> list[tuple[int, int]]:
+    """Slots a block and loads in flight that fit `room` bytes of shared memory, the largest first.
+
+    Products of float32 are made in parts, which take twice the registers; so do scores of many
+    queries.
+    """
+    wide = padded(head_dim) * dtype.itemsize * (2 if dtype == torch.float32 else 1)
+    block = min(64 if wide <= 256 else 32 if wide <= 512 else 16, 2048 // padded(queries))
+    cuts = [(block, 2), (max(16, block // 2), 2), (16, 2), (16, 1)]
+    return [cut for cut in cuts if shared_bytes(queries, head_dim, dtype, *cut) <= room]
+
+
+def refused(queries: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why no program is made for T queries of width d; None where one is."""
+    if not 1 <= queries <= MOST_QUERIES:
+        return f"the kernel takes 1..{MOST_QUERIES} queries a row, found {queries}"
+    if head_dim % 4 or not 4 <= head_dim <= 256:
+        return f"the kernel takes heads of a width that divides by 4, up to 256, found {head_dim}"
+    if dtype not in DTYPES:
+        return f"the kernel is for {DTYPES}, found {dtype}"
+    room = shared_memory(device)
+    if _cut(queries, head_dim, dtype, room):
+        return None
+    least = shared_bytes(queries, head_dim, dtype, 16, 1)
+    return (
+        f"{queries} queries of width {head_dim} in {dtype} need {least:,} bytes of shared memory, "
+        f"found {room:,} on this device"
+    )
 
 
 @dataclass(frozen=True)
@@ -176,13 +212,9 @@ def _check(
                 f"tree attention: {name} must be {shape} {dtype}, found {tuple(tensor.shape)} "
                 f"{tensor.dtype}"
             )
-    if not 1 <= queries <= MOST_QUERIES or size % 4 or size > 256:
-        raise DecoderError(
-            f"tree attention takes 1..{MOST_QUERIES} queries and a head size that is a multiple of "
-            f"4 and at most 256, found {queries} and {size}; use another implementation"
-        )
-    if qkv.dtype not in DTYPES:
-        raise DecoderError(f"tree attention is for {DTYPES}, found {qkv.dtype}")
+    reason = refused(queries, size, qkv.dtype, qkv.device)
+    if reason is not None:
+        raise DecoderError(f"tree attention: {reason}; use another implementation")
     if keys.stride() != values.stride() or {t.stride(-1) for t in (qkv, keys)} != {1}:
         raise DecoderError(
             "tree attention: keys and values must have one layout, and the last dimension of qkv "

@@ -234,7 +234,8 @@ class Speculative(Known):
         seen.hidden.copy_(states)
         seen.codes.copy_(committed)
         seen.count.copy_(settled.count).add_(1)
-        seen.start.copy_(run.length)
+        # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
+        seen.start.copy_(run.length.clamp_max(size))
         run.length.add_(seen.count).clamp_max_(size)
         run.target_calls.add_(active)
         if self.draft_calls:

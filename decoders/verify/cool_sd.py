@@ -9,7 +9,6 @@ node's law is at most 1 - 1 / omega_i away from p, and exact where omega_i <= 1.
 from __future__ import annotations
 
 import math
-from copy import copy
 from typing import Annotated, Any
 
 import torch
@@ -45,7 +44,7 @@ class CoolSD(Corrected):
     def at(self, draft: Draft, place: Tensor) -> CoolSD:
         """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
         del place
-        made = copy(self)
+        made = type(self)(None, self.delta, self.decay)  # no copy(): torch 2.11 cannot trace it
         first = scale_of(self.delta, self.decay, draft.levels)
         made.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
         return made

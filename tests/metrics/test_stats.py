@@ -5,11 +5,15 @@ import pytest
 
 from metrics.errors import MetricError
 from metrics.stats import (
+    Interval,
     bootstrap_mean,
     bootstrap_statistic,
     fastest_ratio,
+    holm,
     jackknife,
+    p_of_zero,
     paired_ratio,
+    reseed_p,
     reseed_range,
 )
 
@@ -151,6 +155,32 @@ def test_a_further_seed_lies_in_the_range_of_the_others():
 def test_one_other_seed_gives_a_band_of_twice_its_difference():
     found = reseed_range([18.0, 18.3])
     assert (found.value, found.lo, found.hi) == pytest.approx((18.0, 17.4, 18.6))
+
+
+def test_holm_refuses_a_true_hypothesis_in_one_family_of_twenty() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005], 0.05) == [True, False, False, True]
+    assert holm([], 0.05) == []
+    rng = np.random.default_rng(0)
+    families = rng.uniform(size=(2000, 12))
+    wrong = np.mean([any(holm(list(family), 0.05)) for family in families])
+    alone = np.mean((families < 0.05).any(1))
+    assert 0.035 < wrong < 0.065 and alone > 0.4
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
+    rng = np.random.default_rng(1)
+    found = np.array([reseed_p(runs[:-1], runs[-1]) for runs in rng.normal(size=(4000, seeds + 1))])
+    for level in (0.05, 0.5):
+        assert np.mean(found < level) == pytest.approx(level, abs=0.02)
+    assert np.isnan(reseed_p([1.0], 1.0)) and np.isnan(reseed_p([1.0, np.nan], 1.0))
+    assert reseed_p([2.0, 2.0], 2.0) == 1 and reseed_p([2.0, 2.0], 3.0) == 0
+
+
+def test_the_p_of_a_difference_is_that_of_its_interval() -> None:
+    assert p_of_zero(Interval(1.0, 0.0, 2.0)) == pytest.approx(0.05)
+    assert p_of_zero(Interval(-2.0, -3.0, -1.0)) == pytest.approx(8.9e-5, rel=0.02)
+    assert p_of_zero(Interval(0.0, 0.0, 0.0)) == 1 and p_of_zero(Interval(1.0, 1.0, 1.0)) == 0
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def draw(run: Run, quality: Quality) -> Plot:
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
         f"Grey band: AR's {name} under other seeds (reseed band); hollow circle: one such run. "
         "Dashed line: Pareto front of point estimates, unless one point leads. On it three kinds "
-        f"of {name} count as AR's: what the table marks as noise, that of an exact decoder, and "
-        "a better one than AR's that an exact decoder reached or passed."
+        f"of {name} count as AR's: what AR might have under another seed, that of an exact "
+        "decoder, and a better one than AR's that an exact decoder reached or passed."
     )
     with matplotlib.rc_context(RC):
         styles = looks(run)
@@ -121,7 +121,7 @@ def front(section: Section, drawn: list[Entry], quality: Quality) -> list[tuple[
         own = -quality.sign * quality.of(base)
         luck = min([own, *(c for c, entry in zip(costs, drawn, strict=True) if entry.exact)])
         for at, entry in enumerate(drawn):
-            noise = entry.exact or section.quality_is_noise(entry, column)
+            noise = entry.exact or section.like_ar(entry, column)
             if noise or luck <= costs[at] < own:
                 costs[at] = own
     best = pareto_front([(c, e.number("speedup")) for c, e in zip(costs, drawn, strict=True)])

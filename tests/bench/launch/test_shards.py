@@ -35,7 +35,7 @@ UNTIMED = "latency.prompts=0"
 
 def same(rows):
     """What does not depend on which images were decoded together, or when."""
-    measured = [c for c in rows.columns if c.startswith("seconds_")]
+    measured = [c for c in rows.columns if c.startswith(("seconds_", "cpu_"))]
     return rows.drop(columns=[*MADE_BY_CALL, *measured, "peak_memory_mb"]).map(str)
 
 

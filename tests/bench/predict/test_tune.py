@@ -36,7 +36,8 @@ from tests.bench.fakes import SEARCHPATH
 ROOT = Path(__file__).parents[3]
 SMALL = [
     SEARCHPATH, "model=random24", "prompts=fake", "backend.threads=1", "backend.dtype=float32",
-    "latency.prompts=2", "latency.warmup_max=1", "tune.prompts=2", "tune.probes=1", "tune.pairs=8",
+    "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
+    "tune.prompts=2", "tune.probes=1", "tune.pairs=8",
 ]  # fmt: skip
 TREES = "tune.trees=[{tree: chain, depth: [1, 3]}, {tree: static, choices: binary_8}]"
 RULES = "tune.rules=[{acceptance: exact}, {acceptance: lantern, k: 4, delta: [0.2]}]"

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from bench.records import schema as records
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.load import load_run
 from bench.report.model import ReportError
@@ -168,6 +171,22 @@ def test_files_without_rows_or_columns_are_refused(tmp_path: Path, name: str) ->
     store(table.drop(columns="mal"))
     with pytest.raises(ReportError, match="lacks the columns mal;"):
         build_report(folder)
+
+
+def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, DECODERS[:2], prompts=2, images=False)
+    path = folder / "records.parquet"
+    older = pq.read_table(path).drop_columns([*records.LOAD])
+    at = older.schema.get_field_index("schema_version")
+    older = older.set_column(at, "schema_version", pa.array([5] * len(older)))
+    records.write(
+        path, older.cast(pa.schema([f for f in records.SCHEMA if f.name in older.schema.names]))
+    )
+    shown = build_report(folder).terminal
+    assert "took of the cores while images were timed is not known" in " ".join(shown.split())
+    found = records.read(path)
+    assert found is not None and found.schema == records.SCHEMA
+    assert not records.other_version(path)
 
 
 def test_other_schema_version_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge_folder
 from bench.measure.rates import MachineRates, save_rates
 from bench.report import tables
@@ -66,7 +67,7 @@ def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: floa
     pd.DataFrame(lines).to_csv(folder / "roofline.csv", index=False)
     save_rates(RATES, folder / "machine.json")
     rows = pd.read_parquet(folder / "records.parquet")
-    judge_folder(folder, rows, ["ar", "ar_greedy"], limit)
+    judge_folder(folder, rows, ["ar", "ar_greedy"], FairnessConfig(limit))
     return folder
 
 
@@ -112,7 +113,7 @@ def test_a_baseline_on_another_backend_is_marked(tmp_path: Path) -> None:
     rows = pd.read_parquet(folder / "records.parquet")
     rows.loc[rows.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
     rows.to_parquet(folder / "records.parquet")
-    judge_folder(folder, rows, ["ar", "ar_greedy"], 20.0)
+    judge_folder(folder, rows, ["ar", "ar_greedy"], FairnessConfig(20.0))
     summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
     summary.loc[summary.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
     summary.to_csv(folder / "summary.csv", index=False)

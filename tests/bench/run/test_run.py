@@ -34,7 +34,7 @@ def rows_of(result) -> pd.DataFrame:
 
 def stable(rows: pd.DataFrame) -> pd.DataFrame:
     """The columns that a repeated run must reproduce, in a fixed order of rows."""
-    times = [c for c in rows.columns if c.startswith("seconds_")]
+    times = [c for c in rows.columns if c.startswith(("seconds_", "cpu_"))]
     return rows.drop(columns=[*times, *VOLATILE]).reset_index(drop=True)
 
 

@@ -241,7 +241,11 @@ def pretended() -> Iterator[Card]:
         "device": lambda *_: nullcontext(),
         "empty_cache": lambda: None,
         "mem_get_info": lambda *_: (1 << 30, 1 << 30),
-        "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=4),
+        "get_device_properties": lambda *_: SimpleNamespace(
+            multi_processor_count=4,
+            shared_memory_per_block=48 << 10,
+            shared_memory_per_block_optin=99 << 10,
+        ),
         "set_sync_debug_mode": card.set_mode,
         "get_sync_debug_mode": lambda: card.mode,
         "is_current_stream_capturing": lambda: card.graph is not None,

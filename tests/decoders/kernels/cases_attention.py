@@ -16,6 +16,7 @@ from decoders.kernels import candidates, reference
 from decoders.kernels.choose import choose
 from decoders.kernels.reference import additive
 from decoders.kernels.runtime import missing
+from decoders.kernels.selected import Kernels
 from decoders.kernels.tree_attention import plan, tree_attention, workspace
 from decoders.models.transformer import Attention, TransformerConfig
 
@@ -141,14 +142,14 @@ def test_the_way_the_slots_are_split_does_not_matter():
 
 
 def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
-    """40 nodes at slots 44..83 of blocks of 64: the second split appends what the first did not."""
+    """40 nodes at slots 44..83 in splits of 64: the second appends what the first did not."""
     x = given(1, 40, 1, 128, 16)
     x.slots[:] = torch.arange(44, 84)
     x.mask[:] = False
     x.mask[..., 44:84] = True
     ours, theirs = x.arguments(), x.arguments()
     chosen = planned(x, 2)
-    assert chosen.splits == 2 and chosen.block == 64
+    assert chosen.splits == 2 and chosen.block == 32
     close(tree_attention(*ours, chosen=chosen), reference.tree_attention(*theirs))
     close(ours[4], theirs[4])
 
@@ -235,3 +236,12 @@ def test_the_choice_measures_the_kernel_too():
     assert found.refused == {}
     assert all(found.deviation[name] <= 1e-5 for name in found.milliseconds)
     assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)
+
+
+def test_a_choice_for_more_queries_than_the_kernel_takes_falls_to_another():
+    shape = candidates.AttentionShape(1, 82, 1, 90, 16, torch.float32, DEVICE)
+    chosen = Kernels("auto", "eager")
+    assert chosen.of(shape, 90, 1).name in ("products", "sdpa", "flex")
+    (record,) = chosen.record()
+    refused = {why for name, why in record["refused"].items() if name.startswith("triton")}
+    assert refused == {"the kernel takes 1..64 queries a row, found 82"}

@@ -25,7 +25,7 @@ def test_the_kernel_runs_here_for_sampling():
     assert missing(DEVICE) is None
 
 
-@pytest.mark.parametrize("vocab", [30, 64])
+@pytest.mark.parametrize("vocab", [30, 64, 3000])  # one tile, a full one, three
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_laws_and_draws_are_those_of_the_tensor_code(sampling, vocab):
     random = torch.Generator().manual_seed(vocab)
@@ -40,7 +40,7 @@ def test_laws_and_draws_are_those_of_the_tensor_code(sampling, vocab):
         enough = (right > 0).sum(-1) >= draws  # else later draws are of nothing
         if draws and enough.any():
             mine, wanted = codes[enough], draw_distinct(right, u)[enough]
-            assert (mine == wanted).float().mean() > 0.97
+            assert (mine == wanted).float().mean() >= (0.97 if DEVICE.type == "cuda" else 1)
             assert (mine.sort(-1).values.diff(dim=-1) > 0).all()
         if draws and sampling.top_k == 1:
             assert torch.equal(codes[..., 0], right.argmax(-1))
@@ -59,7 +59,7 @@ def test_ties_at_the_border_of_top_k_all_stay_and_infinity_is_told():
 
 def test_sampling_that_does_not_fit_is_refused():
     logits, u = torch.zeros(1, 1, 8, device=DEVICE), torch.zeros(1, 1, 1, device=DEVICE)
-    with pytest.raises(DecoderError, match="float32 logits of up to 65536"):
+    with pytest.raises(DecoderError, match="float32 logits of up to 32768"):
         sampled(logits.half(), u, 1.0, 0, 1.0)
     with pytest.raises(DecoderError, match=r"temperature above 0"):
         sampled(logits, u, 0.0, 0, 1.0)

@@ -4,12 +4,16 @@ the wrappers make, for Hopper (CUDA) and CDNA3 (ROCm)."""
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from decoders.kernels import sampling, tree_attention
+from decoders.api import DecoderError
+from decoders.kernels import candidates, sampling, tree_attention
+from decoders.kernels.candidates import AttentionShape, Triton
 
 triton = pytest.importorskip("triton", reason="no kernels without Triton")
 pytestmark = pytest.mark.skipif(
@@ -125,18 +129,54 @@ def sampled(monkeypatch, vocab, draws):
     return recorded
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90, 120])
-def test_every_program_compiles_for_every_architecture(monkeypatch, cache, capability):
-    """Ampere, Ada, Hopper and consumer Blackwell: within their shared memory, and real code."""
-    room = {80: 163, 90: 227}.get(capability, 99) * 1024
-    for recorded in (
-        attention(monkeypatch, 58, 64, torch.bfloat16),
-        attention(monkeypatch, 58, 128, torch.bfloat16, group=4),
-        sampled(monkeypatch, 1000, 4),
-    ):
+def stack(made, folder) -> int:
+    """Bytes a thread keeps outside its registers, as what it spills."""
+    (folder / "made.cubin").write_bytes(made.asm["cubin"])
+    run = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(folder / "made.cubin")]
+    said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"STACK:(\d+)", said)[1])
+
+
+ROOM = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10}  # shared memory of a program
+
+
+@pytest.mark.parametrize("capability", ROOM)
+def test_every_program_compiles_for_every_architecture(monkeypatch, cache, tmp_path, capability):
+    """Ampere, Ada, Hopper and consumer Blackwell: within their shared memory, and real code. And
+    nothing is spilled."""
+    room = ROOM[capability]
+    monkeypatch.setattr(tree_attention, "shared_memory", lambda device: room)
+    for size, group in ((64, 1), (128, 4)):
+        recorded = attention(monkeypatch, 58, size, torch.bfloat16, group=group)
         made = compiled(recorded, ("cuda", capability, 32))
-        assert made.asm["cubin"] and made.metadata.shared <= room
+        options = recorded.launches[0][2]
+        cut = options["BLOCK"], options["num_stages"]
+        most = tree_attention.shared_bytes(58, size, torch.bfloat16, *cut)
+        assert made.metadata.shared <= most <= room
         assert f".target sm_{capability}" in made.asm["ptx"]
+        assert stack(made, tmp_path) == 0
+    for vocab in (1000, 16384):
+        made = compiled(sampled(monkeypatch, vocab, 4), ("cuda", capability, 32))
+        assert made.metadata.shared <= 48 << 10 and stack(made, tmp_path) == 0
+
+
+@pytest.mark.parametrize(("capability", "size"), [(89, 128), (90, 256)])
+def test_float32_fits_or_is_refused(monkeypatch, cache, capability, size):
+    """A float32 tree of 64 queries: 128 wide fits every card, 256 wide an H100 and no Ada."""
+    room = ROOM[capability]
+    monkeypatch.setattr(tree_attention, "shared_memory", lambda device: room)
+    made = compiled(attention(monkeypatch, 64, size, torch.float32), ("cuda", capability, 32))
+    assert made.metadata.shared <= room
+
+
+def test_a_tree_that_no_block_fits_is_refused(monkeypatch):
+    monkeypatch.setattr(tree_attention, "shared_memory", lambda device: ROOM[89])
+    monkeypatch.setattr(candidates, "missing", lambda device: None)
+    wide = AttentionShape(2, 64, 8, 440, 256, torch.float32, torch.device("cpu"))
+    expected = r"need 163,840 bytes of shared memory, found 101,376 on this device"
+    assert re.search(expected, Triton().reason(wide) or "")
+    with pytest.raises(DecoderError, match=expected):
+        attention(monkeypatch, 64, 256, torch.float32)
 
 
 def test_the_kernels_compile_for_rocm(monkeypatch, cache):

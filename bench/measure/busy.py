@@ -1,0 +1,88 @@
+"""What else runs on this machine: readings of the processors, and the load between two of them.
+
+Why: a neighbour adds time to whatever it meets, unevenly, and the figures of such an hour look as
+clean as any. Linux counts what every processor does (proc(5), /proc/stat); what this process has
+not used of the busy time, others have. Steal is what a hypervisor gave to other guests.
+The counts come in ticks, so a span of a few milliseconds says little: `Load.blur`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, softirq; steal
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counts at one moment, in seconds: the wall clock, processor time of this process with all
+    its threads, busy and stolen time of the `cores` it may run on. NaN where it is not known."""
+
+    at: float
+    own: float
+    busy: float
+    steal: float
+    cores: int
+    tick: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """Between two readings. own: processor seconds of this process per second; others, steal:
+    shares of its cores, 0 to 1, NaN where they are not known; blur: the share that a tick is."""
+
+    own: float
+    others: float
+    steal: float
+    blur: float
+    cores: int
+
+    @property
+    def taken(self) -> float:
+        """What others and the hypervisor have taken, a share of the cores."""
+        return self.others + self.steal
+
+    def disturbs(self, limit: float, needed: int) -> bool:
+        """Whether others leave less than 1 - limit of each of the `needed` cores. False where it
+        cannot be told."""
+        return self.taken - self.blur > 1 - (1 - limit) * min(needed, self.cores) / self.cores
+
+
+def read() -> Reading:
+    """The counts now. Takes a tenth of a millisecond."""
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    try:
+        lines = [line.split() for line in STAT.read_text().splitlines()]
+    except FileNotFoundError:  # no Linux
+        lines = []
+    mine = [line for line in lines if line[0] in {f"cpu{number}" for number in own}]
+    known = bool(mine) and all(len(line) > STEAL for line in mine)
+    busy = tick * sum(int(line[at]) for line in mine for at in BUSY) if known else math.nan
+    steal = tick * sum(int(line[STEAL]) for line in mine) if known else math.nan
+    return Reading(time.perf_counter(), time.process_time(), busy, steal, len(mine) or 1, tick)
+
+
+def between(before: Reading, after: Reading) -> Load:
+    """The load from one reading to a later one."""
+    seconds = after.at - before.at
+    room = seconds * after.cores  # processor seconds that there were
+    own = after.own - before.own
+    others = max(after.busy - before.busy - own, 0.0) if after.busy == after.busy else math.nan
+    return Load(
+        own=own / seconds,
+        others=others / room,
+        steal=(after.steal - before.steal) / room,
+        blur=after.tick / seconds,
+        cores=after.cores,
+    )
+
+
+def words(share: float) -> str:
+    """`cores 48 % taken by others`."""
+    return f"cores {100 * share:.0f} % taken by others"

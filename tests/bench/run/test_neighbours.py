@@ -1,0 +1,150 @@
+"""Other programs on the machine while a study is timed, by a made clock and a made machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.__main__ import main
+from bench.judge.paired import every_latency_row
+from bench.measure.busy import Reading
+from bench.run import neighbours
+from bench.run.partial import gather
+from bench.run.runner import run_study
+from tests.bench import fakes
+
+FEW = ("quality.images=0", "decoders=[fake_ar,fake_spec]", "latency.busy=0.1")
+
+
+@dataclass
+class Machine:
+    """Two cores. share: what others take of them at an hour; every image takes a second, and so
+    does every look at the machine."""
+
+    share: Callable[[float], float]
+    at: float = 0.0
+    busy: float = 0.0
+    slept: float = 0.0
+    readings: list[float] = field(default_factory=list)
+
+    def passes(self, seconds: float) -> None:
+        self.busy += 2 * seconds * self.share(self.at)
+        self.at += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.passes(seconds)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def read(self) -> Reading:
+        """Between two of these of an image lies a second."""
+        self.passes(1.0)
+        return Reading(self.at, 0.0, self.busy, 0.0, 2, 0.01)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], float]], Machine]:
+    def made(share: Callable[[float], float]) -> Machine:
+        one = Machine(share)
+        monkeypatch.setattr("bench.run.outcome.read", one.read)
+        monkeypatch.setattr(neighbours, "read", one.read)
+        monkeypatch.setattr(neighbours, "time", one)
+        return one
+
+    return made
+
+
+def timed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows.protocol == "latency"]
+
+
+def test_a_quiet_machine_is_not_waited_for(fake_study, machine, caplog) -> None:
+    one = machine(lambda _: 0.05)
+    rows = timed(run_study(fake_study(*FEW)).rows)
+    assert not rows.disturbed.any() and one.slept == 0 and "busy" not in caplog.text
+    assert rows.cpu_others.to_numpy() == pytest.approx(0.05)
+
+
+def test_an_hour_with_neighbours_is_said_waited_for_and_timed_again(
+    fake_study, machine, caplog
+) -> None:
+    one = machine(lambda at: 0.48 if 20 < at < 40 else 0.0)
+    config = fake_study(*FEW, "latency.prompts=8", "latency.blocks=2", "latency.warmup_max=1")
+    rows = timed(run_study(config).rows)
+    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len([text for text in said if "the machine is busy (cores 48 % taken" in text]) == 1
+    assert 5 < one.slept < 60, "it waited until they were gone"
+    assert len(rows) == 16 and not rows.disturbed.any(), "the block was timed again"
+    folder = Path(config.run_dir)
+    assert all((folder / name).is_file() for name in rows.image if name)
+    assert (rows.image != "").groupby(rows.decoder).sum().tolist() == [8, 8], "pictures stay"
+    prompts = [prompt for _, prompt, _ in fakes.CALLS]
+    again = [prompts.count(f"scene number {n}") for n in (1, 2, 3, 5, 6, 7)]
+    assert again == [2, 2, 2, 4, 4, 4], "the second block, whole, each decoder in its turn"
+
+
+def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
+    fake_study, machine, capsys, tmp_path
+) -> None:
+    one = machine(lambda _: 0.48)
+    words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW, "report=true"]
+    assert main(["run", *words]) == 0
+    assert one.slept <= 120, "a minute at the first image, one before the blocks are timed again"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(1) not measured: the machine was busy (cores 48 % taken by others)." in shown
+    assert "Of 8 timings 8 were disturbed, which do not count." in shown
+    summary = pd.read_csv(tmp_path / "summary.csv").set_index("decoder")
+    assert summary[["speedup", "latency_mean_s", "latency_p50_s"]].isna().all(axis=None)
+    assert (summary.mal > 0).all(), "codes per forward do not depend on the hour"
+    assert set(pd.read_csv(tmp_path / "fairness.csv").verdict) == {"not measured"}
+    assert main(["diff", str(tmp_path), "decoders=fake_ar,fake_spec"]) == 0
+    refused = capsys.readouterr().out
+    assert "not compared: times of fake_ar" in refused and "images per second" not in refused
+
+
+def test_the_same_command_on_a_quiet_machine_times_the_blocks_again(
+    fake_study, machine, caplog
+) -> None:
+    machine(lambda _: 0.48)
+    config = fake_study(*FEW)
+    assert timed(run_study(config).rows).disturbed.all()
+    machine(lambda _: 0.0)
+    assert not timed(run_study(config).rows).disturbed.any()
+
+
+def test_waiting_can_be_switched_off_and_so_can_judging(fake_study, machine) -> None:
+    one = machine(lambda _: 0.48)
+    rows = timed(run_study(fake_study(*FEW, "latency.wait_for_quiet=0")).rows)
+    assert rows.disturbed.all() and one.slept == 0
+
+
+def test_any_neighbours_can_be_allowed(fake_study, machine) -> None:
+    one = machine(lambda _: 0.9)
+    rows = timed(run_study(fake_study(*FEW[:2], "latency.busy=1")).rows)
+    assert not rows.disturbed.any() and one.slept == 0
+    assert rows.cpu_others.to_numpy() == pytest.approx(0.9), "recorded all the same"
+
+
+def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, machine) -> None:
+    machine(lambda _: 0.0)
+    rows = run_study(fake_study(*FEW, "latency.prompts=6")).rows
+    ar = rows.decoder == "fake_ar"
+    few = rows.assign(disturbed=ar & (rows.prompt_index < 2))
+    assert len(every_latency_row(few[ar])) == 4 and len(every_latency_row(few[~ar])) == 6
+    many = rows.assign(disturbed=ar & (rows.prompt_index < 3))
+    assert len(every_latency_row(many[ar])) == 0 and len(every_latency_row(many[~ar])) == 6
+
+
+def test_an_unfinished_run_says_it_too(fake_study, machine) -> None:
+    machine(lambda _: 0.48)
+    config = fake_study(*FEW)
+    run_study(config)
+    part = gather(config)
+    assert part is not None and {one.verdict for one in part.fairness} == {"not measured"}
