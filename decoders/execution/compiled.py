@@ -64,7 +64,8 @@ def not_compiling(device: torch.device) -> str | None:
 class Compiled:
     """torch.compile around every piece. `seconds`: spent compiling so far; autotune: on the CPU,
     choose the kernel of every product by measurement, and call all kernels from C++ (two minutes a
-    decoder)."""
+    decoder). Without it pieces have no products worth a second thread, which costs more than it
+    gains in the short loops between them, and twenty times a piece where the core is taken."""
 
     name: str = "compile"
     seconds: float = 0.0
@@ -133,6 +134,7 @@ class Compiled:
         options = dict(CUDA_OPTIONS)
         if device.type == "cpu":  # a third of a small verification is Python between kernels
             options = CPU_OPTIONS | {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
+            options |= {} if self.autotune else {"cpp.threads": 1, "size_asserts": False}
         return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
