@@ -128,7 +128,7 @@ def fake(card: Card = HOPPER) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in (("processors", card.processors), ("shared_memory", card.shared)):
             where = f"decoders.kernels.tree_attention.{name}"
-            stack.enter_context(mock.patch(where, lambda device, value=value: value, create=True))
+            stack.enter_context(mock.patch(where, lambda device, value=value: value))
         stack.enter_context(torch.no_grad())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield

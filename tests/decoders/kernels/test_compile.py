@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +15,7 @@ from decoders.kernels import candidates, sampling, tree_attention
 from decoders.kernels.candidates import AttentionShape, Triton
 
 triton = pytest.importorskip("triton", reason="no kernels without Triton")
+resources = pytest.importorskip("tests.cuda.lowered").binary
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
 )
@@ -129,19 +129,11 @@ def sampled(monkeypatch, vocab, draws):
     return recorded
 
 
-def stack(made, folder) -> int:
-    """Bytes a thread keeps outside its registers, as what it spills."""
-    (folder / "made.cubin").write_bytes(made.asm["cubin"])
-    run = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(folder / "made.cubin")]
-    said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"STACK:(\d+)", said)[1])
-
-
 ROOM = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10}  # shared memory of a program
 
 
 @pytest.mark.parametrize("capability", ROOM)
-def test_every_program_compiles_for_every_architecture(monkeypatch, cache, tmp_path, capability):
+def test_every_program_compiles_for_every_architecture(monkeypatch, cache, capability):
     """Ampere, Ada, Hopper and consumer Blackwell: within their shared memory, and real code. And
     nothing is spilled."""
     room = ROOM[capability]
@@ -154,10 +146,10 @@ def test_every_program_compiles_for_every_architecture(monkeypatch, cache, tmp_p
         most = tree_attention.shared_bytes(58, size, torch.bfloat16, *cut)
         assert made.metadata.shared <= most <= room
         assert f".target sm_{capability}" in made.asm["ptx"]
-        assert stack(made, tmp_path) == 0
+        assert resources(made, "made").spilled == 0
     for vocab in (1000, 16384):
         made = compiled(sampled(monkeypatch, vocab, 4), ("cuda", capability, 32))
-        assert made.metadata.shared <= 48 << 10 and stack(made, tmp_path) == 0
+        assert made.metadata.shared <= 48 << 10 and resources(made, "made").spilled == 0
 
 
 @pytest.mark.parametrize(("capability", "size"), [(89, 128), (90, 256)])
