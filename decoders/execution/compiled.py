@@ -27,7 +27,7 @@ import torch._inductor.config
 
 from decoders.api import ImageModel
 from decoders.execution.cpu.library import folder
-from decoders.execution.eager import Loop, Piece, chain
+from decoders.execution.eager import Loop, Piece, chain, once
 from decoders.execution.state import device_of, fill, snapshot
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,9 @@ class Compiled:
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
         if run.shape not in loop.prepared:
+            kept = snapshot(run)
+            once(loop.pieces(), run)  # what is chosen and allocated once is so before a trace
+            fill(run, kept)
             loop.prepared[run.shape] = self.pieces(loop, run)
         return chain(loop.prepared[run.shape], run)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from decoders.api import ImageModel
+from decoders.execution.state import rebind, tensors
 
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
 
@@ -67,6 +68,16 @@ def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     for phase, piece in pieces:
         carry = piece(run, *carry)
         run.watch.lap(phase)
+    return carry
+
+
+def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+    """A step that leaves every tensor of the state where it was."""
+    before = tensors(run)
+    carry: tuple[Any, ...] = ()
+    for _, piece in pieces:
+        carry = piece(run, *carry)
+    rebind(run, before)
     return carry
 
 

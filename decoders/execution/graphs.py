@@ -16,7 +16,7 @@ workspaces then exist before the first recording, once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 
 from decoders.api import DecoderError, ImageModel
 from decoders.execution.compiled import Compiled, not_compiling
-from decoders.execution.eager import Loop, Piece
+from decoders.execution.eager import Loop, Piece, once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 from decoders.kernels.runtime import capturing
 
@@ -160,13 +160,3 @@ class Graphed:
         with capturing(graph, pool=self._pool.handle, stream=stream):
             carry = step()
         return graph.replay, carry
-
-
-def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
-    """A step that leaves every tensor of the state where it was."""
-    before = tensors(run)
-    carry: tuple[Any, ...] = ()
-    for _, piece in pieces:
-        carry = piece(run, *carry)
-    rebind(run, before)
-    return carry

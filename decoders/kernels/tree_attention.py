@@ -26,6 +26,7 @@ from decoders.api import DecoderError
 from decoders.kernels.runtime import processors, programs, shared_memory
 
 MOST_QUERIES = 64
+SMALL = 128 * 1024  # bytes of shared memory: Ada and consumer Blackwell have less
 MOST_SPLITS = 16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -81,10 +82,12 @@ def _cut(queries: int, head_dim: int, dtype: torch.dtype, room: int) -> list[tup
     """Slots a block and loads in flight that fit `room` bytes of shared memory, the largest first.
 
     Products of float32 are made in parts, which take twice the registers; so do scores of many
-    queries.
+    queries. With blocks of 64 a program of 16 queries spills on the cards with least room.
     """
     wide = padded(head_dim) * dtype.itemsize * (2 if dtype == torch.float32 else 1)
     block = min(64 if wide <= 256 else 32 if wide <= 512 else 16, 2048 // padded(queries))
+    if room < SMALL:
+        block = min(block, 32)
     cuts = [(block, 2), (max(16, block // 2), 2), (16, 2), (16, 1)]
     return [cut for cut in cuts if shared_bytes(queries, head_dim, dtype, *cut) <= room]
 
