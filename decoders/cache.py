@@ -73,7 +73,7 @@ class KVCache:
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of all slots, each [R, H, S, d]."""
         if torch.compiler.is_compiling():  # one tensor in and out of a graph, no two views of it
-            k, v = self.data[layer].unbind(0)  # of the whole: torch 2.11 adds a view's offset twice
+            k, v = self._flat[layer].view(self.data.shape[1:]).unbind(0)
             return k, v
         return self._views[layer]
 

@@ -1,4 +1,4 @@
-"""Where in a plug-in's own file an error was raised.
+"""Where what is compiled is kept, and where in a plug-in's own file an error was raised.
 
 Why: `TypeError: unsupported operand` from deep inside a loop tells the author of a drafter nothing.
 The last line of a file that is neither Python's, nor installed, nor the project's does.
@@ -6,6 +6,7 @@ The last line of a file that is neither Python's, nor installed, nor the project
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -13,6 +14,12 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 ROOMS = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
+
+
+def folder() -> Path:
+    """Where libraries and compiled code are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "lantern-bench"
 
 
 def installed_folders() -> list[Path]:

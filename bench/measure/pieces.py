@@ -71,6 +71,7 @@ class Again:
     piece: Callable[..., tuple[Any, ...]]
     left: tuple[Any, ...] = ()
     prepared: dict[Any, Any] = field(default_factory=dict)
+    static: bool = False  # a part of what a decoder's loop has compiled: not worth it alone
 
     def pieces(self) -> list[Piece]:
         return [(self.phase, self.step)]
@@ -104,6 +105,7 @@ class Draft:
 
     sampling: Sampling
     prepared: dict[Any, Any] = field(default_factory=dict)
+    static: bool = False  # a part of what a decoder's loop has compiled: not worth it alone
 
     def pieces(self) -> list[Piece]:
         return [("draft", self.step)]
@@ -122,6 +124,7 @@ class Products:
 
     module: nn.Module
     prepared: dict[Any, Any] = field(default_factory=dict)
+    static: bool = False  # a part of what a decoder's loop has compiled: not worth it alone
 
     @property
     def layers(self) -> list[nn.Linear]:

@@ -7,7 +7,7 @@ NaN image must become a failed row that says so, not a figure in a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -26,7 +26,6 @@ from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
 
 T = TypeVar("T")
-COMPILING = 300.0  # seconds for the pieces of a decoder, beyond its time limit
 
 
 @dataclass(frozen=True)
@@ -85,27 +84,19 @@ def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
 
 @torch.inference_mode()
 def differing(
-    decoder: Decoder,
-    plain: Decoder,
-    model: ImageModel,
-    prompt: str,
-    seed: int,
-    limit: float | None = None,
+    both: Sequence[Decoder], model: ImageModel, prompt: str, seed: int, limit: float | None
 ) -> bool:
-    """Whether a decoder's codes are others than those of the same one without a compiler. limit:
-    seconds that an image may take, the compiling apart.
+    """Whether a compiled decoder's codes are others than those of the same one without a compiler.
+    limit: seconds that an image may take.
 
     A rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
     its threshold, some hundred times an image). So the codes differ where they do in two images of
     three."""
-    text, odd, more = model.text.encode([prompt]), 0, COMPILING
+    text, odd = model.text.encode([prompt]), 0
     for i in range(3):
         noise = Noise.for_prompts(seed + i, [prompt], model.target.length).to(model.device)
-        made = within(limit and limit + more, 1, partial(decoder.generate, text, noise))
-        if "compiled" not in made.trace.path.values():
-            return False
-        other = within(limit, 1, partial(plain.generate, text, noise))
-        odd, more = odd + (not torch.equal(made.codes, other.codes)), 0.0
+        made = [within(limit, 1, partial(one.generate, text, noise)).codes for one in both]
+        odd += not torch.equal(*made)
         if odd in (0, 2):  # the first image settles it nearly always
             break
     return odd == 2

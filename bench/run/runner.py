@@ -268,11 +268,14 @@ class Run:
             bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
             if isinstance(decoder, Failure) or self.late[batch.cell.key] >= LATE:
                 continue
-            if batch.cell.key not in self.warm:
-                self._compare(batch, bar)
+            ran: set[str] = set()
 
-            def image(batch: Batch = batch, decoder: Decoder = decoder) -> float:
-                return self._decode(batch, decoder).seconds_total
+            def image(
+                batch: Batch = batch, decoder: Decoder = decoder, ran: set[str] = ran
+            ) -> float:
+                made = self._decode(batch, decoder)
+                ran.update(made.generation.trace.path.values())
+                return made.seconds_total
 
             most = 1 if batch.cell.key in self.warm else limits.warmup_max
             times = attempt(
@@ -283,26 +286,23 @@ class Run:
             if isinstance(times, Failure):
                 self.late[batch.cell.key] += times.late
             else:
+                if "compiled" in ran and batch.cell.key not in self.warm:
+                    self._compare(batch, decoder)
                 self.warm.add(batch.cell.key)
             log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
-    def _compare(self, batch: Batch, bar: Any) -> None:
-        """Compiles a decoder's pieces, where its backend does, and holds its first image against
-        that of the same pieces without a compiler: where they differ, its rows fail."""
-        how = getattr(self.model.execution, "uncompiled", lambda: None)()
-        cell, decoder = batch.cell, self.decoders[batch.cell.key]
-        if how is None or isinstance(decoder, Failure):
+    def _compare(self, batch: Batch, decoder: Decoder) -> None:
+        """Holds a compiled decoder's first image against that of the same pieces without a
+        compiler: where they differ, its rows fail."""
+        how, cell = self.model.execution.uncompiled(), batch.cell
+        plain = how and build_cell(dataclasses.replace(self.model, execution=how), cell)
+        if plain is None or isinstance(plain, Failure):
             return
-        bar.set_postfix_str(f"compiling {cell.entry.name}")
-        plain = build_cell(dataclasses.replace(self.model, execution=how), cell)
-        prompt = self.prompts[batch.indices[0]].text
-
-        def compared() -> bool:
-            assert not isinstance(plain, Failure)
-            limit = self.config.time_limit
-            return differing(decoder, plain, self.model, prompt, batch.seed, limit)
-
-        if attempt(compared) is True:
+        both, prompt = (decoder, plain), self.prompts[batch.indices[0]].text
+        odd = attempt(
+            lambda: differing(both, self.model, prompt, batch.seed, self.config.time_limit)
+        )
+        if odd is True:
             self.decoders[cell.key] = Failure(
                 "its compiled pieces give other codes than the same pieces without a compiler, in "
                 "two of three images; set backend.compile=off, and report it with this decoder"

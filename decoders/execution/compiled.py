@@ -26,9 +26,9 @@ import torch
 import torch._inductor.config
 
 from decoders.api import ImageModel
-from decoders.execution.cpu.library import folder
 from decoders.execution.eager import Loop, Piece, chain, once
 from decoders.execution.state import device_of, fill, snapshot
+from decoders.places import folder
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -83,7 +83,7 @@ class Compiled:
         return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path |= {phase: "compiled" for phase, _ in loop.pieces()}
+        run.path = {phase: "compiled" for phase, _ in loop.pieces()}
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:

@@ -96,7 +96,7 @@ class Eager:
         return True
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path |= {phase: "eager" for phase, _ in loop.pieces()}
+        run.path = {phase: "eager" for phase, _ in loop.pieces()}
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:

@@ -88,7 +88,7 @@ class Graphed:
         return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path |= {phase: "eager" for phase, _ in loop.pieces()}
+        run.path = {phase: "eager" for phase, _ in loop.pieces()}
         if run.shape not in loop.prepared:
             loop.prepared[run.shape] = self._record(loop, run)
             return run

@@ -145,7 +145,8 @@ class Attention(nn.Module):
         if self.qk_norm is not None:
             turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
             qkv = torch.cat([self.qk_norm(turning.transpose(1, 2)).transpose(1, 2), v], 2)
-        keys, values = step.cache.read(layer)
+        # Of the whole cache: torch 2.11 adds the offset of a view that an operator writes to twice.
+        keys, values = step.cache.data[layer].unbind(0)
         out = step.kernel.attend(qkv, rope, step.prepared, keys, values)  # [R, T, H, d]
         return self.wo(out.reshape(rows, length, width))
 

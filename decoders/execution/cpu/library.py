@@ -24,6 +24,7 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.execution.cpu.processor import cpuinfo
+from decoders.places import folder
 
 NAMES = "lantern::"  # what a profiler calls these functions
 SOURCE = Path(__file__).parent / "kernel.cpp"
@@ -148,12 +149,6 @@ def missing() -> str | None:
     if "clang" in version(found):
         return f"it needs g++ (Clang has other vector words), {found} is Clang; name g++ in CXX"
     return None
-
-
-def folder() -> Path:
-    """Where libraries are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(base) / "lantern-bench"
 
 
 def _processor() -> str:

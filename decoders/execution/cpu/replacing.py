@@ -85,7 +85,7 @@ class Cpu:
 
     def begin(self, loop: Loop, run: Any) -> Any:
         """The same run; the pieces of its steps hang on it."""
-        calls, chosen = self._calls(loop, run), []
+        calls, chosen, run.path = self._calls(loop, run), [], {}
         for phase, piece in loop.pieces():
             call = calls.get(piece.__name__)
             run.path[phase] = "kernel" if call else "eager"
@@ -101,6 +101,8 @@ class Cpu:
 
     def _calls(self, loop: Any, run: Any) -> dict[str, Call]:
         """By a piece's name the call that takes its place."""
+        if not knows(loop, Capability.NEXT) and not knows(loop, Capability.FORWARD):
+            return {}
         target = loop.model.target
         native = self.native(target)
         if native is None or target.barred is not None or not knows(target, Capability.TARGET):
