@@ -15,14 +15,14 @@ PUBLISHED = sorted(Path("results/published").iterdir())  # relative: setuptools 
 
 
 class BuildWithData(build_py):
-    """Also copies the published numbers into bench/published/data and writes
+    """Also copies the published numbers into bench/compare/data and writes
     bench/commands/commit.txt."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
-        data = Path(self.build_lib) / "bench" / "published" / "data"
+        data = Path(self.build_lib) / "bench" / "compare" / "data"
         data.mkdir(parents=True, exist_ok=True)
         for path in PUBLISHED:
             self.copy_file(str(path), str(data / path.name))

@@ -17,22 +17,21 @@ from collections.abc import Callable, Sequence
 from bench.commands.manual import manual
 from bench.config.words import word_at_home
 from bench.console import complain, say
-from bench.errors import BenchError, Interrupted, unknown
-from bench.os_errors import explained
+from bench.data.errors import BenchError, Interrupted, explained, unknown
 
 COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
     "sweep": "run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static",
     "report": "table, plots and page again from a study's records",
     "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
-    "steps": "what a decoding step costs here, beside its matrix products alone and its floor",
-    "scaling": "images a second and latency of a study's decoders by batch size",
+    "steps": "what a decoding step costs here, its matrix products alone, and its floor",
+    "scaling": "run study=scaling: images per second and latency by batch size",
     "gpu-check": "the first half hour on an NVIDIA card: stages, a verdict each, one folder",
     "profile": "where a step's time goes: torch profiler trace, table by phase and by operator",
-    "peers": "ours beside transformers' generate and assisted generation on equal weights",
-    "predict": "speed-ups that a run's acceptance predicts, beside the measured, or elsewhere",
+    "peers": "run study=peers: ours and transformers' generate on equal weights",
+    "predict": "speed-ups that a run's acceptance predicts, here or on another machine",
     "tune": "search trees and rules for a model and machine, measure the best against AR",
-    "compare": "a run beside the papers' numbers: reproduced, or not, or why not comparable",
+    "compare": "a run and the papers' numbers: reproduced, or not, or why not comparable",
     "methods": "every method: exact to what, as released, published, and ours in the runs named",
     "diff": "two runs, or two decoders of one, paired by image: faster, slower or not told apart",
     "fetch": "download what a study needs from the hub, once, before workers start",
@@ -40,8 +39,7 @@ COMMANDS = {
     "pack": "a run's codes as uint16 Parquet, its pictures as tar shards; decode them again",
     "publish": "copy what is shared of a run: records, tables, hashes (run.json)",
     "leaderboard": "the records of many runs and machines on one page",
-    "fid-protocols": "one folder of pictures scored under two protocols, and the gap between them",
-    "checkpoints": "what each study needs, what is found, and random stand-ins for a dry run",
+    "checkpoints": "what each study needs, and what of it is found",
     "plan": "what a study needs before it starts: downloads, GPU memory, images, hours",
     "evaluate": "quality of any folder of images with captions, in the papers' protocol",
     "features": "write the text features of a prompt set to a file (prompts=features reads it)",
@@ -51,23 +49,20 @@ COMMANDS = {
 }
 ELSEWHERE = {
     "steps": "bench.commands.steps",
-    "scaling": "bench.scaling.command",
-    "gpu-check": "bench.gpu_check.command",
-    "profile": "bench.profile.command",
-    "peers": "bench.peers.command",
-    "predict": "bench.predict.command",
-    "tune": "bench.predict.command",
-    "compare": "bench.published.command",
-    "methods": "bench.published.methods",
-    "diff": "bench.diff.command",
-    "fetch": "bench.launch.fetch",
-    "merge": "bench.launch.merge",
-    "pack": "bench.launch.pack",
-    "publish": "bench.share.command",
-    "leaderboard": "bench.share.command",
-    "fid-protocols": "bench.commands.fid_protocols",
-    "checkpoints": "bench.checkpoints.command",
-    "plan": "bench.plan.command",
+    "gpu-check": "bench.commands.gpu_check",
+    "profile": "bench.cost.profile.record",
+    "predict": "bench.commands.predict",
+    "tune": "bench.commands.tune",
+    "compare": "bench.compare.compare",
+    "methods": "bench.compare.methods",
+    "diff": "bench.compare.diff",
+    "fetch": "bench.commands.fetch",
+    "merge": "bench.run.launch.merge",
+    "pack": "bench.run.launch.pack",
+    "publish": "bench.compare.publish",
+    "leaderboard": "bench.compare.leaderboard",
+    "checkpoints": "bench.commands.checkpoints",
+    "plan": "bench.cost.plan.command",
     "evaluate": "bench.commands.evaluate",
     "features": "bench.commands.features",
     "train": "bench.commands.train",
@@ -148,8 +143,7 @@ def _ours() -> tuple[type[Exception], ...]:
     out: list[type[Exception]] = [BenchError]
     for module, error in (
         ("decoders.api", "DecoderError"),
-        ("metrics.errors", "MetricError"),
-        ("bench.report.model", "ReportError"),
+        ("metrics", "MetricError"),
     ):
         if module in sys.modules:
             out.append(getattr(sys.modules[module], error))

@@ -6,14 +6,35 @@ that is six times faster than position-major). A row's slots may differ from its
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.memory import zeros
 
 BLOCK = 64  # slots by which a loop lets its cache grow
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
+HUGE = 2 * 2**20  # bytes of a huge page
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """torch.zeros; on the CPU, from a huge page's size on, in huge pages where the system grants
+    them: a step reads this memory from end to end, and small pages cost it as much again."""
+    count = torch.Size(shape).numel()
+    size = -(-count * dtype.itemsize // HUGE) * HUGE
+    if device.type != "cpu" or count * dtype.itemsize < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
+    try:
+        memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
+    except OSError:  # not that much at a time; PyTorch's own error names the bytes
+        return torch.zeros(shape, dtype=dtype, device=device)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
 
 
 def aligned(slots: int, to: int = ALIGNED) -> int:
@@ -24,8 +45,6 @@ def aligned(slots: int, to: int = ALIGNED) -> int:
 class KVCache:
     """Keys and values of R rows, S slots each. Slots are addressed by the caller, who lets no query
     see a slot before it is written: what a step has written is undone by forgetting it."""
-
-    put_back = False  # see `decoders.execution.state.snapshot`
 
     def __init__(
         self,

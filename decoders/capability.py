@@ -45,7 +45,8 @@ class Known:
         inherited = {
             piece: methods
             for base in reversed(cls.__bases__)
-            for piece, methods in getattr(base, "known", {}).items()
+            if issubclass(base, Known)
+            for piece, methods in base.known.items()
             if not any(method in vars(cls) for method in methods)
         }
         cls.known = inherited | dict(said)

@@ -14,7 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from decoders.api import Decoder, DecoderError, ImageModel, Proposer, Sampling, Verifier
+from decoders.api import (
+    Decoder,
+    DecoderError,
+    ImageModel,
+    Proposer,
+    Sampling,
+    Verifier,
+    completed,
+)
 from decoders.kinds import KindError, fitted, hints_of
 from decoders.places import installed_folders, place
 from decoders.propose.grown import Grown
@@ -149,7 +157,20 @@ def check_keywords(
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
     proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
-    return build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+    made = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+    decoder: Decoder = completed(made, Decoder)
+    return decoder
+
+
+def assembled(
+    loop: PartSpec, model: ImageModel, sampling: Sampling, drafter: Any, tree: Any, rule: Any
+) -> Decoder:
+    """A decoder of parts that are built. Why: a relaxed rule's table of neighbours takes seconds to
+    make, and a search's hundreds of candidates share a handful of rules and trees."""
+    built: Decoder = build_part(
+        loop, model, sampling=sampling, proposer=Grown(drafter, tree), verifier=ByNode(rule)
+    )
+    return built
 
 
 def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
@@ -158,10 +179,11 @@ def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
     if spec.proposer is not None:
         if named:
             raise DecoderError(
-                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree beside "
-                "it: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
+                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
+                "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
             )
-        return build_part(spec.proposer, model)
+        made: Proposer = completed(build_part(spec.proposer, model), Proposer)
+        return made
     if not named:
         return None
     built = [
@@ -175,4 +197,5 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    return part if hasattr(part, "decide") else ByNode(part)
+    made: Verifier = completed(part, Verifier) if hasattr(part, "decide") else ByNode(part)
+    return made

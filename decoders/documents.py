@@ -1,7 +1,9 @@
 """JSON files that describe something: a checkpoint, a run, a list of shards. Read in one place.
 
 Why: such a file comes from a download, a colleague or an editor. Whatever is wrong with it is said
-with its name and the key. What a key must hold is a hint of `decoders.kinds`. No torch here.
+with its name and the key. A download that failed leaves a file of the right name (an empty one, a
+pointer, a page), which a reader would call corrupt: each kind has its own message here. What a key
+must hold is a hint of `decoders.kinds`. No torch here.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from decoders.kinds import Amount, KindError, Positive, Within, entries
-from decoders.stand_ins import SEEN, no_file, stand_in
 
+SEEN = 512  # bytes that are looked at
+LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
+PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
+FETCH = "download it again, and compare its size with the one that its source gives"
 # What config.json must say where it says it, of whatever family: the rest is not read.
 Size = Annotated[int, Within(1, 2**24)]
 CONFIG: dict[str, Any] = {
@@ -54,3 +59,32 @@ def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str,
 
 def _constant(name: str) -> NoReturn:
     raise KindError(f"holds {name}, which is no JSON; write a finite number there")
+
+
+def no_file(path: Path) -> str:
+    """What a path is that is there and is no file; "" for a file, and where nothing is."""
+    if path.is_file() or not path.exists():
+        return ""
+    return "a folder" if path.is_dir() else "a named pipe or a device"
+
+
+def stand_in(head: bytes, size: int) -> str:
+    """What a file is that holds nothing of its own, by its first bytes; "" where it may."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not head:
+        return f"empty (0 bytes); {FETCH}"
+    if text.startswith(LFS):
+        return (
+            f"a Git LFS pointer of {size} bytes, which stands for the file; run `git lfs pull` in "
+            "its folder"
+        )
+    if ANNEX in head[:SEEN] and size < SEEN:
+        return "a git-annex pointer, which stands for the file; run `git annex get` in its folder"
+    if text[:16].lower().startswith(PAGES):
+        return (
+            "an HTML or XML page, such as one that asks for a login; download the file itself, "
+            "with access to it"
+        )
+    if not any(head):
+        return f"{min(size, SEEN)} zero bytes at its beginning, a broken copy; {FETCH}"
+    return ""

@@ -9,8 +9,8 @@ from collections.abc import Container
 from dataclasses import replace
 from functools import partial
 
-from decoders.api import AcceptRule, DecoderError, ImageModel
-from decoders.execution.eager import Eager, Execution
+from decoders.api import AcceptRule, DecoderError, Execution, ImageModel
+from decoders.execution.eager import Eager
 from decoders.verify.children import Judge, test_children
 
 
@@ -45,10 +45,9 @@ def execution(mode: str, compiled: Container[int] = ()) -> Execution:
 def judge_of(rule: AcceptRule, mode: str = "eager") -> Judge:
     """What judges by a rule under `execution(mode)`; all return the same."""
     if mode == "cpu":
-        from decoders.execution.cpu.judge import native_judge
-        from decoders.execution.cpu.rules import rule_of
+        from decoders.execution.cpu.rules import native_test_children, rule_of
 
         found = rule_of(rule)
         if found is not None:
-            return native_judge(found)
+            return partial(native_test_children, found)
     return partial(test_children, rule)

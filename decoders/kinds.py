@@ -108,10 +108,7 @@ def _plain(where: str, value: Any, hint: Any) -> Any:
         if type(value) is not kind:
             raise _other(where, value, kind)
         if kind is int and abs(value) > MOST_WHOLE:
-            raise KindError(
-                f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}",
-                near=True,
-            )
+            raise _too_large(where, value)
         if kind is str and "\0" in value:
             raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
         return value
@@ -127,10 +124,7 @@ def _float(where: str, value: Any) -> float:
     if not _number(value):
         raise _other(where, value, float)
     if type(value) is int and abs(value) > MOST_WHOLE:
-        raise KindError(
-            f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}",
-            near=True,
-        )
+        raise _too_large(where, value)
     if not math.isfinite(value):
         raise KindError(f"{where} must be a finite number, found {value}", near=True)
     return float(value)

@@ -40,7 +40,7 @@ TARGET_SLOT = 0  # the code sampled from the target or from the residual
 ACCEPT_SLOT = 1  # + j: acceptance test of the j-th child
 DRAFT_SLOT = 1 + MAX_CHILDREN  # + j: the drafter's j-th draw
 SLOTS = 1 + 2 * MAX_CHILDREN  # slots of the table; those from here on are made when asked for
-COUPLE_SLOT = SLOTS  # + j: the coupling that replaces the j-th draft of a place (METHODS2 (c))
+COUPLE_SLOT = SLOTS  # + j: the coupling that replaces the j-th draft of a place (decoders.md (c))
 PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a place is recorded
 OWN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
 NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
@@ -54,7 +54,7 @@ class Noise:
 
     uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
     for later ones). key [B, 2] int64: two 32-bit words an image; None for a table given by hand,
-    which has no other numbers. round [B] int64: steps that the loop has taken, 0 in its first step;
+    which has no other numbers. round [1] int64: steps that the loop has taken, 0 in its first step;
     None outside of a loop of steps. renewed: whether the loop writes every round over the table.
     """
 
@@ -83,7 +83,7 @@ class Noise:
         """The noise of a loop that counts its steps in `steps`, [1] int64, in place. renewed: with
         a table of its own, for `renew`."""
         table = self.uniform.clone() if renewed else self.uniform
-        return replace(self, uniform=table, round=steps.expand(len(table)), renewed=renewed)
+        return replace(self, uniform=table, round=steps, renewed=renewed)
 
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but

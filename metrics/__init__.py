@@ -3,3 +3,8 @@
 Pure of the harness: nothing here imports ``bench``. Every figure comes with a bootstrap or subset
 interval (``stats``), because a difference between two decoders means nothing without one.
 """
+
+
+class MetricError(ValueError):
+    """An input that gives no honest figure: too few images, NaN, a bad shape. Says what was
+    expected, what was found and what to do."""

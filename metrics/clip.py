@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.images import Images, image_batches
 from metrics.stats import Interval, bootstrap_mean
 
@@ -61,7 +61,7 @@ class Preference:
 def clip_score(
     clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64, seed: int = 0
 ) -> ClipScore:
-    """CLIP score of n images (tensor, folder of PNGs in name order, or set) and n captions.
+    """CLIP score of n images (tensor or set) and n captions.
 
     Raises MetricError when the counts differ, for fewer than 2 images, NaN or unknown words.
     """

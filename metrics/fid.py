@@ -1,8 +1,8 @@
-"""FID and KID of generated images against a reference, from their features; all figures together.
+"""FID, KID, precision and recall of generated images against a reference, from their features.
 
 FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
-1801.01401) is torch-fidelity's; precision and recall are in ``precision_recall``. Features are
-extracted once (``features``).
+1801.01401) is torch-fidelity's; so are improved precision and recall (Kynkaanniemi et al.
+1904.06991), but with distances in blocks of rows. Features are extracted once (``features``).
 
 What to know when reading them. FID falls with the number of images n even when the distributions
 agree, by about 1/n: compare decoders at equal n only; `bias` is the jackknife's estimate of that
@@ -15,69 +15,81 @@ KID by half-sized subsets, precision by a bootstrap over images.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_fidelity import metric_kid
 
-from metrics.moments import Moments, check_features, check_widths
-from metrics.precision_recall import NEIGHBOURS, precision_recall
-from metrics.stats import Interval, jackknife
+from metrics import MetricError
+from metrics.stats import Interval, bootstrap_mean, jackknife
 
 KID_SUBSETS = 100
 _KID_SIZE = 1000  # largest subset, as torch-fidelity's default
+NEIGHBOURS = 3  # k of precision and recall
+_BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Figures of n generated against m reference images; `features` names the extractor.
+class Moments:
+    """count n, mean [E] and scatter [E, E] = sum (x - mean)(x - mean)^T, float64.
 
-    fid in squared feature units, kid likewise (may be slightly negative), precision and recall in
-    [0, 1].
+    Sets are joined and taken apart by the pooled formulas (Chan, Golub and LeVeque 1979), exact but
+    for rounding and stable where sums of squares are not: n = n_a + n_b, m = m_a + d n_b / n,
+    M = M_a + M_b + d d^T n_a n_b / n, d = m_b - m_a.
     """
 
-    fid: Interval
-    fid_bias: float
-    kid: Interval
-    precision: Interval
-    recall: Interval
-    generated: int
-    reference: int
-    features: str
+    count: int
+    mean: np.ndarray
+    scatter: np.ndarray
+
+    @classmethod
+    def of(cls, features: Tensor) -> Moments:
+        """Of rows [n >= 1, E]."""
+        rows = features.double().cpu().numpy()
+        mean = rows.mean(0)  # [E]
+        centred = rows - mean
+        return cls(len(rows), mean, centred.T @ centred)  # [E, E]
+
+    @classmethod
+    def stream(cls, batches: Iterable[Tensor]) -> Moments:
+        """Of batches [b, E], at least one; one is held at a time."""
+        return reduce(cls.joined, map(cls.of, batches))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Unbiased covariance [E, E] of two rows or more."""
+        return self.scatter / (self.count - 1)
+
+    def joined(self, other: Moments) -> Moments:
+        """Of both sets together."""
+        count = self.count + other.count
+        step = other.mean - self.mean
+        weight = self.count * other.count / count
+        return Moments(
+            count,
+            self.mean + step * (other.count / count),
+            self.scatter + other.scatter + weight * np.outer(step, step),
+        )
+
+    def without(self, part: Moments) -> Moments:
+        """Of this set less a part of it."""
+        count = self.count - part.count
+        mean = (self.count * self.mean - part.count * part.mean) / count
+        step = part.mean - mean
+        weight = count * part.count / self.count
+        return Moments(count, mean, self.scatter - part.scatter - weight * np.outer(step, step))
 
 
-def quality(
-    generated: Tensor, reference: Tensor, *, features: str, groups: int = 32, seed: int = 0
-) -> Quality:
-    """All four figures with 95 % intervals from features [n, E] and [m, E].
-
-    features: name of the extractor, kept for the table. Raises MetricError for fewer than
-    NEIGHBOURS + 2 rows, NaN, or different E. Logs a warning as `fid_interval` does.
-    """
-    for name, rows in (("generated", generated), ("reference", reference)):
-        check_features(name, rows, NEIGHBOURS + 2)
-    distance, bias = fid_interval(generated, Moments.of(reference), groups=groups, seed=seed)
-    precision, recall = precision_recall(generated, reference, groups=groups, seed=seed)
-    return Quality(
-        distance,
-        bias,
-        kid(generated, reference, seed=seed),
-        precision,
-        recall,
-        len(generated),
-        len(reference),
-        features,
-    )
-
-
-def fid(generated: Tensor | Moments, reference: Tensor | Moments) -> float:
-    """FID of features [n, E] and [m, E], or of their moments. Raises MetricError for fewer than 2
-    rows, NaN, or different E."""
-    return distance_to(_moments("reference", reference))(_moments("generated", generated))
+def fid(generated: Tensor, reference: Tensor) -> float:
+    """FID of features [n, E] and [m, E]. Raises MetricError for fewer than 2 rows, NaN, or
+    different E."""
+    _require(generated, reference, 2)
+    return distance_to(Moments.of(reference))(Moments.of(generated))
 
 
 def fid_interval(
@@ -113,7 +125,8 @@ def fid_interval(
 
 def of_rows(generated: Tensor, reference: Moments) -> Callable[[np.ndarray], float]:
     """FID of some rows of features [n, E], as a function of which; each set is computed once."""
-    every, distance = _moments("generated", generated), distance_to(reference)
+    _require_rows("generated", generated, 2)
+    every, distance = Moments.of(generated), distance_to(reference)
     known: dict[bytes, float] = {}
 
     def found(rows: np.ndarray) -> float:
@@ -138,7 +151,7 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
     root = (vectors * np.sqrt(values.clip(0))) @ vectors.T  # [E, E]
 
     def distance(other: Moments) -> float:
-        check_widths(len(other.mean), len(reference.mean))
+        _require_width(len(other.mean), len(reference.mean))
         spread = other.covariance
         product = root @ spread @ root  # [E, E]
         overlap = np.sqrt(np.linalg.eigvalsh((product + product.T) / 2).clip(0)).sum()
@@ -154,9 +167,7 @@ def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
     Subsets are half the smaller set (at most 1000): the spread of half-sized subsets is that of the
     figure itself (the delete-half jackknife), which gives the interval: mean +- 1.96 of it.
     """
-    for name, rows in (("generated", generated), ("reference", reference)):
-        check_features(name, rows, 4)
-    check_widths(generated.shape[1], reference.shape[1])
+    _require(generated, reference, 4)
     found = metric_kid.kid_features_to_metric(
         generated.double().cpu(),
         reference.double().cpu(),
@@ -170,8 +181,65 @@ def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
     return Interval(mean, mean - reach, mean + reach)
 
 
-def _moments(name: str, found: Tensor | Moments) -> Moments:
-    if isinstance(found, Moments):
-        return found
-    check_features(name, found, 2)
-    return Moments.of(found)
+def precision_recall(
+    generated: Tensor, reference: Tensor, *, groups: int = 32, seed: int = 0
+) -> tuple[Interval, Interval]:
+    """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
+    generated images in the reference's manifold, and of the reference in the generated ones'. A
+    set's manifold is a ball of radius "distance to the k-th neighbour" around each of its points.
+
+    Precision is a mean over generated images of "lies in some reference ball" (bootstrap); recall
+    changes with the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m)
+    bytes. Raises MetricError for fewer than k + 2 rows, NaN, or different E.
+    """
+    _require(generated, reference, NEIGHBOURS + 2)
+    fake, real = generated.double().cpu(), reference.double().cpu()
+    within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]
+    across = torch.cat([torch.cdist(rows, fake) for rows in real.split(_BLOCK)])  # [m, n]
+    real_radius = torch.cat([_radius(torch.cdist(rows, real)) for rows in real.split(_BLOCK)])
+    blocks = zip(across.split(_BLOCK), real_radius.split(_BLOCK), strict=True)
+    inside = torch.zeros(len(fake), dtype=torch.bool)  # [n]
+    for distances, radius in blocks:
+        inside |= (distances <= radius[:, None]).any(0)
+
+    def recall_of(rows: object) -> float:
+        kept = torch.as_tensor(rows)
+        own = torch.cat([_radius(within[part][:, kept]) for part in kept.split(_BLOCK)])  # [kept]
+        hits = sum(int((part[:, kept] <= own).any(1).sum()) for part in across.split(_BLOCK))
+        return hits / len(real)
+
+    recall = jackknife(len(fake), recall_of, groups=groups, seed=seed)
+    return (
+        bootstrap_mean(inside.double().numpy(), seed=seed),
+        Interval(recall.value, max(recall.lo, 0.0), min(recall.hi, 1.0)),
+    )
+
+
+def _radius(distances: Tensor) -> Tensor:
+    """Distance to the k-th neighbour, the point itself (distance 0) not counted; [b, n] -> [b]."""
+    return distances.kthvalue(NEIGHBOURS + 1, dim=1).values
+
+
+def _require(generated: Tensor, reference: Tensor, least: int) -> None:
+    """MetricError unless both are finite [>= least, E]."""
+    _require_rows("generated", generated, least)
+    _require_rows("reference", reference, least)
+    _require_width(generated.shape[1], reference.shape[1])
+
+
+def _require_rows(name: str, rows: Tensor, least: int) -> None:
+    if rows.ndim != 2:
+        raise MetricError(f"{name} features must be [n, E], found {list(rows.shape)}")
+    if len(rows) < least:
+        raise MetricError(f"{len(rows)} {name} images are too few: at least {least} are needed")
+    if not torch.isfinite(rows).all():
+        bad = int((~torch.isfinite(rows).all(1)).sum())
+        raise MetricError(f"the features of {bad} {name} images hold NaN or infinity")
+
+
+def _require_width(generated: int, reference: int) -> None:
+    if generated != reference:
+        raise MetricError(
+            f"generated features have {generated} entries, the reference {reference}: they come "
+            "from different extractors"
+        )

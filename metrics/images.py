@@ -1,4 +1,4 @@
-"""Images of a metric as a stream of uint8 batches: from a tensor, a folder of PNGs, or any files.
+"""Images of a metric as a stream of uint8 batches: from a tensor or from files.
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
 refuse the same bad input in the same words.
@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from metrics.errors import MetricError
-from metrics.preparations import Preparation
+from metrics import MetricError
+from metrics.preparations import Preparation, from_pil, to_pil
 from metrics.scenes_clip import as_unit_float
 
 if TYPE_CHECKING:
@@ -71,31 +70,24 @@ class ImageSet:
         return from_pil(self.prepare.apply(image))
 
 
-Images = Tensor | Path | ImageSet
+Images = Tensor | ImageSet
 
 
 def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tensor]:
-    """Batches uint8 [<= batch, 3, size, size] in order (a folder: by file name).
+    """Batches uint8 [<= batch, 3, size, size] in order.
 
-    images: uint8 or float in [0, 1] [n, 3, size, size], a folder of PNGs, or an `ImageSet`; floats
-    are rounded to bytes, so that a tensor and its PNGs give the same figures. size None: any, but
-    square and the same in a batch. Raises MetricError before the first batch for fewer than two
-    images or a bad batch size, and for a bad image (shape, NaN, range) where it is met.
+    images: uint8 or float in [0, 1] [n, 3, size, size], or an `ImageSet`; floats are rounded to
+    bytes, so that a tensor and its PNGs give the same figures. size None: any, but square and the
+    same in a batch. Raises MetricError before the first batch for fewer than two images or a bad
+    batch size, and for a bad image (shape, NaN, range) where it is met.
     """
     if batch < 1:
         raise MetricError(f"the batch size must be at least 1, found {batch}")
-    files = png_files(images) if isinstance(images, Path) else []
-    found = len(files) if isinstance(images, Path) else len(images)
-    if found < MIN_IMAGES:
-        where = str(images) if isinstance(images, Path) else "the set"
-        raise MetricError(f"a metric needs at least {MIN_IMAGES} images, found {found} in {where}")
-    for start in range(0, found, batch):
-        if isinstance(images, Tensor):
-            part = images[start : start + batch]
-        elif isinstance(images, ImageSet):
-            part = images.part(start, start + batch)
-        else:
-            part = _stack(files[start : start + batch], size)
+    if len(images) < MIN_IMAGES:
+        raise MetricError(f"a metric needs at least {MIN_IMAGES} images, found {len(images)}")
+    for start in range(0, len(images), batch):
+        stop = start + batch
+        part = images[start:stop] if isinstance(images, Tensor) else images.part(start, stop)
         yield as_bytes(part, part.shape[-1] if size is None else size)
 
 
@@ -103,23 +95,6 @@ def as_bytes(images: Tensor, size: int) -> Tensor:
     """Checked uint8 or float images as uint8 [n, 3, size, size]; floats are rounded."""
     unit = as_unit_float(images, size)
     return images if images.dtype == torch.uint8 else (unit * 255).round().to(torch.uint8)
-
-
-def _stack(files: list[Path], size: int | None) -> Tensor:
-    """PNG files as uint8 [n, 3, size, size]; the message of a wrong size names the file."""
-    read = [read_png(file) for file in files]
-    side = read[0].shape[-1] if size is None else size
-    for file, image in zip(files, read, strict=True):
-        if tuple(image.shape) != (3, side, side):
-            raise MetricError(f"{file} is {list(image.shape)}, expected [3, {side}, {side}]")
-    return torch.stack(read)
-
-
-def png_files(folder: Path) -> list[Path]:
-    """The PNGs of a folder by name; MetricError when it is no folder."""
-    if not folder.is_dir():
-        raise MetricError(f"{folder} is not a folder of PNG images")
-    return sorted(folder.glob("*.png"))
 
 
 def image_files(folder: Path) -> tuple[Path, ...]:
@@ -138,20 +113,15 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=_natural))
 
 
-def files_hash(files: Sequence[Path]) -> str:
-    """One SHA-256 of the contents of files, in any order and under any names."""
-    each = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-    return hashlib.sha256("".join(each).encode()).hexdigest()
-
-
 def _natural(file: Path) -> tuple[list[tuple[bool, int, str]], str]:
     pieces = re.findall(r"\d+|\D+", file.name.lower())
     return [(p[0].isdigit(), int(p) if p[0].isdigit() else 0, p) for p in pieces], file.name
 
 
-def read_png(file: Path) -> Tensor:
-    """One image file as uint8 [3, H, W]; MetricError when it cannot be read."""
-    return from_pil(open_rgb(file))
+def files_hash(files: Sequence[Path]) -> str:
+    """One SHA-256 of the contents of files, in any order and under any names."""
+    each = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
 def open_rgb(file: Path) -> Image:
@@ -163,17 +133,3 @@ def open_rgb(file: Path) -> Image:
             return image.convert("RGB")
     except (UnidentifiedImageError, OSError) as error:
         raise MetricError(f"{file} is not a readable image: {error}") from error
-
-
-def from_pil(image: Image) -> Tensor:
-    """An RGB image as uint8 [3, H, W]."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
-
-
-def to_pil(image: Tensor) -> Image:
-    """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
-    from PIL import Image
-
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
-        raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
-    return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]

@@ -1,71 +1,21 @@
-"""Latency of one image: mean with its interval, median, 95th percentile, shares of the stages.
+"""Ratios of seconds as on a quiet machine, over the same prompts.
 
-Why: a speed-up is the paired ratio to AR over the same prompts (METHODS section 5), because
-decoders are interleaved prompt by prompt: a slow moment of the machine hits both of a pair, if not
-always by the same factor, which is what blocks of prompts are for.
-All times are wall-clock seconds, device-synchronised by whoever measured them.
+Why: decoders are interleaved prompt by prompt, so a slow moment of the machine hits both of a pair,
+if not always by the same factor, which is what moments are for (METHODS section 5). All times are
+wall-clock seconds, device-synchronised by whoever measured them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-from metrics.errors import MetricError
-from metrics.stats import (
-    Interval,
-    bootstrap_mean,
-    bootstrap_statistic,
-    paired_ratio,
-)
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Seconds an image over `count` images."""
-
-    count: int
-    mean: Interval
-    median: Interval
-    p95: float
-
-
-def latency(seconds: ArrayLike, *, seed: int = 0) -> Latency:
-    """Summary of n >= 2 positive times in seconds; MetricError otherwise."""
-    data = np.asarray(seconds, np.float64)
-    mean = bootstrap_mean(data, seed=seed)
-    if data.min() <= 0:
-        raise MetricError(f"a latency must be positive, found {data.min():g} s")
-    median = bootstrap_statistic(data, lambda rows: np.median(rows, -1), seed=seed)
-    return Latency(len(data), mean, median, float(np.quantile(data, 0.95)))
-
-
-def speedup(
-    baseline: Mapping[Hashable, float],
-    decoder: Mapping[Hashable, float],
-    *,
-    seed: int = 0,
-) -> Interval:
-    """mean(baseline seconds) / mean(decoder seconds) over the keys that both have; > 1 is faster.
-
-    Keys name an image: (prompt index, seed). Raises MetricError for fewer than 2 shared keys.
-    """
-    shared = [key for key in baseline if key in decoder]
-    if len(shared) < 2:
-        raise MetricError(
-            f"a speed-up needs at least 2 prompts that both decoders ran, found {len(shared)} "
-            f"(baseline {len(baseline)}, decoder {len(decoder)})"
-        )
-    return paired_ratio(
-        [baseline[key] for key in shared],
-        [decoder[key] for key in shared],
-        seed=seed,
-    )
+from metrics import MetricError
+from metrics.stats import SIDE, Interval
 
 
 @dataclass(frozen=True)
@@ -107,8 +57,9 @@ class LogRatio:
             return float(not shift)
         return 2 * float(stdtr(self.freedom, -shift / self.error))
 
-    def interval(self, level: float = 0.95) -> Interval:
-        reach = math.exp(float(stdtrit(self.freedom, (1 + level) / 2)) * self.error)
+    def interval(self) -> Interval:
+        """Of 95 %."""
+        reach = math.exp(float(stdtrit(self.freedom, SIDE)) * self.error)
         return Interval(self.value, self.value / reach, self.value * reach)
 
 
@@ -159,27 +110,3 @@ def _lower_quartile(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     reached = weights[:, order].cumsum(1)  # [r, N]
     place = (reached >= 0.25 * reached[:, -1:]).argmax(1)
     return np.where(reached[:, -1] > 0, values[order][place], np.nan)
-
-
-def breakdown(stages: Mapping[str, ArrayLike], total: ArrayLike) -> dict[str, float]:
-    """Mean seconds of each stage over n images, and `other`: what of the total no stage covers.
-
-    Stages of a shape other than the total's are an error; a negative `other` beyond 1 % of the
-    total means that stages overlap, and is one too.
-    """
-    whole = np.asarray(total, np.float64)
-    means = {}
-    for name, values in stages.items():
-        data = np.asarray(values, np.float64)
-        if data.shape != whole.shape:
-            raise MetricError(f"stage {name!r} has {data.shape} times, the total {whole.shape}")
-        means[name] = float(data.mean())
-    other = float(whole.mean()) - sum(means.values())
-    if not np.isfinite(other):
-        raise MetricError("a stage or the total holds NaN or infinity")
-    if other < -0.01 * whole.mean():
-        raise MetricError(
-            f"the stages sum to {sum(means.values()):.4g} s, more than the total "
-            f"{whole.mean():.4g} s: they overlap or the total leaves one out"
-        )
-    return means | {"other": max(other, 0.0)}

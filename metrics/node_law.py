@@ -8,7 +8,7 @@ last rejection the loop samples in proportion to the residual, normalised or not
     declared = sum over draws w [1 - prod_j (1 - bound_j)], of a rule that bounds the output's TV
                itself sum over draws w [sum_j prod_{i<j} (1 - a_i) bound_j]
     limit    = sum_j sum over (x_1..x_{j-1}) w prod_{i<j} (1 - a_i) sum_x (q_j(x) a_j(x) - p_j(x))+
-`limit` is the output bound of METHODS2, lemma R: p_j is what the rule goes on with after the j - 1
+`limit` is the output bound of decoders.md, lemma R: p_j is what the rule goes on with after j - 1
 rejections, q_j the drafter's law without them (q_j = 1 at x_j for deterministic children). For one
 draft with the correction norm((p - q a)+) it is the output's TV itself, and no correction does
 better; over siblings it bounds the TV of every rule that corrects so.
@@ -80,7 +80,8 @@ def spot_of(pairs: VerifiedPairs, row: int) -> Spot | None:
 def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
     """What judges nodes that all stand at one spot; it matters where a rule has `at`. ValueError
     where such a rule is not told."""
-    if not hasattr(rule, "at"):
+    at = rule.at
+    if at is None:
         return partial(test_children, rule)
     if spot is None:
         raise ValueError(f"{rule} depends on depth and place, which are not known of this node")
@@ -90,7 +91,7 @@ def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
         depth = torch.full_like(blank, spot.depth)
         draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
         place = torch.full_like(blank[:, 0], spot.place)
-        return test_children(rule.at(draft, place), p, q, codes, valid)
+        return test_children(at(draft, place), p, q, codes, valid)
 
     return judge
 
@@ -155,7 +156,7 @@ def node_law(
 def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
     """What a node's bounds [..., K] make together, [...]; reached [..., K]: the probability that a
     child is tested at all. Bounds on the output add up as they are met: triangle inequality."""
-    if getattr(rule, "bounds_output", False):
+    if rule.bounds_output:
         return (reached * bound).sum(-1)
     return 1 - (1 - bound).prod(-1)
 

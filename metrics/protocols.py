@@ -19,11 +19,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from metrics.errors import MetricError
-from metrics.fid import of_rows
-from metrics.images import MIN_IMAGES, from_pil, open_rgb
-from metrics.moments import Moments
-from metrics.official.resize import RESIZINGS
+from metrics import MetricError
+from metrics.fid import Moments, of_rows
+from metrics.images import MIN_IMAGES, open_rgb
+from metrics.preparations import RESIZINGS, from_pil
 from metrics.stats import Interval, jackknife
 
 NETWORKS = ("inception", "scenes")
@@ -80,7 +79,7 @@ def network_of(name: str, weights: Path | None, folder: Path | None, device: str
 
         return Network("scenes-clip", clip.sha256, clip.image_size, clip.config.embed_dim, of_clip)
     from metrics.official.checkpoint import locate
-    from metrics.official.inception import LAYER, SIZE, InceptionFeatures
+    from metrics.official.networks import InceptionFeatures
 
     given = {"inception": str(weights)} if weights else {}
     try:
@@ -90,8 +89,8 @@ def network_of(name: str, weights: Path | None, folder: Path | None, device: str
             f"{error}\nnetwork=scenes uses the embedded network, which needs no file"
         ) from error
     inception = InceptionFeatures(found).to(device).eval()
-    of_pixels = inception.of_pixels
-    return Network("inception", found.sha256, SIZE, int(LAYER), of_pixels)
+    width = int(inception.layer)
+    return Network("inception", found.sha256, inception.size, width, inception.of_pixels)
 
 
 def gap_of(
@@ -105,7 +104,7 @@ def gap_of(
     tick: Callable[[int], object] | None = None,
 ) -> Gap:
     """FID of the pictures against the reference under both protocols of
-    `metrics.official.resize.RESIZINGS`, and the gap with its paired interval.
+    `metrics.preparations.RESIZINGS`, and the gap with its paired interval.
 
     tick: called with the number of pictures read. Raises MetricError for fewer than two pictures
     and for one that cannot be read.
@@ -117,20 +116,13 @@ def gap_of(
     real, _ = _features(reference, network, protocols, batch, tick)
     one, two = (of_rows(g, Moments.of(r)) for g, r in zip(mine, real, strict=True))
     count = len(images)
-    values = [jackknife(count, f, seed=seed) for f in (one, two)]
     gap = jackknife(count, lambda rows: two(rows) - one(rows), seed=seed)
-    first, second = (
-        Scored(
-            name,
-            RESIZINGS[name].filter,
-            RESIZINGS[name].antialiased,
-            Interval(value.value, max(value.lo, 0.0), value.hi),
-            count,
-            len(reference),
-        )
-        for name, value in zip(protocols, values, strict=True)
-    )
-    return Gap(first, second, gap, network, resized)
+    scored = []
+    for name, distance in zip(protocols, (one, two), strict=True):
+        value, how = jackknife(count, distance, seed=seed), RESIZINGS[name]
+        fid = Interval(value.value, max(value.lo, 0.0), value.hi)
+        scored.append(Scored(name, how.filter, how.antialiased, fid, count, len(reference)))
+    return Gap(scored[0], scored[1], gap, network, resized)
 
 
 def _features(

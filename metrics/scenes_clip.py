@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
-from metrics.errors import MetricError
+from metrics import MetricError
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"

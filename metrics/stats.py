@@ -1,9 +1,9 @@
 """Intervals: bootstrap of means and paired ratios, jackknife, and what a change of seed alone does.
 
 Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
-difference must be told from what a mere change of seed does (the reseed band). Intervals are
-percentile bootstrap intervals (Efron 1979), or jackknife ones where duplicates would bias a
-statistic; all are seeded, so the same rows give the same table.
+difference must be told apart from what a mere change of seed does (the reseed band). Intervals are
+of 95 %: percentile bootstrap intervals (Efron 1979), or jackknife ones where duplicates would bias
+a statistic; all are seeded, so the same rows give the same table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-from metrics.errors import MetricError
+from metrics import MetricError
 
 _CHUNK = 4_000_000  # index entries drawn together: bounds memory at about 32 MB
 REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
 FEWEST_BLOCKS = 5  # fewer say nothing of how blocks differ
+SIDE = (1 + 0.95) / 2  # the upper end of an interval, as a share of the law
+NORMAL = NormalDist().inv_cdf(SIDE)
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,11 @@ class Interval:
         return self.lo <= value <= self.hi
 
 
-def bootstrap_mean(
-    values: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Interval:
+def bootstrap_mean(values: ArrayLike, *, resamples: int = 2000, seed: int = 0) -> Interval:
     """Mean of n >= 2 finite values and its interval over resampled values."""
-    return bootstrap_statistic(
-        values, lambda data: data.mean(-1), level=level, resamples=resamples, seed=seed
-    )
+    data = _checked(values, "values")
+    draws = [data[rows].mean(-1) for rows in _resampled_rows(len(data), resamples, seed)]
+    return _interval(float(data.mean()), np.concatenate(draws))
 
 
 def paired_ratio(
@@ -54,7 +54,6 @@ def paired_ratio(
     denominator: ArrayLike,
     *,
     blocks: ArrayLike | None = None,
-    level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -85,8 +84,7 @@ def paired_ratio(
         if number.max() + 1 >= FEWEST_BLOCKS:
             tops, bottoms = np.bincount(number, top), np.bincount(number, bottom)
             drawn = len(tops) - 1
-            side = (1 + level) / 2
-            stretch = float(stdtrit(drawn, side)) / NormalDist().inv_cdf(side)
+            stretch = float(stdtrit(drawn, SIDE)) / NORMAL
     ratios = np.concatenate(
         [
             tops[rows].sum(1) / bottoms[rows].sum(1)
@@ -94,7 +92,7 @@ def paired_ratio(
         ]
     )
     value = float(top.mean() / bottom.mean())
-    return _interval(value, value + stretch * (ratios - value), level)
+    return _interval(value, value + stretch * (ratios - value))
 
 
 def fastest_ratio(
@@ -102,7 +100,6 @@ def fastest_ratio(
     denominator: ArrayLike,
     moments: ArrayLike,
     *,
-    level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -138,54 +135,12 @@ def fastest_ratio(
         a, b = (np.take_along_axis(x[rows], timing, 2).min(2).mean(1) for x in (top, bottom))
         ratios.append(a / b)
     value = float(fastest[0].mean() / fastest[1].mean())
-    found = _interval(value, np.concatenate(ratios), level)
+    found = _interval(value, np.concatenate(ratios))
     return Interval(value, min(found.lo, value), max(found.hi, value))
 
 
-def bootstrap_rows(
-    count: int,
-    statistic: Callable[[np.ndarray], np.ndarray],
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """Percentile interval of a statistic of n = count >= 2 rows that several arrays share.
-
-    statistic: row indices [..., n] -> [...].
-    """
-    if count < 2:
-        raise MetricError(f"a bootstrap needs at least 2 rows, found {count}")
-    draws = [statistic(rows) for rows in _resampled_rows(count, resamples, seed)]
-    return _interval(float(statistic(np.arange(count))), np.concatenate(draws), level)
-
-
-def bootstrap_statistic(
-    values: ArrayLike,
-    statistic: Callable[[np.ndarray], np.ndarray],
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """Percentile interval of a statistic of n >= 2 values, such as a median.
-
-    statistic: [..., n] -> [...], over the last axis. Not for statistics that duplicated rows shift
-    (FID, recall): see `jackknife`.
-    """
-    data = _checked(values, "values")
-    return bootstrap_rows(
-        len(data), lambda rows: statistic(data[rows]), level=level, resamples=resamples, seed=seed
-    )
-
-
 def jackknife(
-    count: int,
-    statistic: Callable[[np.ndarray], float],
-    *,
-    groups: int = 32,
-    level: float = 0.95,
-    seed: int = 0,
+    count: int, statistic: Callable[[np.ndarray], float], *, groups: int = 32, seed: int = 0
 ) -> Interval:
     """Normal interval from the delete-a-group jackknife: ``statistic(rows)`` gets kept row indices.
 
@@ -197,8 +152,6 @@ def jackknife(
     """
     if count < 3:
         raise MetricError(f"a jackknife needs at least 3 rows, found {count}")
-    if not 0 < level < 1:
-        raise MetricError(f"the level must lie between 0 and 1, found {level}")
     groups = min(groups, count)
     rows = np.random.default_rng(seed).permutation(count)
     value = float(statistic(np.arange(count)))
@@ -206,11 +159,10 @@ def jackknife(
         [statistic(np.sort(np.delete(rows, np.s_[k::groups]))) for k in range(groups)]
     )
     error = float(np.sqrt((groups - 1) / groups * ((left_out - left_out.mean()) ** 2).sum()))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * error
-    return _around(value, reach)
+    return _around(value, NORMAL * error)
 
 
-def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
+def reseed_range(runs: ArrayLike) -> Interval:
     """Where a figure lies when nothing but the seed changes: around the mean of n >= 2 runs that
     differ in the seed alone, first the one that others are compared with.
 
@@ -221,9 +173,7 @@ def reseed_range(runs: ArrayLike, *, level: float = 0.95) -> Interval:
     data = _checked(runs, "runs")
     if len(data) == 2:
         return _around(float(data[0]), REACH * abs(float(data[1] - data[0])))
-    quantile = float(stdtrit(len(data) - 1, (1 + level) / 2))
-    reach = quantile * float(data.std(ddof=1)) * float(np.sqrt(1 + 1 / len(data)))
-    return _around(float(data.mean()), reach)
+    return _around(float(data.mean()), float(stdtrit(len(data) - 1, SIDE)) * _further(data))
 
 
 def reseed_p(runs: Sequence[float], figure: float) -> float:
@@ -232,17 +182,21 @@ def reseed_p(runs: Sequence[float], figure: float) -> float:
     data = np.asarray([*runs, figure], np.float64)
     if len(data) < 3 or np.isnan(data).any():
         return float("nan")
-    seeds, count = data[:-1], len(data) - 1
-    shift, error = abs(figure - seeds.mean()), seeds.std(ddof=1) * np.sqrt(1 + 1 / count)
-    return float(2 * stdtr(count - 1, -shift / error)) if error else float(not shift)
+    seeds = data[:-1]
+    shift, error = abs(figure - seeds.mean()), _further(seeds)
+    return float(2 * stdtr(len(seeds) - 1, -shift / error)) if error else float(not shift)
 
 
-def p_of_zero(difference: Interval, level: float = 0.95) -> float:
-    """Two-sided p of no difference, by the normal law that has the interval at this level."""
+def _further(seeds: np.ndarray) -> float:
+    """Standard error of one further run around the mean of n."""
+    return float(seeds.std(ddof=1)) * float(np.sqrt(1 + 1 / len(seeds)))
+
+
+def p_of_zero(difference: Interval) -> float:
+    """Two-sided p of no difference, by the normal law that has the interval."""
     if not difference.half_width:
         return float(not difference.value)
-    quantile = NormalDist().inv_cdf((1 + level) / 2)
-    shift = quantile * abs(difference.value) / difference.half_width
+    shift = NORMAL * abs(difference.value) / difference.half_width
     return 2 * NormalDist().cdf(-shift)
 
 
@@ -286,8 +240,6 @@ def _checked(values: ArrayLike, what: str) -> np.ndarray:
     return data
 
 
-def _interval(value: float, draws: np.ndarray, level: float) -> Interval:
-    if not 0 < level < 1:
-        raise MetricError(f"the level must lie between 0 and 1, found {level}")
-    lo, hi = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+def _interval(value: float, draws: np.ndarray) -> Interval:
+    lo, hi = np.quantile(draws, [(1 - 0.95) / 2, SIDE])
     return Interval(value, float(lo), float(hi))

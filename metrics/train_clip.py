@@ -27,20 +27,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.tiny.recipes.card import write_card
-from decoders.tiny.recipes.loop import Run, fit
-from decoders.tiny.recipes.plan import Plan, enter, keep_shipped, trained_on
+from decoders.tiny.recipes.card import enter, trained_on, write_card
+from decoders.tiny.recipes.plan import Plan, keep_shipped
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
     alter,
+    counterfactual,
     describe,
+    scene_batch,
     scene_captions,
     vocabulary,
 )
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
-from metrics.clip_held_out import held_out_figures
+from decoders.training.loop import Loop, fit
+from metrics.clip import attribute_preference, retrieval_at_1
 from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, load, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
@@ -114,34 +116,39 @@ def train(
     before = {} if start is None else start.config.held_out.get("training", {})
     seen = before.get("steps", 0) * before.get("batch", 0) // FAMILY
     clip = start or ScenesClip(default_config() if config is None else config, device)
-    run = Run("clip", out_dir, steps, seed=seed, warmup=100, resume=resume)
-
+    loop = Loop(
+        "clip",
+        out_dir,
+        steps,
+        warmup=100,
+        evaluate_every=_CHECK_EVERY,
+        resume=resume,
+        budget_seconds=budget_seconds,
+    )
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     clip.model.train()
-    seconds = fit(
-        run,
+    fit(
+        loop,
         parts,
         [_optimizer(parts)],
         lambda step: family_batch(seen + step * batch // FAMILY, batch // FAMILY, seed),
-        lambda made: _loss(parts, clip, *made),
+        lambda made, share: _loss(parts, clip, *made),
         lambda: _check(clip),
-        _CHECK_EVERY,
-        budget_seconds,
     )
     clip.model.eval()
     save(clip, out_dir, {})
     stored = load(out_dir, device)  # the figures are those of the stored float16 weights
     figures = held_out_figures(stored, held_out, _FINAL_AT)
     figures["training"] = {
-        "steps": before.get("steps", 0) + run.done,
-        "seconds": round(before.get("seconds", 0) + seconds, 1),
+        "steps": before.get("steps", 0) + loop.done,
+        "seconds": round(before.get("seconds", 0) + loop.seconds, 1),
         "batch": batch,
         "seed": seed,
         "device": device,
     }
     save(stored, out_dir, figures)
-    _plot(run)
+    _plot(loop)
     return figures
 
 
@@ -152,6 +159,38 @@ def _check(clip: ScenesClip) -> dict[str, float]:
     clip.model.train()
     return figures.pop("preference_by_attribute") | {
         key: figures[key] for key in ("preference", "retrieval_image_to_text")
+    }
+
+
+def held_out_figures(clip: ScenesClip, count: int, first: int) -> dict[str, Any]:
+    """Held-out figures on `count` scenes of the valid split from index `first` on.
+
+    retrieval: R@1 among (at most) 256 scenes, both ways. preference: right over wrong caption, the
+    attribute drawn by `counterfactual`; preference_by_attribute: each attribute on every scene that
+    has it.
+    """
+    indices = list(range(first, first + count))
+    scenes = scene_batch("valid", indices)
+    images = torch.from_numpy(scenes.images)
+    pool = min(count, 256)
+    to_text, to_image = retrieval_at_1(clip, images[:pool], scenes.captions[:pool])
+    overall = attribute_preference(clip, images, [counterfactual("valid", i) for i in indices])
+    by_attribute = {}
+    for name in ATTRIBUTES:
+        rows = [
+            row
+            for row, spec in enumerate(scenes.specs)
+            if name != "relation" or spec.relation is not None
+        ]
+        pairs = [counterfactual("valid", indices[row], attribute=name) for row in rows]
+        by_attribute[name] = round(attribute_preference(clip, images[rows], pairs).share.value, 4)
+    return {
+        "scenes": count,
+        "retrieval_pool": pool,
+        "retrieval_image_to_text": round(to_text, 4),
+        "retrieval_text_to_image": round(to_image, 4),
+        "preference": round(overall.share.value, 4),
+        "preference_by_attribute": by_attribute,
     }
 
 
@@ -264,7 +303,7 @@ def _loss(
     images: Tensor,
     captions: list[str],
     labels: Tensor,
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """open_clip's contrastive loss over the batch's B x B pairs, plus the naming loss; nats."""
     from open_clip.loss import ClipLoss
 
@@ -278,7 +317,7 @@ def _loss(
     by_image, by_text = (_naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (seen, said))
     figures = {"contrastive": contrastive, "naming_image": by_image, "naming_text": by_text}
     loss = contrastive + _NAMING * (by_image + by_text) / 2
-    return loss, {name: float(value.detach()) for name, value in figures.items()}
+    return loss, {name: value.detach() for name, value in figures.items()}
 
 
 def _naming_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -301,14 +340,15 @@ def _optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
     return optimizer
 
 
-def _plot(run: Run) -> None:
+def _plot(loop: Loop) -> None:
     """clip.png: the loss and the held-out attribute preferences over steps."""
     from matplotlib.figure import Figure
 
-    checks = [row for row in run.history if "preference" in row]
+    losses = [row for row in loop.history if "loss" in row]
+    checks = [row for row in loop.history if "preference" in row]
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.plot([row["step"] for row in run.history], [row["loss"] for row in run.history])
+    left.plot([row["step"] for row in losses], [row["loss"] for row in losses])
     left.set(xlabel="step", ylabel="contrastive loss (nats)", yscale="log")
     for name in ("preference", *ATTRIBUTES):
         width = 2 if name == "preference" else 1
@@ -318,4 +358,4 @@ def _plot(run: Run) -> None:
     right.axhline(0.9, color="grey", ls=":")
     right.set(xlabel="step", ylabel="right caption preferred (held out)", ylim=(0.45, 1.01))
     right.legend(fontsize="small")
-    figure.savefig(run.out_dir / "clip.png", dpi=120)
+    figure.savefig(loop.folder / "clip.png", dpi=120)

@@ -1,5 +1,5 @@
-"""No import circles: every module can be read without those that import it, and a room of
-`decoders/` without the rooms that build on it. No file is too long to be read at once."""
+"""No import circles: every module can be read without those that import it, and a folder of
+`decoders/` without those that build on it. No file is too long to be read at once."""
 
 from __future__ import annotations
 
@@ -63,22 +63,65 @@ def test_no_module_imports_one_that_imports_it() -> None:
     assert not circle(graph)
 
 
-def room(name: str) -> str:
-    """The room of a module of `decoders/`: its folder; a model's text and images are one with it,
-    and a file at the top is its own."""
-    parts = modules()[name].relative_to(ROOT).parts[:-1]
-    whole = "/".join(parts[:2] if "models" in parts else parts)
-    return whole if len(parts) > 1 else name
+# The folders of `decoders/`: one imports those before it. Files at the top are of none.
+LAYERS = (
+    "api", "kernels", "models", "training", "verify", "propose", "execution", "loops", "peers",
+    "tiny",
+)  # fmt: skip
+UPWARD = 2  # imports that go the other way; may only become fewer
 
 
-def test_no_room_of_decoders_imports_one_that_builds_on_it() -> None:
-    graph: Graph = {}
-    for name, others in imports().items():
-        if name.startswith("decoders."):
-            mine = {room(other) for other in others if other.startswith("decoders.")}
-            graph.setdefault(room(name), set()).update(mine - {room(name)})
-    assert "decoders/models" in graph["decoders/propose/drafters"]
-    assert not circle(graph)
+def folder(name: str) -> str:
+    """The folder of `decoders/` that holds a module; "" for a file at the top."""
+    top, _, rest = name.partition(".")
+    first = rest.partition(".")[0]
+    return first if top == "decoders" and first in LAYERS else ""
+
+
+def test_folders_of_decoders_import_downwards_only() -> None:
+    upward = [
+        f"{name} imports {other}"
+        for name, others in imports().items()
+        for other in sorted(others)
+        if folder(name) and folder(other)
+        if LAYERS.index(folder(other)) > LAYERS.index(folder(name))
+    ]
+    assert len(upward) <= UPWARD, upward
+
+
+FLOORS = (
+    ("data", "console"),
+    ("config", "prompts"),
+    ("records",),
+    ("cost", "measure"),
+    ("judge",),
+    ("records.load", "records.run_data", "records.run_json"),  # rows with what was judged of them
+    ("run",),
+    ("report",),
+    ("compare",),
+    ("cost.plan", "cost.predict", "cost.profile", "cost.project"),  # what is computed with costs
+    ("commands", "__main__"),
+)  # of bench/: a floor imports itself and those above it in this list
+KNOWN = {"bench.run.launch.task imports bench.__main__"}  # a worker is the program once more
+
+
+def floor(name: str) -> int:
+    """The place of a module's floor in `FLOORS`: that of the longest name which it begins with."""
+    whole = name.removeprefix("bench.") + "."
+    found = [
+        (len(r), at) for at, rooms in enumerate(FLOORS) for r in rooms if whole.startswith(r + ".")
+    ]
+    return max(found)[1]
+
+
+def test_floors_of_bench_import_downwards_only() -> None:
+    upward = {
+        f"{name} imports {other}"
+        for name, others in imports().items()
+        for other in others
+        if name.startswith("bench.") and other.startswith("bench.") and floor(name) < floor(other)
+    }
+    assert upward <= KNOWN
 
 
 def test_no_file_has_more_than_400_lines() -> None:

@@ -20,9 +20,9 @@ from bench.commands.manual import manual
 from bench.config.schema import check_type
 from bench.config.words import given
 from bench.console import complain, progress, say
-from bench.errors import ConfigError
-from bench.os_errors import ready_file, ready_folder
-from bench.prompts.captions import captions_of
+from bench.data.errors import ConfigError
+from bench.data.files import ready_file, ready_folder
+from bench.prompts.file import captions_of
 from bench.records.schema import write_text
 from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
@@ -137,33 +137,27 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
     ConfigErrors."""
     from metrics.official.checkpoint import FILES
 
-    plain = [
-        k for k in EvaluateConfig.__dataclass_fields__ if k not in ("weights", "folder", "arch")
-    ]
+    plain = {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder", "arch"}
     groups = {"weights": (*FILES, "folder"), "arch": SCORES}
-    known = [*plain, *(f"{group}.{name}" for group, names in groups.items() for name in names)]
-    texts = given(words, known, "evaluate")
-    found = {key: _value(key, value) for key, value in texts.items()}
+    inner = [f"{group}.{name}" for group, names in groups.items() for name in names]
+    found: dict[str, Any] = {group: {} for group in groups}
+    for key, text in given(words, [*plain, *inner], "evaluate").items():
+        group, _, name = key.rpartition(".")
+        if key == "weights.folder":
+            found["folder"] = Path(text)
+        elif group:
+            found[group][name] = text
+        else:
+            found[key] = _value(key, text)
     if "images" not in found:
         raise ConfigError("images=DIR is missing: which folder is to be evaluated?")
-    inner = {
-        group: {k.partition(".")[2]: v for k, v in found.items() if k.startswith(f"{group}.")}
-        for group in groups
-    }
-    folder = inner["weights"].pop("folder", None)
-    rest = {key: value for key, value in found.items() if "." not in key}
-    return EvaluateConfig(
-        **rest,
-        weights=dict(inner["weights"]),
-        arch=inner["arch"],
-        folder=None if folder is None else Path(folder),
-    )
+    return EvaluateConfig(**found)
 
 
 def _value(key: str, value: str) -> Any:
     """The text of a setting as its type."""
     if key in ("images", "captions", "reference", "out", "cache_dir"):
-        return Path(value).expanduser()
+        return Path(value)
     if key == "metrics":
         return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
     if key in ("limit", "size", "batch", "seed"):

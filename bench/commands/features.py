@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.config.words import apart, given, split
 from bench.console import progress, say
-from bench.errors import ConfigError, DiskFullError
-from bench.os_errors import ready_file
+from bench.data.errors import ConfigError, DiskFullError
+from bench.data.files import ready_file
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def cmd_features(words: Sequence[str]) -> int:
     from decoders.models.text.features import write_features
 
     own, rest = _own(words)
-    out = Path(own["out"]).expanduser()
+    out = Path(own["out"])
     if out.exists():
         raise ConfigError(f"{out} is there already; remove it or choose another out=")
     config = compose_study(rest)

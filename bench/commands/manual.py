@@ -89,16 +89,15 @@ MANUALS = {
         study=False,
     ),
     "scaling": Manual(
-        "Times the decoders of a study (default study=scaling) at several batch sizes. Writes\n"
-        "scaling.csv, .md, .svg and .png to run_dir.",
+        "Runs study=scaling (or another): decoders timed at several batch sizes. It resumes and\n"
+        "reports as `run` does; the report has a table and a plot by batch size.",
         (
             *SOME,
-            ("scaling.batches=[1,4]", "batch sizes"),
-            ("scaling.repeats=N", "timed calls of each, at least 2"),
-            ("scaling.images=N", "images of a batch size at least: small batches repeat more"),
-            ("scaling.warmups=N", "untimed calls before"),
+            ("latency.batch=[1,4]", "batch sizes, 1 among them"),
+            ("latency.prompts=N", "timed images of each size, cut to full batches, one at least"),
+            ("latency.repeats=N", "how often all of them are timed"),
         ),
-        "scaling study=main decoders=[ar,eagle2] scaling.batches=[1,4,16]",
+        "scaling study=main decoders=[ar,eagle2] latency.batch=[1,4,16]",
     ),
     "profile": Manual(
         "Records steps of every decoder of a study with torch.profiler. Writes tables and Chrome\n"
@@ -112,21 +111,18 @@ MANUALS = {
         "profile decoders=[ar,lantern_pp] profile.steps=16",
     ),
     "peers": Manual(
-        "Compares our decoders with transformers' generate and assisted generation on equal\n"
-        "weights (default study=peers). Equality is shown first. Writes peers.csv and peers.md to\n"
-        "run_dir.",
+        "Runs study=peers (or another): ours and the ways to call transformers' generate\n"
+        "(decoder=hf_generate*) on equal weights, which each shows before its first image. It\n"
+        "resumes and reports as `run` does.",
         (
             *SOME,
-            ("peers.prompts=N", "timed images per contender, at least 2"),
-            ("peers.check=N", "images on which equality is shown"),
-            ("peers.tolerance=X", "largest difference of logits that counts as equal"),
-            ("peers.modes=[...]", "sampling, greedy, guided_sampling, guided_greedy"),
-            ("peers.variants=[...]", "dynamic, eager, static, compiled, assisted"),
-            ("peers.attention=NAME", "transformers' attention: sdpa or eager"),
-            ("peers.layers=N", "layers of the assistant, where no decoder names them"),
-            ("peers.drafts=N", "its codes per round"),
+            ("latency.prompts=N", "timed images per decoder"),
+            ("loop.attention=NAME", "transformers' attention: sdpa or eager"),
+            ("loop.layers=N", "layers of the target that draft for assisted generation"),
+            ("loop.drafts=N", "its codes per round"),
+            ("loop.tolerance=X", "largest difference of logits that counts as equal"),
         ),
-        "peers peers.prompts=4 peers.variants=[dynamic,static]",
+        "peers latency.repeats=2 decoders=[ar,hf_generate,hf_generate_static]",
     ),
     "predict": Manual(
         "Predicts the speed-ups of a finished run from step costs and acceptance, and compares\n"
@@ -245,30 +241,11 @@ MANUALS = {
         words="DIR [out=FILE]",
         study=False,
     ),
-    "fid-protocols": Manual(
-        "Scores one folder of pictures under two protocols, the way to the network's input alone\n"
-        "changed, and shows the gap between them.",
-        (
-            ("reference=DIR", "real images (network=scenes: default is real scenes)"),
-            ("network=NAME", "inception (default) or scenes, the embedded CLIP"),
-            ("protocols=A,B", "two of clean, tf, bilinear (default: clean,bilinear)"),
-            ("weights.inception=FILE", "its weights (default: looked for by their public name)"),
-            ("weights.folder=DIR", "in this folder (default: ~/.cache/lantern-bench/metrics)"),
-            ("limit=N", "only the first N images"),
-            ("batch=N", "images at once (default: 64)"),
-            ("device=NAME", "auto, cpu or cuda"),
-            ("out=FILE", "the same as .csv or .md"),
-        ),
-        "fid-protocols images reference=real network=scenes",
-        words="DIR [setting=value ...]",
-        study=False,
-    ),
     "checkpoints": Manual(
         "Lists what studies need: weights, tokenizers, text encoders, networks of the metrics,\n"
         "captions. Says what is found, and where the rest is looked for. Fetches nothing.",
         (
             ("study=NAME", "only this study (default: all), with all of its settings"),
-            ("make=DIR", "write random stand-ins in the same layout, for a dry run of the study"),
             ("out=FILE", "the list as .csv or .md"),
         ),
         "checkpoints study=lantern_table",

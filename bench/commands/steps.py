@@ -10,8 +10,8 @@ from bench.console import say
 from bench.report.table import Column, figures, filled, percent, terminal
 
 if TYPE_CHECKING:
-    from bench.measure.rates import MachineRates
-    from bench.measure.steps import StepCost
+    from bench.cost.rates import MachineRates
+    from bench.cost.steps import StepCost
 
 
 def _share(value: float) -> str:
@@ -37,17 +37,17 @@ COLUMNS = (
 
 def cmd_steps(words: Sequence[str]) -> int:
     """Milliseconds of an AR step, of verifying the study's trees and of a drafter call, on
-    its model, beside their matrix products and their floors on this machine; also as steps.csv."""
+    its model, with their matrix products and their floors on this machine; also as steps.csv."""
     import torch
 
     from bench.config.compose import compose_study
-    from bench.measure.machine import measure_rates
-    from bench.measure.roofline import Unknown, step_bytes, target_net
-    from bench.measure.step_table import save_steps, step_table
-    from bench.measure.steps import step_costs
-    from bench.os_errors import ready_folder
+    from bench.config.plugins import tree_sizes
+    from bench.cost.machine import measure_rates
+    from bench.cost.steps import TABLE, step_costs, step_table
+    from bench.cost.work import Unknown, step_bytes, target_net
+    from bench.data.files import ready_folder
+    from bench.records.schema import write_text
     from bench.run.session import opened
-    from bench.run.trees import tree_sizes
 
     config = compose_study(words)
     ready_folder(Path(config.run_dir))
@@ -65,14 +65,15 @@ def cmd_steps(words: Sequence[str]) -> int:
     say(terminal(filled(COLUMNS, found.to_dict("records"))))
     for note in notes(costs, rates):
         say(note)
-    say(f"saved: {save_steps(found, Path(config.run_dir))}")
+    path = write_text(Path(config.run_dir) / TABLE, found.to_csv(index=False))
+    say(f"saved: {path}")
     return 0
 
 
 def notes(costs: list[StepCost], rates: MachineRates | None) -> list[str]:
     """The machine, what has no floor, and a warning where it was not quiet."""
-    from bench.measure.rates import NOISY
-    from bench.measure.roofline import Unknown
+    from bench.cost.rates import NOISY
+    from bench.cost.work import Unknown
 
     lines = [] if rates is None else [str(rates)]
     lines += dict.fromkeys(f"{c.name}: {c.work}" for c in costs if isinstance(c.work, Unknown))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from bench.config.words import split
 from bench.console import complain, say
-from bench.errors import ConfigError, unknown
+from bench.data.errors import ConfigError, unknown
 from bench.report.table import of_cells, terminal
 
 if TYPE_CHECKING:
-    from bench.report.model import Run
+    from bench.records.run_data import RunData
 
 TINY_STAGES = ("vq", "target", "drafter", "clip")
 
@@ -24,27 +24,28 @@ TINY_STAGES = ("vq", "target", "drafter", "clip")
 def cmd_run(words: Sequence[str]) -> int:
     """Runs a study: rows, exactness, summary, report. 1 where some decoder failed. With launch= or
     shard= workers decode its quality images."""
-    from bench.launch.settings import is_asked
+    from bench.run.launch.task import is_asked
 
     if is_asked(words):
-        from bench.launch.command import launched
+        from bench.commands.launch import launched
 
         return launched(words, cmd_run)
     from bench.config.compose import compose_study
-    from bench.report.load import load_run
+    from bench.records.load import load
+    from bench.records.run_json import write_record
     from bench.run.finish import finish, scorer_of
     from bench.run.partial import clear, interruptible
     from bench.run.runner import run_study
-    from bench.share.record import write_record
 
     config = compose_study(words)
     with interruptible(config, words):
         scorer = scorer_of(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
+        write_record(result.path)
     clear(result.path)
     if config.report:
-        _report(load_run(result.path))
+        _report(load(result.path))
         write_record(result.path)
     else:
         say(f"records: {result.path / 'records.parquet'}")
@@ -61,17 +62,33 @@ def cmd_sweep(words: Sequence[str]) -> int:
     return cmd_run([*words, *own])
 
 
+def cmd_scaling(words: Sequence[str]) -> int:
+    """Runs a study in batches of several sizes: study=scaling, unless the words name another."""
+    return _run_by_default("scaling", words)
+
+
+def cmd_peers(words: Sequence[str]) -> int:
+    """Runs ours and transformers' generate: study=peers, unless the words name another."""
+    return _run_by_default("peers", words)
+
+
+def _run_by_default(study: str, words: Sequence[str]) -> int:
+    from bench.config.hydra_edge import with_study
+
+    return cmd_run(with_study(words, study))
+
+
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page from the records that are there; of an unfinished run too, which the
     title then says. Words of another study than the folder's are refused. out=DIR: there, and
     nothing is written into the run's folder."""
     from bench.config.compose import compose_study
     from bench.judge.fairness import judge_folder
+    from bench.records.load import load
+    from bench.records.run_json import write_record
     from bench.records.study import require_own
-    from bench.report.load import load_run
-    from bench.report.place import check_place, split_out
+    from bench.report.build import check_place, split_out
     from bench.run.partial import clear, gather
-    from bench.share.record import write_record
 
     words, out = split_out(words)
     config = compose_study(words)
@@ -80,7 +97,7 @@ def cmd_report(words: Sequence[str]) -> int:
     require_own(folder, config)
     part = gather(config, out)
     # Refuses what cannot be reported before anything is written there.
-    run = load_run(folder if part is None else part.folder)
+    run = load(folder if part is None else part.folder)
     found = (
         part.fairness
         if part
@@ -99,7 +116,7 @@ def cmd_report(words: Sequence[str]) -> int:
     return 0
 
 
-def _report(run: Run, folder: Path | None = None) -> None:
+def _report(run: RunData, folder: Path | None = None) -> None:
     from bench.report.build import write_report
 
     paths = write_report(run, folder)
@@ -111,10 +128,10 @@ def cmd_check(words: Sequence[str]) -> int:
     """Verdict of the exactness gate on every decoder of a study. 1 where one is not as expected."""
     from bench.config.compose import compose_study
     from bench.config.plugins import call
+    from bench.config.schedule import cells
     from bench.measure.device import prepare
     from bench.run.finish import VERDICT_COLUMNS, verdicts
     from bench.run.outcome import build_cell
-    from bench.run.schedule import cells
     from bench.run.session import load_model
 
     config = compose_study(words)
@@ -137,8 +154,8 @@ def cmd_tiny(words: Sequence[str]) -> int:
     for stage in stages:
         if stage not in TINY_STAGES:
             raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes import make
     from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
+    from decoders.tiny.recipes.stages import make
     from metrics import train_clip
 
     settings = {word.key: word.value for word in given if word.value is not None}

@@ -28,18 +28,17 @@ from bench.config.schema import (
     check_type,
 )
 from bench.console import say
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
+from bench.data.files import ready_file, ready_folder
 from bench.measure.device import prepare, provenance
-from bench.os_errors import ready_file, ready_folder
 from bench.report.plots.training import draw_curves
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.training.acceptance import Acceptance
-from decoders.training.losses import LossConfig
+from decoders.training.loop import CURVE
+from decoders.training.losses import Acceptance, LossConfig
 from decoders.training.processes import World, joined
-from decoders.training.progress import CURVE
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.states import transformer_of
 from decoders.training.trainer import Batches, TrainConfig, Trained, Trainer

@@ -37,6 +37,7 @@ from bench.config.schema import (
     FairnessConfig,
     LatencyProtocol,
     LoaderConfig,
+    PublishedConfig,
     QualityProtocol,
     SamplingConfig,
     StudyConfig,
@@ -44,11 +45,11 @@ from bench.config.schema import (
     check_type,
 )
 from bench.config.words import split
-from bench.errors import ConfigError, did_you_mean, unknown
+from bench.data.errors import ConfigError, did_you_mean, unknown
 
 log = logging.getLogger(__name__)
 ENTRY_KEYS = ("decoder", "name", "overrides")
-DECODER_KEYS = ("baseline", "expect")
+DECODER_KEYS = ("baseline", "expect", "published")
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,8 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     for key in rest:
         if key not in DECODER_KEYS:
             raise ConfigError(unknown(f"setting of the decoder {name}", key, DECODER_KEYS))
+    if rest.get("published") is not None:
+        build(PublishedConfig, _mapping(rest, "published", f"{name}: "), f"{name}: published")
     return DecoderEntry(
         name=name,
         spec=spec,

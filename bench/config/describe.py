@@ -28,12 +28,14 @@ def as_yaml(part: PartSpec | None) -> dict[str, Any]:
 
 def labels(spec: DecoderSpec, built: Decoder | None) -> dict[str, str]:
     """loop, drafter, tree, acceptance as rows hold them; a proposer takes the drafter's place."""
-    parts = {
-        "loop": built,
-        "drafter": getattr(built, "drafter", None),
-        "tree": getattr(built, "tree", None),
-        "acceptance": getattr(built, "rule", None),
-    }
+    parts: dict[str, Any] = dict.fromkeys(("loop", "drafter", "tree", "acceptance"))
+    if built is not None:
+        parts = {
+            "loop": built,
+            "drafter": built.drafter,
+            "tree": built.tree,
+            "acceptance": built.rule,
+        }
     asked = {name: getattr(spec, name) for name in parts}
     asked["drafter"] = spec.proposer or spec.drafter
     return {name: own_words(part, label(asked[name])) for name, part in parts.items()}

@@ -8,7 +8,7 @@ the dataclasses. A user wrote `acceptance.k=5` and `model=tiny`, not
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_SHOWN = 8  # differences listed in an error
@@ -17,7 +17,6 @@ ASKED = ("in the folder", "asked for")
 MACHINES = ("there", "here")
 GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
 UNSET = object()
-Difference = tuple[str, Any, Any]  # setting, its value on one side and on the other
 
 
 def differences(
@@ -30,73 +29,49 @@ def differences(
     several decoders that differs in the same way is listed once, with their names.
     """
     old, new = dict(there), json.loads(json.dumps(wanted))
-    found = _chosen(old, new)
-    olds, news = (_decoders(side.pop("decoders", None)) for side in (old, new))
-    before, after = _flat(old), _flat(new)
-    found += [(k, before.get(k, UNSET), after.get(k, UNSET)) for k in _changed(before, after)]
-    found += _parts(olds, news)
-    lines = [f"{k}: {_value(a)} {sides[0]}, {_value(b)} {sides[1]}" for k, a, b in found]
-    lines += _lineup(olds, news, sides)
+    for group in GROUPS:
+        names = [side.get(group, {}).get("name", UNSET) for side in (old, new)]
+        if names[0] != names[1]:
+            old[group], new[group] = names
+    lineups = [[str(e["name"]) for e in side.get("decoders") or []] for side in (old, new)]
+    olds, news = _settings(old), _settings(new)
+    found: dict[tuple[str, str], list[str]] = {}  # what is said -> the decoders that it is said of
+    for owner, key in {**olds, **news}:
+        one, other = (side.get((owner, key), UNSET) for side in (olds, news))
+        if one != other and all(owner in ("", *names) for names in lineups):
+            says = f"{_value(one)} {sides[0]}, {_value(other)} {sides[1]}"
+            found.setdefault((key, says), []).append(owner)
+    lines = [
+        key + (f" ({_short(', '.join(owners))})" if any(owners) else "") + f": {says}"
+        for (key, says), owners in found.items()
+    ]
+    lines += _lineup(lineups[0], lineups[1], sides)
     lines.sort(key=lambda line: not line.startswith(("name:", "decoders:")))  # the most telling
     more = len(lines) - MAX_SHOWN
     return "; ".join(lines[:MAX_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _chosen(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
-    """Groups of another name, taken out of both."""
-    found: list[Difference] = []
-    for group in GROUPS:
-        one, other = (side.get(group, {}).get("name", UNSET) for side in (old, new))
-        if one != other:
-            found.append((group, one, other))
-            for side in (old, new):
-                side.pop(group, None)
+def _settings(config: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """(decoder or "", setting by the name that a command line has for it) -> value."""
+    found = {("", key): value for key, value in _flat(config).items() if key != "decoders"}
+    for entry in config.get("decoders") or []:
+        parts = {key: value for key, value in entry.items() if key not in ("name", "spec")}
+        parts |= {key: value for key, value in entry.get("spec", {}).items() if key != "name"}
+        found |= {(str(entry["name"]), key): value for key, value in _flat(parts).items()}
     return found
 
 
-def _decoders(listed: Any) -> dict[str, dict[str, Any]]:
-    """Entries by name -> their settings by the names that a command line has for them."""
-    found = {}
-    for entry in listed or []:
-        plain = {k: v for k, v in entry.items() if k not in ("name", "spec")}
-        parts = {k: v for k, v in entry.get("spec", {}).items() if k != "name"}
-        found[str(entry["name"])] = _flat({**plain, **parts})
-    return found
-
-
-def _lineup(old: Mapping[str, Any], new: Mapping[str, Any], sides: tuple[str, str]) -> list[str]:
+def _lineup(old: Sequence[str], new: Sequence[str], sides: tuple[str, str]) -> list[str]:
     """Decoders that only one side has, or their order."""
     lines = []
     for mine, theirs, where in ((old, new, sides[0]), (new, old, sides[1])):
         names = [name for name in mine if name not in theirs]
         if names:
             lines.append(f"decoders: {_short(', '.join(names))} {where} only")
-    shared = [[n for n in side if n in old and n in new] for side in (old, new)]
+    shared = [[name for name in side if name in old and name in new] for side in (old, new)]
     if shared[0] != shared[1]:
         lines.append(f"decoders: in another order, {_short(', '.join(shared[0]))} {sides[0]}")
     return lines
-
-
-def _parts(
-    old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]
-) -> list[Difference]:
-    """Settings of the decoders that both sides have, as `acceptance.k (lantern, lantern_pp)`."""
-    found: dict[str, list[str]] = {}
-    values: dict[str, Difference] = {}
-    for name in (n for n in old if n in new):
-        one, other = old[name], new[name]
-        for key in _changed(one, other):
-            changed = (key, one.get(key, UNSET), other.get(key, UNSET))
-            found.setdefault(repr(changed), []).append(name)
-            values[repr(changed)] = changed
-    return [
-        (f"{values[same][0]} ({_short(', '.join(names))})", *values[same][1:])
-        for same, names in found.items()
-    ]
-
-
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return [k for k in {**old, **new} if old.get(k, UNSET) != new.get(k, UNSET)]
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:

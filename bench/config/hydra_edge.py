@@ -1,4 +1,5 @@
-"""Hydra itself: a compose session, and its errors in words that name the nearest setting.
+"""Hydra itself: a compose session, its errors in words that name the nearest setting, and settings
+of a single command in Hydra's grammar.
 
 Why apart: `bench.config.compose` says what a study is, this file how Hydra 1.3 reports that
 something is not there.
@@ -8,9 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -26,9 +27,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from bench.config.describe import PARTS
+from bench.config.schema import build
 from bench.config.words import at_home, split
-from bench.errors import ConfigError, did_you_mean, unknown
+from bench.data.errors import ConfigError, did_you_mean, unknown
 
+T = TypeVar("T")
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
 HYDRA_GROUPS = (
@@ -164,3 +167,30 @@ def _at_home(value: Any) -> Any:
     if isinstance(value, list):
         return [_at_home(item) for item in value]
     return at_home(value) if isinstance(value, str) else value
+
+
+def own_settings(cls: type[T], group: str, words: Sequence[str]) -> tuple[T, list[str]]:
+    """The dataclass `cls` from the words `group.name=value`, and the other words: a command that
+    measures something else than rows has a few settings of its own, which no study should carry.
+
+    Raises ConfigError on an unknown name, a value of another type and what `cls` itself refuses.
+    """
+    found: dict[str, Any] = {}
+    rest = []
+    for word in words:
+        name = split(word).key
+        if split(word).group == group:
+            override = parse_override(word)
+            if name == group:
+                raise ConfigError(f"{word!r}: set one of {group}.NAME=..., for example {group}."
+                                  f"{next(iter(cls.__annotations__))}=...")  # fmt: skip
+            found[name.removeprefix(f"{group}.")] = override.value()
+        else:
+            rest.append(word)
+    return build(cls, found, group), rest
+
+
+def with_study(words: Sequence[str], study: str) -> list[str]:
+    """The words, with `study=` in front where they name none."""
+    named = any(split(word).key == "study" for word in words)
+    return list(words) if named else [f"study={study}", *words]

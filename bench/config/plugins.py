@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.config.schema import LoaderConfig
-from bench.errors import BenchError, ConfigError, described, unknown
+from bench.config.schema import DecoderEntry, LoaderConfig
+from bench.data.errors import BenchError, ConfigError, Failure, attempt, described, unknown
 
 if TYPE_CHECKING:
     from bench.prompts import Prompt
@@ -50,7 +50,7 @@ def _explained() -> tuple[type[Exception], ...]:
     """Errors that say what to do, and the system's, which the command line explains."""
     from decoders.api import DecoderError
 
-    metrics = sys.modules.get("metrics.errors")
+    metrics = sys.modules.get("metrics")
     return BenchError, DecoderError, OSError, *([metrics.MetricError] if metrics else [])
 
 
@@ -80,3 +80,23 @@ def require_returned(loader: LoaderConfig, found: Any, fits: bool, wanted: str) 
         raise ConfigError(
             f"{loader.name} ({loader.target}) must return {wanted}, found {type(found).__name__}"
         )
+
+
+def tree_of(entry: DecoderEntry) -> Any:
+    """The draft tree of an entry, built without the study's model: None where it drafts none, a
+    `Failure` where it needs a model."""
+    if entry.spec.tree is None:
+        return None
+    from decoders.api import Tree, completed
+    from decoders.compose import build_part
+
+    spec = entry.spec.tree
+    no_model: Any = None
+    return attempt(lambda: completed(build_part(spec, no_model), Tree))
+
+
+def tree_sizes(entries: Sequence[DecoderEntry]) -> tuple[int, ...]:
+    """The nodes of the entries' trees without their roots, every size once, the smallest first."""
+    trees = [tree_of(entry) for entry in entries]
+    sizes = {int(t.nodes) for t in trees if t is not None and not isinstance(t, Failure)}
+    return tuple(sorted(sizes - {0}))

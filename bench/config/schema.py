@@ -10,11 +10,11 @@ import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from bench.errors import ConfigError, unknown
+from bench.data.errors import ConfigError, unknown
 from decoders.kinds import (
     Amount,
     Count,
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 VERDICTS = ("exact", "bounded", "violates")
 DTYPES = ("float32", "bfloat16", "float16")
-EXECUTIONS = ("eager", "compile", "graph")
-LAYERS = ("auto", "native", "torch")
-COMPILE = ("auto", "on", "off")
+CHOICES = {
+    "compile": ("auto", "on", "off"),
+    "execution": ("eager", "compile", "graph"),
+    "dtype": DTYPES,
+    "layers": ("auto", "native", "torch"),
+}
 T = TypeVar("T")
 
 
@@ -51,7 +54,7 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution is one of `EXECUTIONS`, see decoders.execution; attention one of decoders.kernels, or
+    execution is one of `CHOICES`, see decoders.execution; attention one of decoders.kernels, or
     `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
     of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
     `auto` is settled when a study is composed. compile: with native layers, whether what the kernel
@@ -68,19 +71,12 @@ class BackendConfig:
 
     def __post_init__(self) -> None:
         require(self, "backend.", ConfigError)
-        if self.compile not in COMPILE:
-            raise ConfigError(unknown("backend.compile", self.compile, COMPILE))
-        if self.execution not in EXECUTIONS:
-            raise ConfigError(unknown("backend.execution", self.execution, EXECUTIONS))
+        require_known(self, "backend.", CHOICES)
         if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
                 f"found {self.device}; use backend=cuda_graph, or backend=cpu_compile on a CPU"
             )
-        if self.dtype not in DTYPES:
-            raise ConfigError(unknown("backend.dtype", self.dtype, DTYPES))
-        if self.layers not in LAYERS:
-            raise ConfigError(unknown("backend.layers", self.layers, LAYERS))
         if self.layers == "native" and not self.takes_native:
             raise ConfigError(
                 "backend.layers=native is a kernel for CPUs, run step by step: it needs "
@@ -127,11 +123,12 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class LatencyProtocol:
-    """Batch 1, decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
+    """Decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
     many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
-    is timed, each time in a part of its own (the fastest counts). busy: the share of the cores that
-    other programs may take while an image is timed (1: any), see `bench.run.neighbours`;
-    wait_for_quiet: seconds that the run waits for them, 0: not at all."""
+    is timed, each time in a part of its own (the fastest counts). batch: images decoded at once: 1
+    for all figures, larger ones for `bench.report.scaling`. busy: the share of the cores that other
+    programs may take while an image is timed (1: any), see `bench.run.neighbours`; wait_for_quiet:
+    seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 1
@@ -140,9 +137,15 @@ class LatencyProtocol:
     warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
     busy: Annotated[float, Within(0, 1, above=True)] = 0.1
     wait_for_quiet: NotNegative = 60.0
+    batch: list[Annotated[int, Within(1, 2**20)]] = field(default_factory=lambda: [1])
 
     def __post_init__(self) -> None:
         require(self, "latency.", ConfigError)
+        if 1 not in self.batch or len({*self.batch}) < len(self.batch):
+            raise ConfigError(
+                "latency.batch must hold 1 and any larger sizes, each once, as in "
+                f"latency.batch=[1,4,16]; found {self.batch}"
+            )
         if self.prompts and self.blocks > self.prompts:
             raise ConfigError(
                 f"latency.blocks must be at most latency.prompts, found {self.blocks} blocks for "
@@ -159,6 +162,15 @@ class LatencyProtocol:
     def parts(self) -> int:
         """Into how many parts all that is timed is cut."""
         return self.blocks * self.repeats
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the batches that are timed."""
+        return self.batch if self.prompts else []
+
+    def calls(self, size: int) -> int:
+        """Timed calls of a batch size in each round: full batches of the prompts, at least one."""
+        return max(self.prompts // size, 1) if self.prompts else 0
 
 
 @dataclass(frozen=True)
@@ -187,6 +199,29 @@ class FairnessConfig:
 
     def __post_init__(self) -> None:
         require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor
+
+
+@dataclass(frozen=True)
+class PublishedConfig:
+    """`published` in a decoder's YAML: its method in the papers. It is no part of what a row is.
+
+    exact_to: whose law the output has; released: where the authors' program departs from the
+    paper's rule; variants: further decoders of the method, rows: other names that studies give
+    them; name: in published.csv, "" where nothing is published; parts: how rows of summary.csv are
+    recognised as it, by the first words of loop (speculative where it is not said), drafter,
+    acceptance and tree; tree: its settings in the authors' code, as another tree is another method;
+    params: the settings that papers state, and what they are here (k: acceptance.k)."""
+
+    method: str
+    exact_to: str
+    arxiv: str = ""
+    released: str = ""
+    variants: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    name: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+    tree: dict[str, float] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -259,6 +294,11 @@ class StudyConfig:
         first = self.seed + 1 if self.quality.reseed_from is None else self.quality.reseed_from
         return range(first, first + self.quality.reseeds)
 
+    @property
+    def prompts_needed(self) -> int:
+        """How many prompts the largest of its protocols decodes."""
+        return max(self.latency.prompts, *self.latency.sizes, self.quality.images)
+
     def measured(self) -> dict[str, Any]:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
@@ -275,6 +315,8 @@ class StudyConfig:
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]
+        if self.latency.batch == [1]:  # as in studies from before there were others
+            del plain["latency"]["batch"]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain
@@ -283,6 +325,14 @@ class StudyConfig:
     def hash(self) -> str:
         """Of `measured()`, 16 hex digits: two runs with equal hashes may share a folder."""
         return digest(self.measured())
+
+
+def require_known(config: Any, where: str, known: Mapping[str, Sequence[str]]) -> None:
+    """Raises ConfigError, with the nearest names, where a field of `config` is none of those known
+    for it; `where`: what messages put before a field's name, a dot included."""
+    for name, options in known.items():
+        if getattr(config, name) not in options:
+            raise ConfigError(unknown(f"{where}{name}", getattr(config, name), options))
 
 
 def digest(value: Any) -> str:

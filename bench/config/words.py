@@ -7,11 +7,13 @@ Hydra reads is parsed by `bench.config.hydra_edge.parse_override`, which starts 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.errors import ConfigError, unknown
+from bench.data.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,14 @@ def given(words: Sequence[str], known: Collection[str], command: str) -> dict[st
     return found
 
 
+def with_folders(
+    words: Sequence[str], known: Collection[str], command: str
+) -> tuple[list[Path], dict[str, str]]:
+    """(the folders, the settings) of a command whose words are both; see `given`."""
+    folders = [Path(word).expanduser() for word in words if split(word).value is None]
+    return folders, given([w for w in words if split(w).value is not None], known, command)
+
+
 def apart(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
     """(the words whose key is in `own`, the others)."""
     mine = [word for word in words if split(word).key in own]
@@ -65,6 +75,17 @@ def fraction(key: str, text: str, example: str) -> float:
     if not 0 <= value < 1:  # NaN neither
         raise ConfigError(f"{key} lies between 0 and 1, found {text}; {example}")
     return value
+
+
+def share(setting: str, text: Any) -> tuple[int, int]:
+    """(i, n) of "i/n". Raises ConfigError."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text) if isinstance(text, str) else None
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(
+            f"{setting} must be i/n with 0 <= i < n, found {text!r}; the four quarters of a whole "
+            "are 0/4, 1/4, 2/4 and 3/4"
+        )
+    return int(found[1]), int(found[2])
 
 
 def pairs(text: str) -> dict[str, str]:

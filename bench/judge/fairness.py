@@ -1,7 +1,7 @@
 """The fairness gate: is the baseline that a speed-up refers to as good as it could be?
 
 Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
-baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), or where
+baseline's step takes more than a stated factor of its floor (`bench.cost.work`), or where
 decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. It is *not
 measured* where the machine was busy, or where a step took less than its floor: no step can, so the
 floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
@@ -21,8 +21,8 @@ import pandas as pd
 
 from bench.config.schema import FairnessConfig
 from bench.config.words import pairs
+from bench.data.files import write_text
 from bench.judge.paired import busy, every_latency_row
-from bench.records.schema import write_text
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]
@@ -38,7 +38,7 @@ class Fairness:
     """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
     step, NaN where it is not known. mixed: which of its pieces ran operator by operator where
     others' run compiled or in a kernel, and their share of a step. worth: an estimate of what its
-    speed-up would grow by if they cost what those of the others do, NaN for none."""
+    speed-up would grow by if they, but the forward, cost what those of others do, NaN for none."""
 
     decoder: str
     verdict: str
@@ -76,11 +76,13 @@ def mixed(timed: pd.DataFrame, decoder: str) -> dict[str, Any]:
     said, less = [], whole
     for phase in slow:
         cost, others = _cost(mine, phase), timed[_ran(timed, phase, (COMPILED,))]
+        said.append(f"its {PHASES[phase]} ran eagerly, {cost:.4g} of {whole:.4g} ms per step")
+        if phase == "forward":
+            continue  # its layers are those of the others, over more codes or fewer
         if others.empty:
             others = timed[_ran(timed, phase, (KERNEL,))]
         usual = [_cost(rows, phase) for _, rows in others.groupby("decoder")]
         less += (pd.Series(usual).median() if usual else math.nan) - cost
-        said.append(f"its {PHASES[phase]} ran eagerly, {cost:.4g} of {whole:.4g} ms per step")
     return {"mixed": "; ".join(said), "worth": whole / less if 0 < less < whole else math.nan}
 
 

@@ -1,24 +1,34 @@
-"""Rows of timed images, and speed-ups paired over them.
+"""Figures of a decoder paired with its baseline's on the same images: speed-ups, and CLIP scores.
 
 Why apart: the summary, the speed model and the comparison with published numbers pair the same rows
-of the latency protocol, and must come to the same interval.
+of the latency protocol, and must come to the same interval. CLIP scores differ far more from prompt
+to prompt than from decoder to decoder: the interval of a mean score holds what prompts do to it,
+that of a mean difference does not. Where the baseline was run under other seeds too, the mean of
+its seeds stands for it, so that one lucky seed does not count against every decoder; and each of
+its seeds is held against the others: what a seed does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import statistics
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
-    from metrics.latency import LogRatio
-    from metrics.stats import Interval
+from metrics.latency import LogRatio, Timings, quiet_ratio
+from metrics.stats import FEWEST_BLOCKS, Interval, bootstrap_mean, fastest_ratio, paired_ratio
 
 IMAGE = ["prompt_index", "seed"]
 ROUND = [*IMAGE, "repeat"]
 MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
+CLIP_PAIRS = "clip_pairs.csv"  # of a run folder
+CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
+CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi"]
+CLIP_COLUMNS = ["decoder", "baseline", "seeds", "images", *CLIP_FIGURES]
+Scored = Mapping[int, float]  # prompt index -> 100 cos
+_RESEED = re.compile(r"(.*) \(reseed(?: (\d+))?\)")
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,8 +60,9 @@ def busy(rows: pd.DataFrame) -> str:
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each image of a decoder that came out, prompt by prompt: of one that was timed
     several times the fastest, since all decode the same codes and what else runs on a machine only
-    ever adds time."""
-    rising = rows[rows.status == "ok"].sort_values("seconds_total", kind="stable")
+    ever adds time. Without those that were timed in batches."""
+    alone = rows[(rows.status == "ok") & (rows.protocol != "batched")]
+    rising = alone.sort_values("seconds_total", kind="stable")
     return rising.drop_duplicates([*IMAGE, "protocol", "decoder"]).sort_values(IMAGE, kind="stable")
 
 
@@ -77,8 +88,6 @@ def pairs(baseline: pd.DataFrame, decoder: pd.DataFrame) -> tuple[pd.DataFrame, 
 def mal_interval(rows: pd.DataFrame) -> Interval | None:
     """Codes per target forward, pooled over a decoder's images, with its 95 % bootstrap interval
     over them; None below two. The same images as the summary's `mal`: quality ones, else timed."""
-    from metrics.stats import paired_ratio
-
     images = image_rows(rows)
     drawn = images[images.protocol == "quality"]
     used = drawn if len(drawn) else images
@@ -104,8 +113,6 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Interval | 
     None below 2 of them. The interval is over moments of the machine where the study was timed in
     several: over blocks, or, where every image was timed in several rounds and its fastest time
     counts, over images and the moments in which they were timed."""
-    from metrics.stats import fastest_ratio, paired_ratio
-
     both = rounds(baseline, decoder)
     if len(both[IMAGE].drop_duplicates()) < 2:
         return None
@@ -124,9 +131,6 @@ def quiet(
     that all of them decoded, and how many those are; None below 2. Of a run, all rounds count that
     its decoders share. Moments are its blocks where there are enough to resample, else rounds of
     single images."""
-    from metrics.latency import Timings, quiet_ratio
-    from metrics.stats import FEWEST_BLOCKS
-
     runs = [run for run, _ in (*tops, *bottoms)]
     timed = [every_latency_row(rows).set_index(ROUND) for _, rows in (*tops, *bottoms)]
     for at, run in enumerate(runs):
@@ -146,3 +150,44 @@ def quiet(
         columns = (rows[c].to_numpy(float) for c in ("seconds_prefill", "seconds_total", "nfe"))
         sides.append(Timings(run, prompt, moment.to_numpy(int), *columns))
     return quiet_ratio(sides[: len(tops)], sides[len(tops) :]), len(images)
+
+
+def clip_differences(
+    baselines: Mapping[str, str | None], scores: Mapping[str, Sequence[Scored]]
+) -> pd.DataFrame:
+    """The mean difference of every decoder to its baseline (None: it has none), over the prompts
+    that both decoded under all `seeds` of the baseline; without two such prompts there is no row.
+
+    scores: those of a decoder, and behind them those of its reseeds.
+    """
+    lines = []
+    for name, baseline in baselines.items():
+        every = scores.get(baseline or "", ())
+        for number, own in enumerate(scores.get(name, ())):
+            others = [s for i, s in enumerate(every) if name != baseline or i != number]
+            shared = sorted(set(own).intersection(*others)) if others else []
+            if len(shared) < 2:
+                continue
+            label = reseed_name(name, number) if number else name
+            less = [own[p] - statistics.fmean(other[p] for other in others) for p in shared]
+            found = bootstrap_mean(less)
+            line = (label, baseline, len(others), len(shared), found.value, found.lo, found.hi)
+            lines.append(line)
+    return pd.DataFrame(lines, columns=CLIP_COLUMNS)
+
+
+def with_differences(summary: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
+    """The summary's rows with the difference and its interval; NaN where there is none."""
+    figures = differences.set_index("decoder")[CLIP_FIGURES].astype(float)
+    return summary.join(figures, on="decoder")
+
+
+def reseed_name(baseline: str, number: int) -> str:
+    """How summary.csv names a baseline under its n-th other seed, n from 1."""
+    return f"{baseline} (reseed{'' if number == 1 else f' {number}'})"
+
+
+def reseed_of(name: str) -> tuple[str, int] | None:
+    """(baseline, n) of such a name; None for a decoder's."""
+    found = _RESEED.fullmatch(name)
+    return (found[1], int(found[2] or 1)) if found else None

@@ -13,12 +13,15 @@ from pathlib import Path
 import torch
 
 from bench.config.schema import BackendConfig
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from bench.measure.nvml import card_state
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
-PACKAGES = ("lantern-bench", "torch", "numpy", "pyarrow", "open_clip_torch", "torch-fidelity")
+PACKAGES = (
+    "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
+    "torch-fidelity",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

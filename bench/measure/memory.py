@@ -55,8 +55,7 @@ class MemoryMeter:
 
 def meter_of(model: ImageModel) -> MemoryMeter:
     """The meter of a model as it is run."""
-    recorded = getattr(model.execution, "name", "eager") == "graph"
-    return MemoryMeter(model.device, recorded)
+    return MemoryMeter(model.device, model.mode == "graph")
 
 
 def _can_reset() -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from bench.measure.machine import measure_rates
-from bench.measure.rates import MACHINE, MachineRates, read_rates, save_rates
-from bench.measure.roofline import Unknown, step_bytes, target_net
+from bench.cost.machine import measure_rates
+from bench.cost.rates import MACHINE, MachineRates, read_rates, save_rates
+from bench.cost.work import Unknown, step_bytes, target_net
 from decoders.api import ImageModel
 
 BUDGET = 0.04  # seconds a kernel is repeated for: half a second for a moment on a CPU

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import ConfigError, PromptError
+from bench.config.words import share
+from bench.data.errors import ConfigError, PromptError
 from decoders.text_files import require_size, said_as
 
 if TYPE_CHECKING:
     from decoders.models.text.features import FeatureCache
 
 MOST_NAME = 200  # characters of an id or a category
+LESS = "lower latency.prompts and quality.images"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TooFewPrompts(PromptError):
     """A set that is smaller than what is wanted of it."""
 
     def __init__(self, source: str, have: int, wanted: int) -> None:
-        less = "lower latency.prompts and quality.images, or " if have else ""
+        less = f"{LESS}, or " if have else ""
         super().__init__(
             f"{source} has {have or 'no'} prompts, {wanted} are wanted; {less}give more prompts"
         )
@@ -71,23 +72,32 @@ def prompt_set(load: Callable[..., Sequence[Prompt]]) -> Callable[..., PromptSet
         shard: str | None = None,
         **settings: Any,
     ) -> PromptSet:
-        first, step = _shard(shard)
-        _check_limit(limit)
+        first, step = (0, 1) if shard is None else share("prompts.shard", shard)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ConfigError(
+                f"prompts.limit must be a whole number from 1 on or null, found {limit!r}"
+            )
         wanted = None if count is None else first + (count - 1) * step + 1
         try:
             found = load(wanted if limit is None else limit, *args, **settings)
         except TooFewPrompts as error:
-            if limit is None and shard is None:
+            if limit is not None:
+                raise PromptError(
+                    f"prompts.limit={limit}, but {error.source} has {error.have} prompts; set "
+                    f"prompts.limit={error.have} or less, or null"
+                ) from error
+            if shard is None:
                 raise
-            raise PromptError(_explain(error, limit, shard, count)) from error
+            raise PromptError(
+                f"prompts.shard={shard} leaves {len(range(first, error.have, step))} of the "
+                f"{error.have} prompts of {error.source}, {count} are wanted; {LESS}"
+            ) from error
         left = found[first::step]
         if count is not None and len(left) < count:
-            set_by = ", ".join(
-                f"prompts.{k}={v}" for k, v in (("limit", limit), ("shard", shard)) if v is not None
-            )
+            given = {"prompts.limit": limit, "prompts.shard": shard}
+            set_by = ", ".join(f"{key}={value}" for key, value in given.items() if value)
             raise PromptError(
-                f"{set_by or 'the loader'} leaves {len(left)} prompts, {count} are wanted; lower "
-                "latency.prompts and quality.images"
+                f"{set_by or 'the loader'} leaves {len(left)} prompts, {count} are wanted; {LESS}"
             )
         return PromptSet(left[:count], getattr(found, "text", None))
 
@@ -97,39 +107,6 @@ def prompt_set(load: Callable[..., Sequence[Prompt]]) -> Callable[..., PromptSet
     parameters = [*own.parameters.values(), *added]
     loader.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return loader
-
-
-def _shard(shard: str | None) -> tuple[int, int]:
-    """(i, n) of "i/n"."""
-    if shard is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", shard) if isinstance(shard, str) else None
-    if match is None or int(match[1]) >= int(match[2]):
-        raise ConfigError(
-            f"prompts.shard must be i/n with 0 <= i < n, found {shard!r}; the four quarters of a "
-            "set are 0/4, 1/4, 2/4 and 3/4"
-        )
-    return int(match[1]), int(match[2])
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ConfigError(
-            f"prompts.limit must be a whole number from 1 on or null, found {limit!r}"
-        )
-
-
-def _explain(error: TooFewPrompts, limit: int | None, shard: str | None, count: int | None) -> str:
-    if limit is not None:
-        return (
-            f"prompts.limit={limit}, but {error.source} has {error.have} prompts; set "
-            f"prompts.limit={error.have} or less, or null"
-        )
-    first, step = _shard(shard)
-    return (
-        f"prompts.shard={shard} leaves {len(range(first, error.have, step))} of the {error.have} "
-        f"prompts of {error.source}, {count} are wanted; lower latency.prompts and quality.images"
-    )
 
 
 def check(
@@ -143,35 +120,36 @@ def check(
     first: dict[str, str] = {}
     ids: set[str] = set()
     for prompt in prompts[:count]:
-        _check_fields(prompt, source)
-        if not prompt.text.strip():
-            raise PromptError(f"{source}: the prompt {prompt.id} is empty; remove it or write one")
-        if not prompt.text.isprintable():
-            raise PromptError(
-                f"{source}: the prompt {prompt.id} holds control characters: {prompt.text!r}"
-            )
-        if not duplicates and prompt.text in first:
-            raise PromptError(
-                f"{source}: the prompts {first[prompt.text]} and {prompt.id} are the same "
+        wrong = _wrong(prompt)
+        if wrong is None and not duplicates and prompt.text in first:
+            wrong = (
+                f"the prompts {first[prompt.text]} and {prompt.id} are the same "
                 f"({prompt.text!r}); they would give the same image twice, remove one"
             )
-        if prompt.id in ids:
-            raise PromptError(
-                f"{source}: two prompts have the id {prompt.id!r}; ids name rows and pictures, so "
-                "each prompt needs its own"
+        if wrong is None and prompt.id in ids:
+            wrong = (
+                f"two prompts have the id {prompt.id!r}; ids name rows and pictures, so each "
+                "prompt needs its own"
             )
+        if wrong is not None:
+            raise PromptError(f"{source}: {wrong}")
+        with said_as(PromptError):
+            require_size(prompt.text, f"{source}: the prompt {prompt.id}")
         ids.add(prompt.id)
         first[prompt.text] = prompt.id
     return list(prompts[:count])
 
 
-def _check_fields(prompt: Prompt, source: str) -> None:
-    """PromptError where an id or a category cannot be a name, or the text is too long."""
+def _wrong(prompt: Prompt) -> str | None:
+    """What is wrong with a prompt alone."""
     for key, value in (("id", prompt.id), ("category", prompt.category)):
         if len(value) > MOST_NAME or not value.isprintable():
-            raise PromptError(
-                f"{source}: the {key} {value[:60]!r} must be at most {MOST_NAME} printable "
-                f"characters, found {len(value)}"
+            return (
+                f"the {key} {value[:60]!r} must be at most {MOST_NAME} printable characters, found "
+                f"{len(value)}"
             )
-    with said_as(PromptError):
-        require_size(prompt.text, f"{source}: the prompt {prompt.id}")
+    if not prompt.text.strip():
+        return f"the prompt {prompt.id} is empty; remove it or write one"
+    if not prompt.text.isprintable():
+        return f"the prompt {prompt.id} holds control characters: {prompt.text[:60]!r}"
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from bench.prompts import Prompt, check, prompt_set
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.errors import ConfigError, PromptError, unknown
+from bench.data.errors import ConfigError, PromptError, unknown
 from bench.prompts import Prompt, check, prompt_set
-from bench.prompts.file import read_json, read_text
+from bench.prompts.file import read_json
 
 PICKS = ("longest", "first")
 
@@ -28,7 +28,7 @@ def load(count: int | None, path: str, caption: str = "longest") -> list[Prompt]
     if caption not in PICKS:
         raise ConfigError(unknown("prompts.caption", caption, PICKS))
     source = Path(path)
-    found = read_json(source, read_text(source))
+    found = read_json(source)
     if isinstance(found, list) and found and all(isinstance(text, str) for text in found):
         captions = {str(place): text for place, text in enumerate(found)}
     else:

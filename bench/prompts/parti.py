@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.errors import PromptError, unknown
+from bench.data.errors import PromptError, unknown
 from bench.prompts import Prompt, check, prompt_set
-from bench.prompts.file import read_table, read_text
+from bench.prompts.file import read_table
 from decoders.text_files import one_line
 
 
@@ -14,7 +14,7 @@ from decoders.text_files import one_line
 def load(count: int | None, path: str, category: str | None = None) -> list[Prompt]:
     """The first `count` prompts of the official file, of one category if given. PromptError."""
     source = Path(path)
-    rows = read_table(source, read_text(source), quotes=False)
+    rows = read_table(source, quotes=False)
     if not rows or not {"Prompt", "Category"} <= set(rows[0]):
         raise PromptError(f"{source} is not PartiPrompts.tsv: no columns Prompt and Category")
     prompts = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.errors import ConfigError, unknown
+from bench.data.errors import ConfigError, unknown
 from bench.prompts import Prompt, check, prompt_set
 from decoders.tiny.scenes import SPLITS, scene_captions
 

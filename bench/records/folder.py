@@ -6,7 +6,7 @@
     images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end
-    run.json                                         hashes of them (`bench.share.record`)
+    run.json                                         hashes of them (`bench.records.run_json`)
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
 
 Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
@@ -34,12 +34,20 @@ from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
-from bench.errors import DiskFullError, FolderError
-from bench.prompts.captions import write_captions
+from bench.data.errors import DiskFullError, FolderError
+from bench.data.files import refuse_links
+from bench.prompts.file import write_captions
 from bench.records import schema as records
-from bench.records.identity import Changed, changed
-from bench.records.links import refuse_links
-from bench.records.study import SAME, guard, read_identity, read_study, write_identity
+from bench.records.study import (
+    SAME,
+    Changed,
+    changed,
+    expected_of,
+    guard,
+    read_identity,
+    read_study,
+    write_identity,
+)
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
@@ -110,7 +118,7 @@ class RunFolder:
 
     def load(self, keys: Mapping[Key, Mapping[str, Any]]) -> list[Key]:
         """Reads the rows of `keys` that are there; returns the keys of those that do not count:
-        damaged ones, rows of another place and stale ones (`bench.records.identity`). Warnings say
+        damaged ones, rows of another place and stale ones (`bench.records.study`). Warnings say
         so.
         """
         refused, stale = [], Counter[tuple[str, str]]()
@@ -192,6 +200,19 @@ class RunFolder:
         write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
         records.write(self.path / "records.parquet", merged)
         return merged
+
+
+def row_keys(path: Path) -> list[Key]:
+    """(cell, stem) of every row of a folder, as its file says."""
+    files = (p for p in path.glob("rows/*/*.parquet") if not p.name.startswith("."))
+    return sorted((p.parent.name, p.stem) for p in files)
+
+
+def recorded(path: Path, identity: Mapping[str, Any]) -> tuple[RunFolder, list[Key]]:
+    """A folder with all of its rows that count, where no model is loaded; keys of those that do
+    not. identity: study.json."""
+    folder, known = RunFolder(path), (identity["config_hash"], identity["machine"])
+    return folder, folder.load({key: expected_of(*key, *known) for key in row_keys(path)})
 
 
 def _digest(content: bytes) -> str:

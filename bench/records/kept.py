@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 from bench.config.schema import digest
-from bench.judge.quality import PreferenceRow, Scores
-from bench.records.schema import write_text
+from bench.data.files import write_text
+from bench.data.scores import PreferenceRow, Scores
 
 log = logging.getLogger(__name__)
 FILE = "judged.json"
@@ -66,6 +66,12 @@ class Kept:
 
     def save(self) -> None:
         write_text(self.path, json.dumps(self.now, indent=1, sort_keys=True))
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    """Decoder -> what was judged of its pictures: {"of": their digest, "value": the figures}."""
+    found, mark = _read(folder / FILE), "figures of "
+    return {key.removeprefix(mark): one for key, one in found.items() if key.startswith(mark)}
 
 
 def code_digest(rows: pd.DataFrame) -> str:

@@ -8,20 +8,19 @@ column's name, type or meaning raises SCHEMA_VERSION: folders of another version
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.errors import DiskFullError, FolderError
+from bench.data.errors import FolderError
+from bench.data.files import write_atomically
+from bench.data.files import write_text as write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +42,7 @@ LISTS = {
     "codes": pa.int32(),
     "tv_output": pa.float32(),  # per recorded pair: true output TV of the rule
     "tv_declared_bound": pa.float32(),  # what the rule declares there, over all children
-    "tv_output_bound": pa.float32(),  # what its acceptance allows there (METHODS2, lemma R)
+    "tv_output_bound": pa.float32(),  # what its acceptance allows there (decoders.md, lemma R)
 }
 # Seconds, codes a target forward; NaN where not measured.
 MEASURED = (
@@ -168,47 +167,3 @@ def write(path: Path, table: pa.Table) -> None:
         file.write(_sealed(content.getvalue()))
 
     write_atomically(path, fill)
-
-
-def _umask() -> int:
-    """The process's file mode mask; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Writes a text file that is whole or absent; returns its path."""
-    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
-    return path
-
-
-def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
-    """Calls `fill` on a temporary file beside `path`, syncs it and renames it to `path`.
-
-    sync False: a power failure (not a kill) may leave an empty file. On any failure the temporary
-    file is removed and `path` is as it was. Raises DiskFullError when the disk (or the quota) is
-    full, other OSError as they are.
-    """
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
-        ) as file:
-            temporary = file.name
-            fill(file)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())  # a temporary file is private, a result is not
-        Path(temporary).replace(path)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"no space left while writing {path}; what was recorded so far is intact. Free "
-                "some space and run the same command again: it resumes"
-            ) from error
-        raise

@@ -1,4 +1,4 @@
-"""Which source code makes a decoder: a hash of every file behind its parts.
+"""What makes a decoder: a hash of every file of code behind its parts, and of its weights.
 
 Why: a row must not outlive the code that it was decoded with. What counts are the modules that the
 configuration names (loop, drafter, tree, rule, model), and all that they import in turn:
@@ -19,14 +19,23 @@ import functools
 import hashlib
 import importlib.util
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
+
+from bench.config.schedule import Cell
+from bench.config.schema import StudyConfig
+from bench.data.files import WEIGHTS
+from decoders.api import ImageModel
+from decoders.models.weights import sha256_of
 
 HARNESS = ("bench", "metrics")
 OWN = "decoders"
 SHARED = ("decoders.noise", "decoders.executed", "decoders.loops.start")
 NATIVE = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh")  # compiled by the module beside them
+# Read together with weights: of a checkpoint; of a run whose steps are replayed.
+DESCRIPTIONS = ("config.json", "records.parquet")
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -144,3 +153,64 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
         yield from node.orelse
         return
     yield from ast.iter_child_nodes(node)
+
+
+def sources_by_cell(config: StudyConfig, cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
+    """Of each cell: source files of its parts and its model -> digests."""
+    return {
+        cell.key: sources_of([*(p.target for p in cell.entry.spec.parts), config.model.target])
+        for cell in cells
+    }
+
+
+class Weights:
+    """Tells whose weights are whose. Made before any decoder of the model is built."""
+
+    def __init__(self, model: ImageModel, cells: Sequence[Cell]) -> None:
+        named = {name: s for name, s in model.drafters.items() if isinstance(s, str)}
+        self.model, self.before = model, dict(model.weights_sha256)
+        self.sources = {
+            cell.key: {
+                named.get(w, w) for part in cell.entry.spec.parts for w in words(part.kwargs)
+            }
+            for cell in cells
+        }
+
+    def by_cell(self) -> dict[str, dict[str, str]]:
+        """Of each cell, once all decoders are built: digests of the model's own weights, of those
+        that its parts have loaded and of those in files and folders that its settings name.
+        Weights loaded from what no setting names count for every decoder."""
+        claimed = set[str]().union(*self.sources.values())
+        out = {}
+        for key, own in self.sources.items():
+            found = dict(self.before)
+            for name, value in self.model.weights_sha256.items():
+                source = name.rpartition("/")[0]
+                if source in own or source not in claimed:
+                    found[name] = value
+            for folder in sorted(own):
+                unread = [p for p in weight_files(folder) if f"{folder}/{p.name}" not in found]
+                found |= {str(file): sha256_of(file) for file in unread}
+            out[key] = found
+        return out
+
+
+def words(value: Any) -> Iterator[str]:
+    """Strings in a part's settings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from words([*value.values()])
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from words(inner)
+
+
+def weight_files(word: str) -> list[Path]:
+    """The weights that a setting names: a file, or those directly in a folder."""
+    path = Path(word).expanduser()
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [p for p in files if (p.suffix in WEIGHTS or p.name in DESCRIPTIONS) and p.is_file()]
+    except (OSError, ValueError, RuntimeError):  # no name of a file, or not to be read
+        return []

@@ -1,15 +1,24 @@
-"""study.json of a run's folder, and whether the folder is that of the study at hand."""
+"""Whose a run's folder is, by its study.json, and whose row a row is: its place in a run, and all
+that made it. What no longer matches is stale.
+
+Why: rows stay for days in folders that people copy and merge, while drafters are edited, prompt
+files grow and weights are trained again. A row counts only where it says of itself that it is the
+row of its place, decoded by the code, the weights and the machine that are there now.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.config.differences import MACHINES, differences
+from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
-from bench.errors import FolderError
+from bench.data.errors import FolderError
 from bench.records import schema as records
 from decoders.documents import read_object
 from decoders.kinds import Amount, KindError
@@ -18,6 +27,10 @@ IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
     "config": dict[str, Any], "machine": dict[str, Any], "attention": list[dict[str, Any]],
 }  # fmt: skip
+PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat", "config_hash")
+PROMPT = ("prompt_id", "prompt_hash", "category")
+MACHINE = ("cpu", "gpu", "torch")
+SHOWN = 3  # names in a message
 SAME = ("schema_version", "config_hash", "machine")  # in all that share a folder
 
 
@@ -107,3 +120,81 @@ def advice(path: Path) -> str:
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
         f"results/runs/<name>), or delete {path}"
     )
+
+
+def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared of a row: columns as they are, JSON columns as mappings."""
+    versions = _mapping(row["versions"])
+    found = {key: row[key] for key in (*PLACE, *PROMPT, "cpu", "gpu")}
+    found |= {"batch": row["batch"]} if row["protocol"] == BATCHED else {}
+    found |= {"torch": versions.get("torch", ""), "python": _minor(versions.get("python", ""))}
+    return found | {key: _mapping(row[key]) for key in ("weights_hash", "sources")}
+
+
+def expected_of(
+    cell: str, stem: str, config_hash: str, machine: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is known of a row by the place of its file and study.json, where no model is loaded."""
+    found = re.fullmatch(r"([a-z]+)(\d*)-(\d+)-(\d+)(?:-(\d+))?", stem)
+    protocol, size, *numbers = found.groups("0") if found else (stem, "", -1, -1, -1)
+    place = (cell.rpartition("-")[0], protocol, *map(int, numbers), config_hash)
+    known = dict(zip(PLACE, place, strict=True)) | {k: machine.get(k, "") for k in MACHINE}
+    return known | ({"batch": int(size)} if size else {})
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Why a recorded row is not the one that is wanted. foreign: it is another row altogether;
+    why: what differs, for a message."""
+
+    foreign: bool
+    why: str
+
+
+def changed(row: Mapping[str, Any], expected: Mapping[str, Any]) -> Changed | None:
+    """What of `identity_of` a recorded row differs in; None where it is the row that is wanted.
+    Only what `expected` has is compared."""
+    found = identity_of(row)
+    other = [key for key, value in expected.items() if found.get(key) != value]
+    if not other:
+        return None
+    place = [key for key in other if key in (*PLACE, "batch")]
+    if place:
+        says = ", ".join(f"{key} {found.get(key)}, expected {expected[key]}" for key in place)
+        return Changed(True, f"is another row ({says})")
+    return Changed(False, "; ".join(_reasons(found, expected, other)))
+
+
+def _reasons(
+    found: Mapping[str, Any], expected: Mapping[str, Any], other: list[str]
+) -> Iterator[str]:
+    if "sources" in other:
+        yield f"{_names(found['sources'], expected['sources'])} changed"
+    if "weights_hash" in other:
+        yield f"weights changed: {_names(found['weights_hash'], expected['weights_hash'])}"
+    if set(PROMPT) & set(other):
+        yield "the prompts changed"
+    for key in (*MACHINE, "python"):
+        if key in other:
+            there, here = found[key] or "none", expected[key] or "none"
+            yield f"{key} was {there} and is {here}"
+
+
+def _names(one: Mapping[str, str], two: Mapping[str, str]) -> str:
+    """Keys that differ, the first few of them."""
+    differ = [key for key in {**two, **one} if one.get(key) != two.get(key)]
+    more = len(differ) - SHOWN
+    return ", ".join(differ[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _mapping(text: Any) -> dict[str, Any]:
+    """A JSON column; {} where it holds something else."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

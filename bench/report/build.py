@@ -1,102 +1,42 @@
-"""Build a run's whole report: `python -m bench report` and the end of `python -m bench run`.
+"""Write a run's whole report: `python -m bench report` and the end of `python -m bench run`.
 
 <run>/report/index.html           everything on one page
 <run>/report/prompts/*.html       a page a prompt
 <run>/report/table.{txt,md,tex,csv}
+<run>/report/scaling.csv          of a run that timed several sizes of batches
 <run>/report/plots/*.svg, *.png
 <run>/report/contact_sheet.png, code_maps.png     where images were kept
 
-With `report out=DIR` they lie in DIR, and nothing is written into the run.
+With `report out=DIR` they lie in DIR, and nothing is written into the run: that of a colleague may
+be read-only, and a report of it must not change it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
 
+from bench.config.words import apart, split
+from bench.data.errors import ConfigError, FolderError
+from bench.data.files import refuse_links
+from bench.records.load import load
+from bench.records.run_data import RunData
 from bench.records.schema import write_atomically, write_text
-from bench.report import code_map, contact, tables
-from bench.report.load import load_run
-from bench.report.model import Run
-from bench.report.page.index import Figure, render, render_prompt
-from bench.report.page.libraries import libraries
+from bench.report import scaling, sheets, writers
+from bench.report.document import Document, document
+from bench.report.page.index import Figure, libraries, render, render_prompt
 from bench.report.page.prompts import PromptPage, chosen, prompt_pages
-from bench.report.plots import bars, cost, depth, latency, moved, pareto, roofline, verification
+from bench.report.plots import bars, depth, moved, scatter, verification
 from bench.report.plots.style import Plot, save
 
 log = logging.getLogger(__name__)
-CHARTED = (pareto.draw_fid, pareto.draw_clip)  # the page has linked charts of the same
-DRAWERS: tuple[Callable[[Run], Plot], ...] = (*CHARTED, bars.draw, latency.draw)
-WHERE_KNOWN = (depth, moved, cost)  # left out where a run recorded nothing of it
-FLOORS = (verification.draw, roofline.draw)  # where a roofline was measured
-
-
-@dataclass(frozen=True)
-class ReportPaths:
-    """What was written. `terminal` is the text of table.txt, for the command line to show."""
-
-    folder: Path
-    page: Path | None  # None: its libraries are missing
-    text: Path
-    markdown: Path
-    latex: Path
-    csv: Path
-    terminal: str
-    plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
-    contact_sheet: Path | None = None  # None: no image was kept
-    code_maps: Path | None = None
-
-
-def build_report(run_dir: Path) -> ReportPaths:
-    """Reads `records.parquet` and `summary.csv` of `run_dir`, writes `run_dir/report/`.
-
-    A run whose every decoder failed gets a page that says so. Raises ReportError (a BenchError) on
-    missing, unreadable, empty or incomplete files, before anything is written.
-    """
-    return write_report(load_run(run_dir))
-
-
-def write_report(run: Run, folder: Path | None = None) -> ReportPaths:
-    """The report of a run that was read, in `folder` (None: in report/ of the run)."""
-    folder = folder or run.folder / "report"
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    terminal = tables.terminal(run)
-    texts = {"txt": terminal, "md": tables.markdown(run), "tex": tables.latex(run)}
-    texts["csv"] = tables.csv(run)
-    for ending, text in texts.items():
-        write_text(folder / f"table.{ending}", text)
-
-    plots, figures, notes = {}, [], []
-    if run.all_failed:
-        notes.append("Every decoder of this run failed; there is nothing to plot.")
-    else:
-        known = [module.draw for module in WHERE_KNOWN if module.shown(run)]
-        for draw in (*DRAWERS, *known, *(FLOORS if run.roofline else ())):
-            plot = draw(run)
-            plots[plot.name] = save(plot, folder / "plots")
-            path = plots[plot.name][0]
-            figures.append(Figure(plot.title, plot.caption, path, draw in CHARTED))
-    sheet = _sheet(contact.contact_sheet(run), folder / "contact_sheet.png")
-    maps = _sheet(code_map.code_maps(run), folder / "code_maps.png")
-    if sheet is not None:
-        figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
-    if maps is not None:
-        figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
-    if sheet is None:
-        notes.append("No image was kept, so there is neither a contact sheet nor a code map.")
-    if not run.roofline:
-        notes.append(NO_ROOFLINE)
-    page = write_page(run, folder, figures, notes)
-    return ReportPaths(
-        folder, page, folder / "table.txt", folder / "table.md", folder / "table.tex",
-        folder / "table.csv", terminal, plots, sheet, maps,
-    )  # fmt: skip
-
-
+CHARTED = (scatter.draw_fid, scatter.draw_clip)  # the page has linked charts of the same
+REPORT = {"index.html", "table.txt"}  # what every report holds
 NO_ROOFLINE = (
     "No roofline was measured (no image was timed, or an older version made this run), so nothing "
     "is said of the baseline's own speed."
@@ -104,7 +44,116 @@ NO_ROOFLINE = (
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
 
 
-def write_page(run: Run, folder: Path, figures: list[Figure], notes: list[str]) -> Path | None:
+@dataclass(frozen=True)
+class ReportPaths:
+    """What was written, next to table.txt, .md, .tex and .csv. terminal: the text of table.txt, for
+    the command line to show."""
+
+    folder: Path
+    page: Path | None  # None: its libraries are missing
+    terminal: str
+    plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
+    contact_sheet: Path | None = None  # None: no image was kept
+    code_maps: Path | None = None
+
+
+def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
+    """The words without `out=DIR`, and DIR. Raises ConfigError where it names nothing."""
+    named, rest = apart(words, ("out",))
+    if not named:
+        return rest, None
+    value = split(named[-1]).value
+    if not value:
+        raise ConfigError("out= names no folder; write out=DIR, the folder for the report")
+    return rest, Path(value).expanduser()
+
+
+def check_place(run_dir: Path, out: Path | None) -> None:
+    """Raises FolderError where a report cannot or must not be written."""
+    if out is None:
+        refuse_links(run_dir)
+        if run_dir.is_dir() and not os.access(run_dir, os.W_OK):
+            raise FolderError(f"{run_dir} is read-only; report it elsewhere with out=DIR")
+        return
+    if out.resolve().is_relative_to(run_dir.resolve()):
+        raise FolderError(
+            f"out={out} lies in the run's folder, and with out= nothing is written there; choose "
+            "another folder, or leave out= away for the report in the run's folder"
+        )
+    if out.exists() and not out.is_dir():
+        raise FolderError(f"out={out} is a file; choose a folder")
+    inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if inside and not inside >= REPORT:
+        raise FolderError(
+            f"out={out} is not empty and holds no report, so nothing is written there; choose "
+            "another folder"
+        )
+    refuse_links(out)
+
+
+def build_report(run_dir: Path) -> ReportPaths:
+    """Reads `records.parquet` and `summary.csv` of `run_dir`, writes `run_dir/report/`.
+
+    A run whose every decoder failed gets a page that says so. Raises FolderError (a BenchError) on
+    missing, unreadable, empty or incomplete files, before anything is written.
+    """
+    return write_report(load(run_dir))
+
+
+def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
+    """The report of a run that was read, in `folder` (None: in report/ of the run)."""
+    folder = folder or run.folder / "report"
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    made = document(run)
+    terminal = writers.terminal(made)
+    texts = {"txt": terminal, "md": writers.markdown(made), "tex": writers.latex(made)}
+    texts["csv"] = writers.csv(made)
+    for ending, text in texts.items():
+        write_text(folder / f"table.{ending}", text)
+    if made.batches:
+        write_text(folder / "scaling.csv", writers.scaling_csv(made))
+
+    plots, figures, notices = {}, [], []
+    if run.all_failed:
+        notices.append("Every decoder of this run failed; there is nothing to plot.")
+    for draw in drawers(run):
+        plot = draw(run)
+        plots[plot.name] = save(plot, folder / "plots")
+        path = plots[plot.name][0]
+        figures.append(Figure(plot.title, plot.caption, path, draw in CHARTED))
+    sheet = _sheet(sheets.contact_sheet(run), folder / "contact_sheet.png")
+    maps = _sheet(sheets.code_maps(run), folder / "code_maps.png")
+    if sheet is not None:
+        figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
+    else:
+        notices.append("No image was kept, so there is neither a contact sheet nor a code map.")
+    if maps is not None:
+        figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
+    if not run.roofline:
+        notices.append(NO_ROOFLINE)
+    page = write_page(run, made, folder, figures, notices)
+    return ReportPaths(folder, page, terminal, plots, sheet, maps)
+
+
+def drawers(run: RunData) -> list[Callable[[RunData], Plot]]:
+    """The plots of a run: those of which it recorded something."""
+    if run.all_failed:
+        return []
+    where_known = {
+        depth.draw: depth.shown(run),
+        moved.draw: moved.shown(run),
+        scatter.draw_costs: scatter.costs_known(run),
+        scaling.draw: bool(scaling.lines(run)),
+        verification.draw: bool(run.roofline),
+        bars.draw_floors: bool(run.roofline),
+    }
+    known = [draw for draw, known in where_known.items() if known]
+    return [*CHARTED, bars.draw_speed, bars.draw_latency, *known]
+
+
+def write_page(
+    run: RunData, made: Document, folder: Path, figures: Sequence[Figure], notices: Sequence[str]
+) -> Path | None:
     """index.html and the pages of its prompts. Without its libraries there is none, nor an older
     one, and a warning says so: the page may be missing, never the numbers."""
     try:
@@ -118,10 +167,10 @@ def write_page(run: Run, folder: Path, figures: list[Figure], notes: list[str]) 
         (folder / "index.html").unlink(missing_ok=True)
         return None
     prompts = _prompts(run, folder / "prompts")
-    return write_text(folder / "index.html", render(run, figures, notes, prompts))
+    return write_text(folder / "index.html", render(run, made, figures, notices, prompts))
 
 
-def _prompts(run: Run, folder: Path) -> list[PromptPage]:
+def _prompts(run: RunData, folder: Path) -> list[PromptPage]:
     """Writes a page a prompt; those of an earlier report are removed, so that none goes stale."""
     for old in folder.glob("*.html"):
         if old.stem.isdecimal():

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from bench.config.schema import StudyConfig
 from bench.measure.clock import now
 from bench.measure.device import Provenance
-from metrics.stats import Interval
-
-NONE = Interval(math.nan, math.nan, math.nan)
 
 
 def place(config: StudyConfig) -> str:

@@ -1,13 +1,13 @@
-"""The roofline of a run in a table: time over floor of AR steps, verifications and drafter calls,
-and what the fairness gate says of the baseline that speed-ups refer to."""
+"""The roofline of a run: the table of time over floor, and what bounds a section's forwards."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from bench.report.cells import label
-from bench.report.model import Entry, Role, Run, Section
+from bench.cost.work import MEMORY, Growth, Known, Work, place_of
+from bench.records.run_data import RunData, Section
 from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
 
 
@@ -30,55 +30,47 @@ COLUMNS = (
 )
 
 
-def roofline_tables(run: Run) -> list[Table]:
-    """One table a section that has a line in roofline.csv."""
-    return [made for section in run.sections if (made := _table(run, section)).rows]
+@dataclass(frozen=True)
+class Bounds:
+    """Of the forwards of a section. place: what is read at the rate (memory, a cache)."""
+
+    growth: Growth
+    rates: Known
+    place: str = MEMORY
+
+    @property
+    def crossing(self) -> float | None:
+        """Where reading and arithmetic take equally long, in codes per forward."""
+        return self.growth.crossing(self.rates)
+
+    @property
+    def takes_over(self) -> int | None:
+        """Codes per forward from which arithmetic takes longest; None: never."""
+        return self.growth.takes_over(self.rates)
 
 
-def roofline_legend(run: Run) -> list[str]:
-    """How to read the tables, on which machine, and why a floor is missing."""
-    if not roofline_tables(run):
-        return []
-    lines = [
-        "Forward: an AR step, or the verification of a tree of that many codes per row, root "
-        "included.",
-        "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
-        "operations / rate).",
-        "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
-        "acceptance.",
-    ]
-    if run.machine is not None:
-        lines.append(f"Machine: {run.machine}.")
-        if run.machine.noisy:
-            lines.append(
-                f"The machine was not quiet while its rates were measured (spread "
-                f"{100 * run.machine.spread:.0f} %): floors may be too high."
-            )
-    for reason, names in _reasons(run).items():
-        lines.append(f"{', '.join(names)}: {reason}.")
-    return lines
+def bounds(run: RunData, section: Section) -> Bounds | None:
+    """From the section's lines of roofline.csv; None where no floor is known."""
+    lines = [run.roofline[e.name] for e in section.decoders if e.name in run.roofline]
+    known = [one for one in lines if figure(one, "ar_bytes") > 0 and figure(one, "bytes_per_s") > 0]
+    if not known:
+        return None
+    first = known[0]
+    trees = [one for one in known if figure(one, "codes") > 1 and figure(one, "forward_bytes") > 0]
+    widest = max(trees, key=lambda one: figure(one, "codes"), default=None)
+    codes, other = 1.0, None
+    if widest is not None:
+        codes, other = figure(widest, "codes"), _work(widest, "forward")
+    rate = figure(first, "bytes_per_s")
+    return Bounds(
+        Growth.through(_work(first, "ar"), codes, other),
+        Known(rate, figure(first, "operations_per_s")),
+        place_of(rate, figure(first, "large_bytes_per_s")),
+    )
 
 
-def fairness_legend(run: Run) -> list[str]:
-    """Footnotes of the marks in the tables; what was not judged; that all is fair."""
-    if not run.fairness:
-        return []
-    lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
-    lines += [
-        f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
-        for reason, names in run.unjudged.items()
-    ]
-    lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
-    if not lines and (fair := run.fair):
-        lines.append(f"Baselines are fair: {'; '.join(fair)}.")
-    return lines
-
-
-def unfair_caption(run: Run) -> str:
-    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
-    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
-    names = [e.name for e in decoders if run.mark(e)]
-    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
+def _work(line: dict[str, Any], part: str) -> Work:
+    return Work(figure(line, f"{part}_bytes"), figure(line, f"{part}_operations"))
 
 
 def figure(line: dict[str, Any], column: str) -> float:
@@ -92,26 +84,22 @@ def forward_part(line: dict[str, Any]) -> str:
     return "forward" if figure(line, "codes") > 1 or figure(line, "forward_ms") > 0 else "ar"
 
 
-def _table(run: Run, section: Section) -> Table:
-    rows = [
-        _row(entry, run.roofline[entry.name])
-        for entry in section.decoders
-        if entry.name in run.roofline and not entry.failed
-    ]
-    return Table(section.title, COLUMNS, rows)
+def roofline_tables(run: RunData) -> list[Table]:
+    """One table a section that has a line in roofline.csv."""
+    made = []
+    for section in run.sections:
+        rows = []
+        for entry in section.decoders:
+            if entry.failed or entry.name not in run.roofline:
+                continue
+            line = run.roofline[entry.name]
+            part = forward_part(line)
+            own = {f"forward_{n}": figure(line, f"{part}_{n}") for n in FORWARD}
+            values = {c.key: figure(line, c.key) for c in COLUMNS} | own | {"decoder": entry.label}
+            rows.append(Row([column.cell(values) for column in COLUMNS], entry.role.value))
+        if rows:
+            made.append(Table(section.title, COLUMNS, rows))
+    return made
 
 
-def _row(entry: Entry, line: dict[str, Any]) -> Row:
-    part = forward_part(line)
-    own = {f"forward_{n}": figure(line, f"{part}_{n}") for n in ("ms", "floor_ms", "over_floor")}
-    values = {c.key: figure(line, c.key) for c in COLUMNS} | own | {"decoder": label(entry)}
-    return Row([column.cell(values) for column in COLUMNS], entry.role.value)
-
-
-def _reasons(run: Run) -> dict[str, list[str]]:
-    """Why a floor is not known -> decoders."""
-    found: dict[str, list[str]] = {}
-    for name, line in run.roofline.items():
-        if line["note"]:
-            found.setdefault(line["note"], []).append(name)
-    return found
+FORWARD = ("ms", "floor_ms", "over_floor")

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from bench.config.plugins import call, require_returned
+from bench.config.schedule import REPLAYED, Cell, is_replayed
 from bench.config.schema import StudyConfig
 from bench.console import progress, warnings_once
-from bench.errors import TimeLimitError
+from bench.data.errors import TimeLimitError
+from bench.data.files import write_text
 from bench.judge.fairness import UNMEASURED, judge, write_fairness
 from bench.judge.quality import Scorer, with_kept_features
 from bench.judge.roofline import roofline
 from bench.records.kept import Kept, code_digest
-from bench.records.schema import write_text
 from bench.run.outcome import Failure, attempt
 from bench.run.runner import RunResult
-from bench.run.schedule import REPLAYED, Cell, is_replayed
 from bench.run.summary import summarise
-from bench.share.record import write_record
 from decoders.api import ImageModel
 from decoders.compose import resolve
-
-if TYPE_CHECKING:
-    from bench.judge.gate import GateReport
 
 log = logging.getLogger(__name__)
 VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
@@ -94,7 +89,6 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
             unmeasured=[one.decoder for one in fair if one.verdict == UNMEASURED],
         )
     kept.save()
-    write_record(result.path)
     return table
 
 
@@ -135,20 +129,11 @@ def verdicts(
     """The gate's verdict on every cell; one it cannot judge is "not checked", with the error, and
     so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
     drafters that are judged on images of it."""
-    from bench.judge.gate import check_decoder
-
     out = []
     with progress(len(cells), "exactness", unit="decoder") as bar:
         for cell in cells:
             bar.set_postfix_str(cell.entry.name)
-            if _replayed(cell):
-                out.append(_replay(cell))
-            elif cell.entry.name in skipped:
-                out.append(_verdict(cell, Failure("an image of it ran into time_limit")))
-            else:
-                spec = cell.entry.spec
-                found = attempt(partial(check_decoder, spec, cell.sampling, model, captions))
-                out.append(_verdict(cell, found))
+            out.append(_verdict(cell, model, captions, cell.entry.name in skipped))
             bar.update()
     return out
 
@@ -159,16 +144,21 @@ def _replayed(cell: Cell) -> bool:
     return not isinstance(loop, Failure) and is_replayed(loop)
 
 
-def _replay(cell: Cell) -> Verdict:
-    """No gate: its codes are not meant to follow any distribution."""
-    says = "accepted lengths are stated or recorded; only its times mean anything"
-    return Verdict(cell.entry.name, REPLAYED, float("nan"), says, cell.entry.expect, REPLAYED)
+def _verdict(
+    cell: Cell, model: ImageModel, captions: Callable[[], Sequence[str]], skipped: bool
+) -> Verdict:
+    from bench.judge.gate import check_decoder
 
-
-def _verdict(cell: Cell, found: GateReport | Failure) -> Verdict:
-    name, expect = cell.entry.name, cell.entry.expect
+    name, expect, spec = cell.entry.name, cell.entry.expect, cell.entry.spec
+    if _replayed(cell):  # its codes are not meant to follow any distribution
+        says = "accepted lengths are stated or recorded; only its times mean anything"
+        return Verdict(name, REPLAYED, math.nan, says, expect, REPLAYED)
+    late = Failure("an image of it ran into time_limit")
+    found = (
+        late if skipped else attempt(lambda: check_decoder(spec, cell.sampling, model, captions))
+    )
     if isinstance(found, Failure):
         log.warning("the gate could not judge %s: %s", name, found.error)
-        return Verdict(name, "not checked", float("nan"), found.error, expect, "not checked")
+        return Verdict(name, "not checked", math.nan, found.error, expect, "not checked")
     text = found.verdict if found.verdict == "exact" else found.text
     return Verdict(name, found.verdict, found.figure, found.detail, expect, text)

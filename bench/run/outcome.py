@@ -1,31 +1,39 @@
-"""One call of a decoder: timed, checked, with its images.
+"""One call of a decoder: timed, checked, within a time limit, with its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed row that says so, not a figure in a table.
+
+Why a limit: a drafter that loops for ever must not hold up the other decoders. A timer's signal
+raises an exception inside the call, in Python's main thread. It cannot end a hang inside one C call
+(a kernel, a read from a dead disk): Python handles a signal between two of its own instructions.
+Nor can it see work in other threads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bench.errors import TimeLimitError, described
+from bench.config.schedule import Cell
+from bench.data.errors import ConfigError, Failure, TimeLimitError, attempt, described
 from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
-from bench.run.schedule import Cell
-from bench.run.time_limit import within
 from decoders.api import CodeKind, Decoder, DecoderError, Generation, ImageModel, NumericalError
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
+from decoders.places import place
 
 T = TypeVar("T")
+AGAIN = 0.5  # seconds until the signal is sent again, to a call that has swallowed the exception
 
 
 @dataclass(frozen=True)
@@ -46,29 +54,6 @@ class Outcome:
     peak_mb: float
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What a decoder raised, as `Type: message`. late: it ran into the time limit."""
-
-    error: str
-    late: bool = False
-
-
-def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
-    """`work()`, or what it raised; errors of the types `passing` are not caught.
-
-    The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise anything (`sys.exit` too), and house rule 10 wants a record of it while the other decoders
-    go on. Interrupts pass.
-    """
-    try:
-        return work()
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        return Failure(described(error), isinstance(error, TimeLimitError))
-
-
 def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
     """A cell's decoder, or what building it raised: a plug-in's file that cannot be imported too.
     Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
@@ -80,26 +65,6 @@ def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
         return Failure(described(error))
     except DecoderError as error:
         raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
-
-
-@torch.inference_mode()
-def differing(
-    both: Sequence[Decoder], model: ImageModel, prompt: str, seed: int, limit: float | None
-) -> bool:
-    """Whether a compiled decoder's codes are others than those of the same one without a compiler.
-    limit: seconds that an image may take.
-
-    A rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
-    its threshold, some hundred times an image). So the codes differ where they do in two images of
-    three."""
-    text, odd = model.text.encode([prompt]), 0
-    for i in range(3):
-        noise = Noise.for_prompts(seed + i, [prompt], model.target.length).to(model.device)
-        made = [within(limit, 1, partial(one.generate, text, noise)).codes for one in both]
-        odd += not torch.equal(*made)
-        if odd in (0, 2):  # the first image settles it nearly always
-            break
-    return odd == 2
 
 
 def blamed(error: str, spec: DecoderSpec) -> str:
@@ -126,10 +91,11 @@ def decode(
     the random numbers of a (seed, prompt) and are the same for every decoder.
 
     pairs: verified (p, q) pairs to record of an image, on average. limit: seconds that an image may
-    take; the images of a batch share theirs. Raises DecoderError where the decoder's answer is not
-    what the contract says, TimeLimitError.
+    take, without compiling; the images of a batch share theirs. Raises DecoderError where the
+    decoder's answer is not what the contract says, TimeLimitError.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
+    compiling = model.execution.compiling if model.execution else lambda: 0.0
     meter.reset()
     with no_collection():
         with clock.time("text"):
@@ -137,7 +103,7 @@ def decode(
         before = read()
         with clock.time("total"):
             generation = within(
-                limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs)
+                limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs), compiling
             )
         load = between(before, read())
         check(generation, len(prompts), model)
@@ -198,3 +164,63 @@ def _require(name: str, found: Tensor, shape: tuple[int, ...], most: int | None)
     low, high = int(found.min()), int(found.max())
     if low < 0 or high > most:
         raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")
+
+
+class _Late(BaseException):
+    """Raised inside the call. No Exception, as a plug-in may handle all of those and go on."""
+
+
+def require_main_thread(limit: float | None) -> None:
+    """Raises ConfigError where a time limit is set and cannot be kept."""
+    if limit is not None and threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            f"time_limit={limit:g} works in Python's main thread alone, this is another one; run "
+            "the study in the main thread, or leave time_limit=null"
+        )
+
+
+def within(
+    limit: float | None,
+    images: int,
+    work: Callable[[], T],
+    excused: Callable[[], float] = lambda: 0.0,
+) -> T:
+    """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds an image;
+    None: no limit. excused: a count of seconds of which those during `work` do not count, as for
+    compiling. A timer that ran before goes on afterwards."""
+    if limit is None:
+        return work()
+    seconds, began = limit * images, time.monotonic()
+    armed, before = True, (0.0, 0.0)  # of the earlier timer: seconds left, its interval
+    granted = excused()
+
+    def ring(*_: object) -> None:
+        nonlocal granted
+        more = excused() - granted
+        if armed and more > 0:
+            granted += more
+            signal.setitimer(signal.ITIMER_REAL, more, AGAIN)
+        elif armed:  # the signal may arrive when the call is over
+            raise _Late
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        try:
+            before = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+            return work()
+        finally:
+            armed = False
+    except _Late as late:
+        armed = False  # it may have come before the flag was down
+        where, many = place(late), f", {images} images" if images > 1 else ""
+        raise TimeLimitError(
+            f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
+            + (f" at {where}" if where else "")
+        ) from late
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        left, interval = before
+        if left:
+            left -= time.monotonic() - began
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)

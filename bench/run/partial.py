@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from bench.config.schedule import Cell
 from bench.config.schema import StudyConfig
 from bench.console import terminable
-from bench.errors import Interrupted
+from bench.data.errors import Interrupted
+from bench.data.files import write_text
 from bench.judge.fairness import UNMEASURED, Fairness, judge
 from bench.judge.roofline import baseline_floors
-from bench.records.folder import RunFolder
-from bench.records.identity import expected_of
-from bench.records.schema import write_text
+from bench.records.folder import RunFolder, recorded, row_keys
+from bench.records.kept import Kept
 from bench.records.study import read_identity, require_own
-from bench.run.schedule import Cell
 from decoders.api import Sampling
 
 FOLDER = "partial"
@@ -35,16 +34,15 @@ FOLDER = "partial"
 
 @dataclass(frozen=True)
 class Progress:
-    """rows: (cell, stem) of what is recorded; total: how many there will be, None where an older
-    version began the run; again: whether an image has a row each time it is timed."""
+    """done: rows that are recorded; total: how many there will be, None where an older version
+    began the run; again: whether an image has a row each time it is timed."""
 
-    rows: list[tuple[str, str]]
+    done: int
     total: int | None
     again: bool
 
     def __str__(self) -> str:
-        done = f"{len(self.rows):,}"
-        of = f"{done} of {self.total:,} images" if self.total else f"{done} images"
+        of = f"{self.done:,} of {self.total:,} images" if self.total else f"{self.done:,} images"
         return of + (" (one timed several times is counted each time)" if self.again else "")
 
 
@@ -58,12 +56,11 @@ class Partial:
 
 
 def progress_of(config: StudyConfig) -> Progress:
-    """How far the run in a study's folder has come; no rows where there is none."""
+    """How far the run in a study's folder has come; 0 done where there is none."""
     folder = Path(config.run_dir)
-    paths = sorted(p for p in folder.glob("rows/*/*.parquet") if not p.name.startswith("."))
-    total = read_identity(folder).get("rows") if paths else None
-    rows = [(path.parent.name, path.stem) for path in paths]
-    return Progress(rows, total, config.latency.repeats > 1)
+    done = len(row_keys(folder))
+    total = read_identity(folder).get("rows") if done else None
+    return Progress(done, total, config.latency.repeats > 1)
 
 
 @contextmanager
@@ -74,16 +71,16 @@ def interruptible(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
         with terminable():
             yield
     except KeyboardInterrupt as stop:
-        raise Interrupted(told(config, words)) from stop
+        raise Interrupted(after_interruption(config, words)) from stop
 
 
-def told(config: StudyConfig, words: Sequence[str]) -> str:
-    """What a user is told after an interruption."""
+def after_interruption(config: StudyConfig, words: Sequence[str]) -> str:
+    """How far a run has come and how to go on, for whoever interrupted it."""
     found = progress_of(config)
-    if not found.rows:
+    if not found.done:
         return "interrupted before the first image was recorded; the same command starts again"
     lines = [f"interrupted: {found} are recorded in {config.run_dir}; the same command resumes"]
-    if len(found.rows) == found.total:
+    if found.done == found.total:
         lines[0] += ", with what comes after the images: verdicts, quality figures, report"
     lines.append(f"a table of what is there: python -m bench report {shlex.join(words)}".rstrip())
     return "\n".join(lines)
@@ -98,17 +95,20 @@ def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None
     from bench.run.summary import summarise
 
     folder, found = Path(config.run_dir), progress_of(config)
-    if not found.rows or (folder / "summary.csv").exists():
+    if not found.done or (folder / "summary.csv").exists():
         return None
-    identity = require_own(folder, config)
+    # What is damaged, of another place or of another machine is left out, with a warning.
+    whole, _ = recorded(folder, require_own(folder, config))
     place = (elsewhere or folder) / FOLDER
-    rows = _merged(folder, found, identity, place)
-    found = replace(found, rows=found.rows[: len(rows)])
+    rows: pd.DataFrame = RunFolder(place, whole.tables).merge().to_pandas()
+    found = replace(found, done=len(rows))
     cells = cells_of(config, rows)
     floors = baseline_floors(folder, cells, rows)
     fair = judge(rows, config.baselines, floors, config.fairness)
     unmeasured = [one.decoder for one in fair if one.verdict == UNMEASURED]
-    table = summarise(place, rows, cells, scorer=None, exactness={}, unmeasured=unmeasured)
+    table = summarise(
+        place, rows, cells, scorer=None, exactness={}, kept=Kept(place), unmeasured=unmeasured
+    )
     table["status"] = table["status"].replace("ok", FOLDER)
     write_text(place / "summary.csv", table.to_csv(index=False))
     waiting = [e.name for e in config.decoders if e.name not in {c.entry.name for c in cells}]
@@ -119,18 +119,6 @@ def gather(config: StudyConfig, elsewhere: Path | None = None) -> Partial | None
 def clear(folder: Path) -> None:
     """Removes what `gather` made, once a run is finished."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
-
-
-def _merged(
-    folder: Path, found: Progress, identity: Mapping[str, Any], place: Path
-) -> pd.DataFrame:
-    """records.parquet of the rows so far, in `place`. A damaged row, one of another place and one
-    of another machine are left out, with a warning."""
-    whole = RunFolder(folder)
-    known = identity["config_hash"], identity["machine"]
-    whole.load({key: expected_of(*key, *known) for key in found.rows})
-    merged: pd.DataFrame = RunFolder(place, whole.tables).merge().to_pandas()
-    return merged
 
 
 def cells_of(config: StudyConfig, rows: pd.DataFrame) -> list[Cell]:

@@ -1,4 +1,9 @@
-"""Loading the model of a study, and the state of the process in which it is timed."""
+"""The model of a study on its device, with the prompts that it reads, and the process that runs it.
+
+The attention of a target is chosen by measurement, so a second process may choose another one, and
+codes in half precision depend on it. study.json keeps what the first process of a run chose, and
+all others go by it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,25 @@ import sys
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import BackendConfig, StudyConfig
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError, FolderError
 from bench.measure.device import Provenance, prepare, provenance
 from bench.prompts import Prompt, PromptSet
-from bench.prompts.readable import check_prompts
+from bench.records.folder import RunFolder
+from bench.records.study import advice, read_identity
 from decoders.api import DecoderError, ImageModel
 from decoders.executed import executed
-from decoders.kernels.selected import Kernels
+from decoders.kernels.selected import Kernels, purpose
+
+ATTENTION = "attention"  # of study.json: what was chosen for each shape
+ENCODE = 64  # prompts read at once when they are checked
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,26 @@ def load_model(
     return model
 
 
+def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
+    """Reads every prompt once, so that one the model cannot read stops the run before it starts.
+    The DecoderError names the prompt."""
+    # The encoder's own check, where encoding is dear enough for it to have one.
+    read = getattr(model.text, "check", model.text.encode)
+    for start in range(0, len(prompts), ENCODE):
+        part = prompts[start : start + ENCODE]
+        try:
+            read([prompt.text for prompt in part])
+        except DecoderError:
+            for prompt in part:
+                try:
+                    read([prompt.text])
+                except DecoderError as error:
+                    raise DecoderError(
+                        f"the model cannot read prompt {prompt.id}: {error}"
+                    ) from error
+            raise
+
+
 def set_attention(model: ImageModel, backend: BackendConfig) -> None:
     """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
     plain = model.device.type == "cpu" or backend.execution == "compile"
@@ -90,11 +122,57 @@ def set_attention(model: ImageModel, backend: BackendConfig) -> None:
     )
 
 
+def go_by(folder: RunFolder, model: ImageModel) -> None:
+    """The target takes the attention that the run's folder names, and new choices are kept there.
+    Raises FolderError where one of them cannot run here."""
+    kernels: Any = getattr(model.target, "kernels", None)
+    if kernels is None:
+        return
+    try:
+        kernels.recall(read_identity(folder.path).get(ATTENTION, []), model.device)
+    except DecoderError as error:
+        raise FolderError(
+            f"{folder.path} was begun with an attention that cannot be had here: {error}. "
+            f"{advice(folder.path)}"
+        ) from error
+    kernels.agree = partial(agreed, folder)
+
+
+def agreed(folder: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
+    """Keeps the record of a choice where the run has none for its shape; returns the run's."""
+    key = purpose(record["shape"])
+
+    def added(known: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+        known = known or []
+        return known if any(purpose(r["shape"]) == key for r in known) else [*known, record]
+
+    found = folder.note(ATTENTION, added)
+    return next(r for r in found if purpose(r["shape"]) == key)
+
+
+@dataclass(frozen=True)
+class CodesOnly:
+    """A tokenizer that keeps its codebook, which relaxed rules need, and draws nothing."""
+
+    codebook: Tensor
+    missing = True  # `decoders.api.ImageModel.draws`
+
+    def decode(self, codes: Tensor) -> Tensor:
+        raise DecoderError(f"no pictures are made here, found {tuple(codes.shape)} codes to draw")
+
+
+def codes_only(model: ImageModel) -> ImageModel:
+    """The model without pictures, so that neither time nor memory of the tokenizer is spent."""
+    if not model.draws:
+        return model
+    return dataclasses.replace(model, tokenizer=CodesOnly(model.codebook))
+
+
 def with_text_hashes(model: ImageModel) -> ImageModel:
     """The model with the SHA-256 of its text encoder's files among its weights', for an encoder
     that is loaded apart from the model."""
-    hashes: dict[str, str] = getattr(model.text, "sha256", dict)()
-    return dataclasses.replace(model, weights_sha256={**model.weights_sha256, **hashes})
+    hashes = {**model.weights_sha256, **model.text.sha256()}
+    return dataclasses.replace(model, weights_sha256=hashes)
 
 
 def collect_all() -> None:

@@ -11,28 +11,23 @@ So a worker notes what it is about to decode; what has taken `DEATHS` workers be
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.plugins import call_prompts
+from bench.config.schedule import Batch
 from bench.config.schema import StudyConfig
 from bench.console import progress
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
+from bench.data.files import write_atomically
 from bench.judge.quality import Scorer, with_kept_features
 from bench.measure.clock import now
-from bench.measure.device import prepare, provenance
-from bench.records.folder import SHARDS, open_folder
-from bench.records.schema import write_atomically
+from bench.records.folder import SHARDS
 from bench.run.runner import Run, opened
-from bench.run.schedule import Batch
 from bench.run.session import frozen_heap
-from bench.run.time_limit import require_main_thread
 
 log = logging.getLogger(__name__)
 DEATHS = 3  # workers that die in a batch until it is not tried any more
@@ -44,17 +39,6 @@ class Shard:
 
     index: int
     of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """Of "i/n". Raises ConfigError."""
-        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-        if found is None or int(found[1]) >= int(found[2]):
-            raise ConfigError(
-                f"shard must be i/n with 0 <= i < n, found {text!r}; the four shards of a run are "
-                "0/4, 1/4, 2/4 and 3/4"
-            )
-        return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
         return f"{self.index}/{self.of}"
@@ -82,16 +66,8 @@ def run_shard(
     Raises as `run_study` does, ConfigError where the study has no quality images.
     """
     require_images(config)
-    backend = dataclasses.replace(config.backend, threads=threads or config.backend.threads)
-    device = prepare(backend)
-    made = provenance(device)
-    require_main_thread(config.time_limit)
-    prompts = call_prompts(config.prompts, max(config.latency.prompts, config.quality.images))
-    path = Path(config.run_dir)
-    machine = made.machine()
-    with open_folder(path, config.measured(), config.hash, machine, shard.name) as folder:
-        run = opened(config, folder, device, made, prompts)
-        latency, quality = run.batches()
+    with opened(config, shard.name, threads) as run:
+        folder, (latency, quality) = run.folder, run.batches()
         folder.expect(sum(len(b.indices) for b in (*latency, *quality)))
         mine = run.quality((shard.index, shard.of))
         run.resume(run.context.expected(mine), mine)
@@ -99,9 +75,9 @@ def run_shard(
             _decode(run, mine, shard)
         rows = [folder.tables[key].select(["status", "image"]) for b in mine for key in b.keys]
         found = [row.to_pylist()[0] for row in rows]
-        pictures = [path / row["image"] for row in found if row["image"]]
+        pictures = [folder.path / row["image"] for row in found if row["image"]]
         if scorer is not None and run.model.draws:
-            with_kept_features(scorer, path, pictures)
+            with_kept_features(scorer, folder.path, pictures)
         return Done(len(found), sum(row["status"] == "failed" for row in found))
 
 
@@ -118,7 +94,7 @@ def require_images(config: StudyConfig) -> None:
 def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
     trying = _Trying(run.folder.path / SHARDS / f"{shard.name}.trying")
     left = [batch for batch in mine if not run.recorded(batch)]
-    run.expect(left)
+    run.lineup.expect(left)
     total, todo = (sum(len(b.indices) for b in batches) for batches in (mine, left))
     with progress(total, f"{run.config.name} {shard}", total - todo) as bar:
         for batch in left:
@@ -129,7 +105,7 @@ def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
                 else:
                     error = f"{died} workers died while they decoded it (killed, out of memory?)"
                     run.fail(batch, error, now())
-            run.done(batch)
+            run.lineup.done(batch)
             bar.update(len(batch.indices))
 
 

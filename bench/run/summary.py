@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.judge.clip_pairs import TABLE as CLIP_PAIRS
-from bench.judge.clip_pairs import Scored, clip_differences
-from bench.judge.paired import counted, image_rows, latency_rows, paired_speedup, timings
-from bench.judge.quality import PreferenceRow, Scorer, Scores
-from bench.judge.reseeds import reseed_name
+from bench.config.schedule import REPLAYED, Cell
+from bench.data.files import write_text
+from bench.data.scores import PreferenceRow, Scores
+from bench.judge.paired import (
+    CLIP_PAIRS,
+    Scored,
+    clip_differences,
+    counted,
+    image_rows,
+    latency_rows,
+    paired_speedup,
+    reseed_name,
+    timings,
+)
+from bench.judge.quality import Scorer
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
-from bench.records.schema import write_text
-from bench.run.schedule import REPLAYED, Cell
-from metrics.errors import MetricError
-from metrics.latency import latency
+from metrics import MetricError
 from metrics.stats import Interval
-from metrics.tv import moved_mass
+from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
@@ -71,7 +78,7 @@ def summarise(
     *,
     scorer: Scorer | None,
     exactness: Mapping[str, str],
-    kept: Kept | None = None,
+    kept: Kept,
     unmeasured: Collection[str] = (),
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
@@ -149,29 +156,20 @@ def _status(mine: pd.DataFrame) -> str:
 
 def _latency(timed: pd.DataFrame) -> dict[str, Any]:
     seconds = timed["seconds_total"].to_numpy(float)
-    out = {"n_latency": len(seconds), "latency_mean_s": NAN, "latency_p50_s": NAN}
-    if len(seconds) < 2:
-        single = float(seconds[0]) if len(seconds) else NAN
-        return {**out, "latency_mean_s": single, "latency_p50_s": single, "latency_p95_s": single}
-    found = latency(seconds)
+    known = len(seconds) > 0
     return {
-        **out,
-        "latency_mean_s": found.mean.value,
-        "latency_p50_s": found.median.value,
-        "latency_p95_s": found.p95,
+        "n_latency": len(seconds),
+        "latency_mean_s": float(seconds.mean()) if known else NAN,
+        "latency_p50_s": float(np.median(seconds)) if known else NAN,
+        "latency_p95_s": float(np.quantile(seconds, 0.95)) if known else NAN,
     }
 
 
 def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
     """The first baseline with the temperature and guidance of `cell`."""
-    for other in cells:
-        same = (other.sampling.temperature, other.sampling.cfg) == (
-            cell.sampling.temperature,
-            cell.sampling.cfg,
-        )
-        if other.entry.baseline and same:
-            return other.entry.name
-    return None
+    mine = cell.sampling.temperature, cell.sampling.cfg
+    same = (c for c in cells if (c.sampling.temperature, c.sampling.cfg) == mine)
+    return next((other.entry.name for other in same if other.entry.baseline), None)
 
 
 def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
@@ -203,15 +201,20 @@ class _Judge:
 
     folder: Path
     scorer: Scorer | None
-    kept: Kept | None
+    kept: Kept
 
     def images(self, drawn: pd.DataFrame, label: str) -> _Judged:
         """Of the images of `drawn`; empty where they cannot be had, with a log."""
         drawn = drawn[drawn.image != ""]
         if drawn.empty:
             return _Judged()
+        images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
         try:
-            found = self._figures(drawn, label)
+            found = self._figures(
+                label,
+                drawn,
+                lambda by: (by.score(images, prompts), by.preference(label, images, prompts)),
+            )
         except MetricError as error:
             log.warning("no quality figures for %s: %s", label, error)
             found = None
@@ -221,32 +224,31 @@ class _Judge:
         each = zip(drawn.prompt_index.astype(int), scores.clip_each, strict=True)
         return _Judged(scores, preference, dict(each) if scores.clip_each else {})
 
-    def _figures(self, drawn: pd.DataFrame, label: str) -> Figures | None:
-        of = images_digest(drawn)
-        if self.scorer is None:
-            return self.kept.figures(label, of) if self.kept else None
-        images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
-        scores = self.scorer.score(images, prompts)
-        found = scores, self.scorer.preference(label, images, prompts)
-        if self.kept:
-            self.kept.note_figures(label, of, found)
-        return found
-
     def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
         """The preference on the real scenes of the same prompts: what a perfect model would
         reach."""
         drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
         drawn = drawn.sort_values("prompt_index").assign(image_hash="")
-        of, label = images_digest(drawn), "real scenes"
+        label, prompts = "real scenes", _prompts(drawn)
+
+        def judged(by: Scorer) -> Figures | None:
+            real = by.real(prompts)
+            found = None if real is None else by.preference(label, real, prompts)
+            return None if found is None else (Scores(), found)
+
+        known = self._figures(label, drawn, judged)
+        return [known[1]] if known and known[1] else []
+
+    def _figures(
+        self, label: str, drawn: pd.DataFrame, judged: Callable[[Scorer], Figures | None]
+    ) -> Figures | None:
+        of = images_digest(drawn)
         if self.scorer is None:
-            known = self.kept.figures(label, of) if self.kept else None
-            return [known[1]] if known and known[1] else []
-        prompts = _prompts(drawn)
-        real = self.scorer.real(prompts)
-        found = None if real is None else self.scorer.preference(label, real, prompts)
-        if found and self.kept:
-            self.kept.note_figures(label, of, (Scores(), found))
-        return [found] if found else []
+            return self.kept.figures(label, of)
+        found = judged(self.scorer)
+        if found is not None:
+            self.kept.note_figures(label, of, found)
+        return found
 
 
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:

@@ -1,2 +1,2 @@
 """How a decoding step is executed: eagerly, compiled, or as a captured CUDA graph. Same step, same
-codes; a loop knows nothing of it but `decoders.execution.eager.Execution`."""
+codes; a loop knows nothing of it but `decoders.api.Execution`."""

@@ -1,4 +1,4 @@
-"""What a loop asks of an execution, and eager execution.
+"""Eager execution, and how a loop's pieces are run one after the other.
 
 A loop's step is a chain of *pieces*: functions of the run's state, each given what the one before
 returned. Pieces have static shapes and never wait for the device, so the same ones run as they are
@@ -9,57 +9,22 @@ tensors are what a piece reads and changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Container, Sequence
+from typing import Any
 
-from decoders.api import ImageModel
+from decoders.api import Execution, ImageModel, Loop, Piece
 from decoders.execution.state import rebind, tensors
 
-Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
 
-
-class Loop(Protocol):
-    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
-    static: bool  # whether all steps of a run have the same shapes, so that they can be compiled
-
-    def pieces(self) -> Sequence[Piece]:
-        """The chain of one step: the first is called with the run alone, each later one with the
-        run and what the one before returned."""
-        ...
-
-
-class Execution(Protocol):
-    name: str
-
-    def uncompiled(self) -> Execution | None:
-        """The same without a compiler, to compare with; None where it compiles nothing, or where
-        another way of adding up makes other codes."""
-        ...
-
-    def prepare(self, model: ImageModel) -> None:
-        """Called once a model is loaded, its weights final. Raises DecoderError where the execution
-        cannot run here."""
-        ...
-
-    def fit(self, loop: Any) -> bool:
-        """Called once when a loop is built: an execution may give its parts faster functions.
-        Returns whether caches may grow within an image: shapes then change between steps."""
-        ...
-
-    def begin(self, loop: Loop, run: Any) -> Any:
-        """The run to go on with: the given one, or one whose tensors stay where a recorded step
-        expects them."""
-        ...
-
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        """One step; returns what the last piece returned. Charges laps to `run.watch`."""
-        ...
-
-
-def kept_run(loop: Loop, shape: Any) -> Any:
-    """The run that an execution keeps for a loop's runs of a shape, as a recorded step goes on in
-    its tensors: what is prefilled there need not be copied there. None where it keeps none."""
-    return getattr(loop.prepared.get(shape), "run", None)
+def release(loop: Any, sizes: Container[int] = ()) -> bool:
+    """Drops what an execution keeps for a loop's runs of other batch sizes than these; returns
+    whether there was any. What it keeps under another shape goes where no size is left. A decoder
+    that keeps nothing has no `prepared`."""
+    prepared: dict[Any, Any] = getattr(loop, "prepared", {})
+    dropped = [size for size in prepared if not sizes or (type(size) is int and size not in sizes)]
+    for size in dropped:
+        del prepared[size]
+    return bool(dropped)
 
 
 def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
@@ -81,13 +46,10 @@ def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     return carry
 
 
-class Eager:
+class Eager(Execution):
     """Operator by operator."""
 
     name = "eager"
-
-    def uncompiled(self) -> None:
-        return None
 
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
 from decoders.execution.compiled import Compiled, not_compiling
-from decoders.execution.eager import Loop, Piece, once
+from decoders.execution.eager import once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 from decoders.kernels.runtime import capturing
 
@@ -67,7 +67,7 @@ def pool(device: torch.device) -> Pool:
 
 
 @dataclass
-class Graphed:
+class Graphed(Execution):
     """One graph a step. Times of the phases are not known: all is charged to `step`."""
 
     name: str = "graph"
@@ -77,15 +77,17 @@ class Graphed:
     _tried: bool = False
     _pool: Pool | None = field(default=None, repr=False)
 
-    def uncompiled(self) -> None:
-        """As `decoders.execution.compiled.Compiled`."""
-        return None
+    def compiling(self) -> float:
+        return self.compiler.compiling()
 
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""
 
     def fit(self, loop: Any) -> bool:
         return False
+
+    def kept(self, loop: Loop, shape: Any) -> Any:
+        return loop.prepared[shape].run if shape in loop.prepared else None
 
     def begin(self, loop: Loop, run: Any) -> Any:
         run.path = {phase: "eager" for phase, _ in loop.pieces()}

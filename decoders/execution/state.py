@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
+from decoders.cache import KVCache
 
 Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
 
@@ -67,12 +68,11 @@ def device_of(run: Any) -> torch.device:
 
 
 def snapshot(root: Any) -> dict[str, Tensor]:
-    """The tensors below `root` with those that `fill` reads copied, but for those of an owner with
-    ``put_back = False``: a cache, the largest of all, whose slots nothing sees before they are
-    written again once the rest is put back."""
+    """The tensors below `root` with those that `fill` reads copied, but for a cache's, the largest
+    of all: nothing sees its slots before they are written again once the rest is put back."""
     owners = {path: owner for path, (owner, _), _ in slots(root)}
     mine = tensors(root)
-    copied = [path for path in whole(mine) if getattr(owners[path], "put_back", True)]
+    copied = [path for path in whole(mine) if not isinstance(owners[path], KVCache)]
     return mine | {path: mine[path].clone() for path in copied}
 
 

@@ -155,7 +155,7 @@ def choose(
 
 
 def fitting(shape: AttentionShape, layers: int) -> int:
-    """As many layers as have room for caches of their own beside those of the run."""
+    """As many layers as have room for caches of their own next to those of the run."""
     if shape.device.type != "cuda":
         return layers
     size = torch.empty((), dtype=shape.dtype).element_size()

@@ -44,6 +44,11 @@ def programs(name: str, device: torch.device) -> ModuleType:
     return importlib.import_module(f"decoders.kernels.{name}")
 
 
+def power(count: int, least: int = 1) -> int:
+    """The power of two that holds `count`, at least `least`."""
+    return max(least, 1 << (count - 1).bit_length())
+
+
 def processors(device: torch.device) -> int:
     """Streaming multiprocessors (compute units) of a GPU; 4 where there is none."""
     if device.type != "cuda" or not torch.cuda.is_available():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kernels.runtime import missing, programs
+from decoders.kernels.runtime import missing, power, programs
 from decoders.noise import BELOW_ONE
 
 MOST_CODES = 32768  # that a program holds in its registers
@@ -27,17 +27,12 @@ def fits(device: str, vocab: int) -> bool:
 fits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def power(count: int) -> int:
-    """The power of two that holds `count`."""
-    return 1 << (count - 1).bit_length()
-
-
 @torch.library.custom_op("lantern::sample", mutates_args=())
 def sampled(
     logits: Tensor, u: Tensor, temperature: float, top_k: int, top_p: float
 ) -> tuple[Tensor, Tensor]:
     """logits [B, n, V] float32, u [B, n or 1, K] in [0, 1) -> p [B, n, V] float32 and K different
-    codes [B, n, K] int64, as `decoders.processed.processed` says. temperature > 0; top_k 0 and
+    codes [B, n, K] int64, as `decoders.distribution.processed` says. temperature > 0; top_k 0 and
     top_p 1 switch the filters off. Raises DecoderError where Triton cannot run."""
     device = programs("sampling_programs", logits.device)
     batch, groups, vocab = logits.shape

@@ -107,7 +107,7 @@ def sample_rows(
     y = tl.arange(0, N)[:, None] * W + tl.arange(0, W)[None, :]  # [N, W]
     x = tl.load(logits + row * vocab + y, mask=y < vocab, other=float("-inf")) / temperature
     if top_k > 0:
-        x = tl.where(x < threshold(x, top_k), float("-inf"), x)  # NaN stays: it is told
+        x = tl.where(x < threshold(x, top_k), float("-inf"), x)  # NaN stays: it is reported
     mass = tl.exp(x - tl.max(tl.max(x, 1), 0))
     p = mass / whole(mass)
     if NUCLEUS:

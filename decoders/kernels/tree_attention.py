@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kernels.runtime import processors, programs, shared_memory
+from decoders.kernels.runtime import power, processors, programs, shared_memory
 
 MOST_QUERIES = 64
 SMALL = 128 * 1024  # bytes of shared memory: Ada and consumer Blackwell have less
@@ -41,9 +42,7 @@ class Plan:
     stages: int
 
 
-def padded(count: int) -> int:
-    """The power of two that holds `count`, at least 16: what a tensor core takes."""
-    return max(16, 1 << (count - 1).bit_length())
+padded = partial(power, least=16)  # what a tensor core takes
 
 
 def plan(
@@ -125,7 +124,7 @@ def workspace(
     rows: int, queries: int, heads: int, head_dim: int, chosen: Plan, device: torch.device
 ) -> Workspace:
     """For calls of this shape, one stream at a time."""
-    shape = (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, head_dim + 2)
+    shape = _sums_shape(rows, queries, heads, head_dim, chosen)
     sums = torch.empty(shape, dtype=torch.float32, device=device)
     return Workspace(sums, torch.zeros(rows * heads, dtype=torch.int32, device=device))
 
@@ -161,7 +160,7 @@ def tree_attention(
         chosen = plan(rows, queries, heads, keys.shape[2], size, qkv.dtype, qkv.device)
     if space is None:
         space = workspace(rows, queries, heads, size, chosen, qkv.device)
-    elif space.sums.shape != (needed := _sums_shape(qkv, heads, chosen)):
+    elif space.sums.shape != (needed := _sums_shape(rows, queries, heads, size, chosen)):
         raise DecoderError(
             f"workspace for sums {tuple(space.sums.shape)}, expected {needed}: make it with "
             "`workspace` for this shape and plan"
@@ -176,7 +175,7 @@ def tree_attention(
         *qkv.stride()[:3], *turns.stride()[:2], *mask.stride(), *slots.stride(),
         *keys.stride()[:3], *out.stride()[:3],
         TP=padded(queries), DP=padded(size), BLOCK=chosen.block, SPLITS=chosen.splits,
-        WIDE=1 << (chosen.splits - 1).bit_length(),
+        WIDE=power(chosen.splits),
         PRECISION=device.PRECISION,
         UNIT=device.unit(qkv.dtype),
         num_warps=chosen.warps, num_stages=chosen.stages,
@@ -184,8 +183,7 @@ def tree_attention(
     return out
 
 
-def _sums_shape(qkv: Tensor, heads: int, chosen: Plan) -> tuple[int, ...]:
-    rows, queries, _, size = qkv.shape
+def _sums_shape(rows: int, queries: int, heads: int, size: int, chosen: Plan) -> tuple[int, ...]:
     return (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, size + 2)
 
 

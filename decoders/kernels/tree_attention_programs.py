@@ -30,6 +30,20 @@ def rotated(x, turn, e, here, TP: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
+def part_of(
+    slots, split, queries, slots_t, TP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr
+):
+    """The slots [low, high) of a split: a row's up to the last one written, cut into equal splits
+    of whole blocks."""
+    new = tl.arange(0, TP)
+    written = tl.load(slots + new * slots_t, mask=new < queries, other=-1)
+    last = (tl.max(written, 0) + 1).to(tl.int32)
+    part = tl.cdiv(tl.cdiv(last, SPLITS), BLOCK) * BLOCK
+    low = split * part
+    return low, tl.minimum(low + part, last)
+
+
+@triton.jit
 def append_new(
     new_keys, new_values, rope, slots, keys, values, low, high, queries, size,
     qkv_t, rope_t, slots_t, cache_s, TP: tl.constexpr, DP: tl.constexpr,
@@ -141,15 +155,10 @@ def attend_tree(
     qkv += head * qkv_h
     keys += row * cache_r + shared * cache_h
     values += row * cache_r + shared * cache_h
-    # The row's slots up to the last one written, cut into equal splits of whole blocks.
-    new = tl.arange(0, TP)
-    written = tl.load(slots + row * slots_r + new * slots_t, mask=new < queries, other=-1)
-    last = (tl.max(written, 0) + 1).to(tl.int32)
-    part = tl.cdiv(tl.cdiv(last, SPLITS), BLOCK) * BLOCK
-    low = split * part
-    high = tl.minimum(low + part, last)
+    slots += row * slots_r
+    low, high = part_of(slots, split, queries, slots_t, TP, BLOCK, SPLITS)
     append_new(
-        new_keys, new_values, rope, slots + row * slots_r, keys, values, low, high, queries, size,
+        new_keys, new_values, rope, slots, keys, values, low, high, queries, size,
         qkv_t, rope_t, slots_t, cache_s, TP, DP,
     )  # fmt: skip
     tl.debug_barrier()  # what this program has written, all its threads now see

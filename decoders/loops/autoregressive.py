@@ -18,17 +18,16 @@ from decoders.api import (
     DecoderError,
     Generation,
     ImageModel,
+    Piece,
     Sampling,
     Start,
     TextFeatures,
 )
 from decoders.cache import BLOCK, KVCache, aligned
-from decoders.capability import Capability, Known
+from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.execution.eager import Eager, Execution, Piece, kept_run
 from decoders.loops.recording import Recorder
-from decoders.loops.start import begin, choose, require_finite
-from decoders.loops.timing import Stopwatch
+from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
 AT_ONCE = 64  # codes that one call of a step may choose
@@ -48,6 +47,7 @@ class Run:
     place: Tensor  # [1] int64, place of the code to choose next
     room: int = 1  # codes that a step may choose; it says how many it did
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
     pairs: None = None  # nothing is verified
 
     @property
@@ -56,13 +56,10 @@ class Run:
         return len(self.codes)
 
 
-class Autoregressive(Known):
+class Autoregressive(Composed):
     """Plain next-code decoding."""
 
-    static = True
-
     known: ClassVar = {Capability.NEXT: ("next", "draw")}
-    proposer = verifier = None
 
     def __init__(
         self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
@@ -74,10 +71,7 @@ class Autoregressive(Known):
                 f"the autoregressive loop has no {', no '.join(extra)}; set drafter=none tree=none "
                 "acceptance=none"
             )
-        self.model, self.sampling = model, sampling
-        self.execution: Execution = model.execution or Eager()
-        self.prepared: dict[Any, Any] = {}
-        self.grows = self.execution.fit(self)
+        super().__init__(model, sampling)
 
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]
@@ -120,7 +114,7 @@ class Autoregressive(Known):
         watch, length = Stopwatch(device), target.length
         most = self._capacity(length)
         capacity = self._capacity(BLOCK) if self.grows else most
-        kept = kept_run(self, text.batch)
+        kept = self.execution.kept(self, text.batch)
         start = begin(self.model, sampling, text, noise, capacity, kept)
         record = Recorder(text.batch, length, 1, device)
         record.check(start.law)

@@ -31,9 +31,10 @@ from decoders.api import (
     Settled,
     Start,
     Verifier,
+    completed,
+    whole_steps,
 )
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import looks_ahead
 from decoders.noise import ACCEPT_SLOT, Noise
 from decoders.verify.children import Path, at_node, longest
 
@@ -59,7 +60,7 @@ class Replayed(Speculative):
     ) -> None:
         """trace: a run's folder or its records.parquet; decoder: whose rows of it. Raises
         DecoderError where not exactly one of `mal` and `trace` is given, or neither fits."""
-        replay = None if verifier is None else Recorded(verifier)
+        replay = None if verifier is None else Recorded(completed(verifier, Verifier))
         super().__init__(model, sampling, proposer, replay)
         if (mal is None) == (trace is None):
             raise DecoderError(
@@ -79,12 +80,12 @@ class Replayed(Speculative):
         return f"replayed({self.source})"
 
 
-class Recorded:
+class Recorded(Verifier):
     """The verifier: the given one's verdicts, and the recorded length in place of its path."""
 
-    def __init__(self, verifier: Any) -> None:
-        self.verifier, self.rule = verifier, getattr(verifier, "rule", None)
-        self.looks_ahead = looks_ahead(verifier)
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier, self.rule = verifier, verifier.rule
+        self.looks_ahead = verifier.looks_ahead
 
     def __str__(self) -> str:
         return str(self.verifier)
@@ -171,15 +172,10 @@ def recorded_lengths(source: FilePath, decoder: str | None) -> list[list[int]]:
     found = [r for r in rows if r["status"] == "ok" and r["drafter_calls"]]
     names = sorted({r["decoder"] for r in found})
     own = {tuple(r[c] for c in columns[:3]): r for r in found if r["decoder"] == decoder}
-    images = [steps for r in own.values() if (steps := complete(r["accepted"]))]
+    images = [steps for r in own.values() if (steps := whole_steps(r["accepted"]).tolist())]
     if not images:
         raise DecoderError(
             f"{path} has no steps of a decoder {decoder!r} to replay; set loop.decoder to one of "
             f"those that draft: {', '.join(names) or '(none)'}"
         )
     return images
-
-
-def complete(accepted: Sequence[int]) -> list[int]:
-    """The steps of an image without its last one."""
-    return [int(n) for n in accepted if n >= 0][:-1]

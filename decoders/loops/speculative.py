@@ -22,41 +22,38 @@ from decoders.api import (
     Generation,
     ImageModel,
     Law,
+    Piece,
     Proposer,
     Sampling,
     Settled,
     Start,
     TextFeatures,
     Verifier,
+    completed,
 )
 from decoders.cache import BLOCK, aligned
-from decoders.capability import Capability, Known
-from decoders.distribution import code_logits
-from decoders.execution.eager import Eager, Execution, Piece, kept_run
-from decoders.loops.expected import Expected
-from decoders.loops.recording import PairSampler, Recorder, kinds
+from decoders.capability import Capability
+from decoders.distribution import code_logits, law_of
+from decoders.loops.recording import Expected, PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
     Run,
     begun,
     first_seen,
-    looks_ahead,
     show,
     tree_mask,
     visited_pairs,
 )
-from decoders.loops.start import begin, require_finite
-from decoders.loops.timing import Stopwatch
+from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import Noise
-from decoders.processed import law_of
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
 
-class Speculative(Known):
+class Speculative(Composed):
     """The loop; proposer and verifier are separate choices."""
 
-    static = True
-
+    proposer: Proposer
+    verifier: Verifier
     known: ClassVar = {
         Capability.DRAFT: ("draft",),
         Capability.FORWARD: ("forward",),
@@ -76,30 +73,12 @@ class Speculative(Known):
                 "speculative decoding needs a drafter, a tree and an acceptance rule; "
                 f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
             )
-        self.model, self.sampling = model, sampling
-        self.proposer, self.verifier = proposer, verifier
-        self.execution: Execution = model.execution or Eager()
-        self.prepared: dict[Any, Any] = {}
-        self.grows = self.execution.fit(self)
-        self.renews = looks_ahead(verifier)
+        proposer, verifier = completed(proposer, Proposer), completed(verifier, Verifier)
+        super().__init__(model, sampling, proposer, verifier)
+        self.renews = self.verifier.looks_ahead
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
         self.drawn = True  # whether drafts are drawn, see `_probe`
-
-    @property
-    def drafter(self) -> Any:
-        """The proposer's drafter; None where it has none."""
-        return getattr(self.proposer, "drafter", None)
-
-    @property
-    def tree(self) -> Any:
-        """The proposer's tree; None where it has none."""
-        return getattr(self.proposer, "tree", None)
-
-    @property
-    def rule(self) -> Any:
-        """The verifier's acceptance rule; None where it judges whole drafts."""
-        return getattr(self.verifier, "rule", None)
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
@@ -133,8 +112,7 @@ class Speculative(Known):
             if blind == 0 and (blind := self._look(run)) == 0:
                 break
         require_finite(run.record, "speculative decoding")
-        if hasattr(run.session, "require_finite"):
-            run.session.require_finite()
+        run.session.require_finite()
         trace = run.record.finish(
             run.watch.seconds(),
             run.target_calls,
@@ -155,7 +133,7 @@ class Speculative(Known):
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
         record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
         noise = noise.stepping(record.steps, self.renews)
-        kept = kept_run(self, text.batch)
+        kept = self.execution.kept(self, text.batch)
         start = begin(self.model, self.sampling, text, noise, capacity, kept)
         record.check(start.law)
         record.first(start.first)

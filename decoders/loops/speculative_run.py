@@ -13,12 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
+from decoders.api import (
+    DecoderError,
+    Draft,
+    Piece,
+    Proposer,
+    ProposerSession,
+    Seen,
+    Start,
+    completed,
+)
 from decoders.cache import KVCache
 from decoders.capability import Capability, knows
 from decoders.execution.state import rebind, tensors
 from decoders.loops.recording import PairSampler, Recorder
-from decoders.loops.timing import Stopwatch
+from decoders.loops.start import Stopwatch
 from decoders.noise import Noise
 from decoders.verify.children import ancestry, children_of
 
@@ -42,6 +51,7 @@ class Run:
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
 
     @property
     def shape(self) -> int:
@@ -49,17 +59,12 @@ class Run:
         return len(self.length)
 
 
-def looks_ahead(verifier: Any) -> bool:
-    """Whether what a verifier accepts depends on places that it leaves open."""
-    return bool(getattr(verifier, "looks_ahead", False))
-
-
 def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:
     """The proposer's session on these images: that of `kept`, the run of as many earlier images
     that a recorded step goes on in, where it can start again; else a new one."""
-    session: Any = getattr(kept, "session", None)
+    session: Any = None if kept is None else kept.session
     if not knows(session, Capability.RESTART):
-        return proposer.begin(start)
+        return completed(proposer.begin(start), ProposerSession)
     before = tensors(session)
     try:
         return session.restart(start)
@@ -103,8 +108,10 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
             f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
             f"{'None' if draft.q is None else 'a tensor'}"
         )
-    for name in ("codes", "parents", "depth", "children"):
-        getattr(kept, name).copy_(getattr(draft, name))
+    kept.codes.copy_(draft.codes)
+    kept.parents.copy_(draft.parents)
+    kept.depth.copy_(draft.depth)
+    kept.children.copy_(draft.children)
     if draft.q is not None and kept.q is not None:
         kept.q.copy_(draft.q)
     seen.p.copy_(p)

@@ -1,17 +1,45 @@
-"""The one prefill: what every loop begins with."""
+"""What every loop begins with: its parts and its execution, the prefill and the first code."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel, NumericalError, Sampling, Start, TextFeatures
-from decoders.distribution import code_logits
+from decoders.api import (
+    Decoder,
+    DecoderError,
+    Execution,
+    ImageModel,
+    Loop,
+    NumericalError,
+    Sampling,
+    Start,
+    TextFeatures,
+)
+from decoders.capability import Known
+from decoders.distribution import code_logits, processed
+from decoders.execution.eager import Eager
 from decoders.loops.recording import Recorder
 from decoders.noise import TARGET_SLOT, Noise
-from decoders.processed import processed
+
+
+class Composed(Known, Decoder, Loop):
+    """A decoder that an execution runs piece by piece."""
+
+    model: ImageModel
+    static = True
+
+    def __init__(
+        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
+    ) -> None:
+        self.model, self.sampling = model, sampling
+        self.proposer, self.verifier = proposer, verifier
+        self.execution: Execution = model.execution or Eager()
+        self.prepared: dict[Any, Any] = {}
+        self.grows = self.execution.fit(self)
 
 
 def begin(
@@ -55,3 +83,44 @@ def require_finite(recorder: Recorder, where: str) -> None:
             f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
             "checkpoint and its dtype (float16 overflows where bfloat16 does not)"
         )
+
+
+class Stopwatch:
+    """Where an image's time goes: it charges laps to phases. On a GPU a lap is a pair of events
+    that are resolved after the run, so that timing adds no synchronisation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda" and torch.cuda.is_available()  # a fake one has no clock
+        self._seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._last = self._now()
+
+    def _now(self) -> float | torch.cuda.Event:
+        if self.cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+        return time.perf_counter()
+
+    def restart(self) -> None:
+        """The time since the last lap is charged to nothing."""
+        self._last = self._now()
+
+    def lap(self, phase: str) -> None:
+        """Charges the time since the last lap to `phase`."""
+        now = self._now()
+        if isinstance(now, float) and isinstance(self._last, float):
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        elif not isinstance(now, float) and not isinstance(self._last, float):
+            self._events.append((phase, self._last, now))
+        self._last = now
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per phase; waits for the device."""
+        if self.cuda:
+            torch.cuda.synchronize()
+            for phase, begin, end in self._events:
+                spent = begin.elapsed_time(end) / 1e3
+                self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
+            self._events.clear()
+        return dict(self._seconds)

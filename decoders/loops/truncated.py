@@ -1,5 +1,5 @@
-"""Plain decoding from the target that a rule truncates (2607.26627, METHODS2 (u)): the baseline of
-truncating rules.
+"""Plain decoding from the target that a rule truncates (2607.26627, decoders.md (u)): the baseline
+of truncating rules.
 
 A rule such as typical acceptance commits only codes that pass its cut. What it gains over plain
 decoding may come from the cut alone. This loop samples from the cut target without any draft. Every
@@ -26,8 +26,8 @@ class Truncated(Autoregressive):
     def __init__(
         self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
     ) -> None:
-        rule = getattr(verifier, "rule", None)
-        if rule is None or not hasattr(rule, "truncated"):
+        rule = None if verifier is None else verifier.rule
+        if rule is None or rule.truncated is None:
             raise DecoderError(
                 "this loop samples from the target as an acceptance rule truncates it; expected a "
                 f"rule with truncated(p), such as acceptance=typical, found {rule}"

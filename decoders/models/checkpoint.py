@@ -11,7 +11,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +23,14 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.documents import CONFIG
-from decoders.models.checked import checked, checked_dtype
-from decoders.models.file_kind import require_weights, zipped
-from decoders.models.weights import read_json, sha256_of
+from decoders.models.weights import (
+    checked,
+    checked_dtype,
+    read_json,
+    require_weights,
+    sha256_of,
+    zipped,
+)
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -33,10 +38,7 @@ SINGLES = ("model.safetensors", "pytorch_model.bin")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 CUT = (EOFError, OSError, RuntimeError, zipfile.BadZipFile)  # what torch says of a damaged file
 BENT = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error)
-UNKNOWN = (
-    "invalid load key",
-    "Unsupported operand",
-)  # bytes that are no pickle's, or a newer one's
+UNKNOWN = ("invalid load key", "Unsupported operand")  # no pickle's bytes, or a newer one's
 INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
 
 
@@ -95,7 +97,7 @@ class Checkpoint:
         return {name: digest.result() for name, digest in self.digests.items()}
 
 
-def some(names: Sequence[str] | Mapping[str, Any] | set[str], count: int = 4) -> str:
+def some(names: Collection[str], count: int = 4) -> str:
     """The first names and how many there are, for a message."""
     ordered = sorted(names)
     more = f", ... ({len(ordered)} in all)" if len(ordered) > count else ""
@@ -134,12 +136,15 @@ def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights
 def index_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
     """`open_checkpoint` without the digests of the files."""
     place = locate(source, files, what)
-    folder = place if place.is_dir() else place.parent
-    described = folder / "config.json"
-    config = read_json(described, CONFIG) if described.exists() else {}
-    found = Checkpoint(place, config, {})
+    found = Checkpoint(place, {}, {})
+    if (described := found.folder / "config.json").exists():
+        found.config = read_json(described, CONFIG)
     for path in _files(place, files, what):
-        _require_ending(path)
+        if path.suffix not in (".safetensors", *PICKLED):
+            raise DecoderError(
+                f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
+                f"{path.suffix or 'no ending'}"
+            )
         require_weights(path)
         if path.suffix in PICKLED:
             tensors = read_pickle(path)
@@ -161,15 +166,9 @@ def locate(source: str, files: Sequence[str], what: str) -> Path:
             f"no {what} at {source!r}: expected a file, a folder with "
             f"{' or '.join(files or SINGLES)}, or a hub id such as owner/name"
         )
-    return _fetch(source, files, what)
-
-
-def _fetch(hub_id: str, files: Sequence[str], what: str) -> Path:
-    """The snapshot's folder. Where a repository has both formats, safetensors alone are fetched."""
-    wanted = [*files] if files else ["*.safetensors"]
-    folder = _snapshot(hub_id, wanted, what)
+    folder = _snapshot(source, files or ["*.safetensors"], what)
     if not files and not any(folder.glob("*.safetensors")):
-        folder = _snapshot(hub_id, ["*.bin"], what)
+        folder = _snapshot(source, ["*.bin"], what)  # fetched where there is no other format
     return folder
 
 
@@ -237,14 +236,6 @@ def inside(folder: Path, file: str, listed_by: str) -> Path:
     )
 
 
-def _require_ending(path: Path) -> None:
-    if path.suffix not in (".safetensors", *PICKLED):
-        raise DecoderError(
-            f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
-            f"{path.suffix or 'no ending'}"
-        )
-
-
 @contextmanager
 def opened_file(path: Path) -> Iterator[Any]:
     """A safetensors file, mapped. Raises DecoderError where it, or what is read of it, is
@@ -270,9 +261,11 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         if any(words in str(error) for words in UNKNOWN):
             odd = ValueError("it has bytes that a pickle of tensors has not")
             raise _unreadable(path, odd) from error
+        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))  # the object, as torch names it
         raise DecoderError(
             f"{path} holds more than tensors and would have to run code to be read, which is "
-            f"refused{_culprit(error)}. Convert it to safetensors on a machine where you trust it"
+            f"refused{f' (it wants {wanted[1]})' if wanted else ''}. Convert it to safetensors on "
+            "a machine where you trust it"
         ) from error
     except (*CUT, *BENT) as error:
         raise _unreadable(path, error) from error
@@ -295,22 +288,16 @@ def _unreadable(path: Path, error: Exception) -> DecoderError:
     )
 
 
-def _culprit(error: pickle.UnpicklingError) -> str:
-    """Which object a pickle wanted, as torch's message names it."""
-    found = re.search(r"GLOBAL ([\w.]+)", str(error))
-    return f" (it wants {found[1]})" if found else ""
-
-
 @dataclass(frozen=True)
 class Source:
-    """Where a parameter comes from: tensors stacked along dim 0, each changed by `change`."""
+    """Where a parameter comes from: what `change` makes of these tensors, stacked along dim 0."""
 
     names: tuple[str, ...]
-    change: Callable[[Tensor], Tensor] | None = None
+    change: Callable[[list[Tensor]], list[Tensor]] | None = None
 
     def pieces(self, checkpoint: Checkpoint) -> list[Tensor]:
         tensors = [checkpoint.read(name) for name in self.names]
-        return tensors if self.change is None else [self.change(t) for t in tensors]
+        return tensors if self.change is None else self.change(tensors)
 
 
 def fill(
@@ -333,12 +320,13 @@ def fill(
     have = checkpoint.keys()
     missing = sorted(used - have)
     extra = sorted(name for name in have - used if not unused_ok(name))
-    if missing or extra or own.keys() != sources.keys():
-        parts = [f"missing {some(missing)}"] * bool(missing)
-        parts += [f"unexpected {some(extra)}"] * bool(extra)
-        parts += [f"no source for {some(own.keys() ^ sources.keys())}"] * (
-            own.keys() != sources.keys()
-        )
+    odd: dict[str, Collection[str]] = {
+        "missing": missing,
+        "unexpected": extra,
+        "no source for": own.keys() ^ sources.keys(),
+    }
+    if any(odd.values()):
+        parts = [f"{about} {some(names)}" for about, names in odd.items() if names]
         raise DecoderError(
             f"{checkpoint.path} is not in the expected layout for {type(module).__name__}: "
             + "; ".join(parts)

@@ -10,27 +10,21 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
-from decoders.models.layouts import harmless, layer_sources
-from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
-from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint
+from decoders.models.layouts import LLAMA, ORIGINAL, harmless, layer_sources
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import Transformer, cast, empty
+from decoders.models.vq.pictures import LLAMAGEN, load_pictures
 from decoders.models.weights import dtype_of
 
 LAYER = r"layers\.(\d+)\..+"
+NUMBER = re.compile(r"[0-9]+")
 logger = logging.getLogger(__name__)
-VQ_FILES = (
-    "vq_ds16_t2i.pt",
-    "vq_ds16_c2i.pt",
-    "vq_ds16_t2i.safetensors",
-    "vq_ds16_c2i.safetensors",
-)
 TEXT = "google/flan-t5-xl"
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
@@ -56,7 +50,8 @@ def sources(cfg: TransformerConfig, llama: bool) -> dict[str, Source]:
         names[f"cls_embedding.{name}"] = f"{body}cls_embedding.{name}"
     out = {own: Source((theirs,)) for own, theirs in names.items()}
     for n in range(cfg.layers):
-        out |= layer_sources(f"layers.{n}.", f"{body}layers.{n}.", llama)
+        theirs = f"{body}layers.{n}."
+        out |= layer_sources(f"layers.{n}.", theirs, cfg, names=LLAMA if llama else ORIGINAL)
     return out
 
 
@@ -191,7 +186,7 @@ def load(
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     target = load_target(opened, grid, heads, kind, place)
-    pictures, digests = load_tokenizer(opened, tokenizer, target.cfg.grid, place)
+    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, target.cfg.grid, place)
     return ImageModel(
         name=name,
         target=target,
@@ -205,71 +200,36 @@ def load(
     )
 
 
-def _text(cfg: TransformerConfig, source: str | None, device: torch.device, dtype: Any) -> Any:
+def _text(
+    cfg: TransformerConfig, source: str | None, device: torch.device, dtype: torch.dtype
+) -> Any:
     if cfg.conditioning == "class":
-        from decoders.models.text.labels import LabelEncoder
-
         return LabelEncoder(cfg.classes, device=device)
     from decoders.models.text.t5 import T5Encoder
 
     return T5Encoder(source or TEXT, length=cfg.prefix, device=device, dtype=dtype)
 
 
-def load_tokenizer(
-    target: Checkpoint, source: str | None, grid: int, device: torch.device
-) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
-    """The VQ tokenizer in float32 and the SHA-256 of its file."""
-    if source is None:
-        beside = target.beside(VQ_FILES)
-        if beside is None:
-            logger.warning(
-                "no VQ tokenizer beside %s: codes will be recorded, no pictures made; set "
-                "model.tokenizer to %s of the LlamaGen release",
-                target.path,
-                VQ_FILES[0],
+class LabelEncoder:
+    """`decoders.api.TextEncoder` of a class-conditional model: "207" -> 207."""
+
+    def __init__(self, classes: int = 1000, device: torch.device | str = "cpu") -> None:
+        self.classes, self.device = classes, torch.device(device)
+
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        """Class numbers -> features [B, 1] int64, mask [B, 1] all valid. Raises DecoderError on
+        what is not a whole number below `classes`."""
+        if not prompts:
+            raise DecoderError("no prompts given: expected at least one class number")
+        rows = [[self._label(prompt)] for prompt in prompts]
+        features = torch.tensor(rows, dtype=torch.long, device=self.device)  # [B, 1]
+        return TextFeatures(features, torch.ones_like(features, dtype=torch.bool))
+
+    def _label(self, prompt: str) -> int:
+        text = prompt.strip()
+        if not NUMBER.fullmatch(text) or int(text) >= self.classes:
+            raise DecoderError(
+                f"this model draws classes: expected a number from 0 to {self.classes - 1}, found "
+                f"{prompt!r}; use prompts=classes"
             )
-            return NoTokenizer(str(target.folder), VQ_FILES), {}
-        source = str(beside)
-    opened = open_checkpoint(source, VQ_FILES, "LlamaGen VQ tokenizer")
-    return VQTokenizer(read_vq(opened, grid).to(device)), opened.sha256()
-
-
-def read_vq(
-    opened: Checkpoint, grid: int, at: str = "", theirs: Callable[[str], str] = str
-) -> LlamaGenVQ:
-    """The tokenizer of a release file; its shape is read off the decoder's tensors. A file without
-    an encoder is read too: its tokenizer only decodes. at: the prefix of its names inside another
-    model's checkpoint; theirs: a parameter's name there."""
-    names = opened.keys()
-    needed = ("decoder.conv_in.weight", "quantize.embedding.weight", "post_quant_conv.weight")
-    if any(f"{at}{name}" not in names for name in needed):
-        raise DecoderError(
-            f"{opened.path} is no LlamaGen VQ tokenizer: expected "
-            f"{', '.join(f'{at}{name}' for name in needed)}, found {some(names)}"
-        )
-    first = f"{at}{theirs('decoder.conv_blocks.{}.res.{}.conv1.weight')}"
-    shown = re.escape(first).replace(r"\{\}", "{}")
-    levels = numbered(opened, shown.format(r"(\d+)", 0))  # level 0 is the coarsest
-    blocks = numbered(opened, shown.format(0, r"(\d+)"))
-    widths = [opened.shape(first.format(level, 0), 4)[0] for level in reversed(range(levels))]
-    entry = f"{at}encoder.conv_in.weight"
-    own = opened.shape(entry, 4)[0] if entry in names else None
-    codes, dim = opened.shape(f"{at}quantize.embedding.weight", 2)
-    cfg = VQConfig(
-        codes=codes,
-        dim=dim,
-        **widths_of(widths, own),
-        res_blocks=blocks - 1,
-        z_channels=opened.shape(f"{at}decoder.conv_in.weight", 4)[1],
-        grid=grid,
-        group_width=1,
-    )
-    with torch.device("meta"):
-        module = LlamaGenVQ(cfg, encodes=has_encoder(names, at))
-    parts = {name: Source((f"{at}{theirs(name)}",)) for name, _ in module.named_parameters()}
-
-    def unused(name: str) -> bool:
-        return harmless(name) or not name.startswith(at)
-
-    fill(module, parts, opened, torch.float32, torch.device("cpu"), unused)
-    return module.eval()
+        return int(text)

@@ -28,9 +28,7 @@ from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
 from decoders.kernels.reference import additive
-from decoders.models.conditioning import TokenEmbedder, conditioning
-from decoders.models.head import output_head
-from decoders.models.norms import HeadNorm, RMSNorm
+from decoders.models.parts import HeadNorm, RMSNorm, TokenEmbedder, conditioning, output_head
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -286,16 +284,9 @@ class Transformer(nn.Module, Known):
     # ---- decoding -------------------------------------------------------------------------------
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        weight = self.output.weight
-        return KVCache(
-            self.cfg.layers,
-            rows,
-            capacity,
-            self.cfg.kv_heads,
-            self.cfg.head_dim,
-            weight.dtype,
-            weight.device,
-        )
+        cfg, weight = self.cfg, self.output.weight
+        heads = cfg.kv_heads, cfg.head_dim
+        return KVCache(cfg.layers, rows, capacity, *heads, weight.dtype, weight.device)
 
     def stack(
         self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache

@@ -5,8 +5,8 @@ checkpoint cannot be had. Codes and acceptance of such a model mean nothing: the
 so no pictures, and drafts are hardly ever accepted. Acceptance is replayed instead
 (`decoders.loops.replayed`).
 
-Only sizes are written down here; conventions (rotation, padding, norms) are those of the loaders,
-which read the shape off an index of tensors that have no values.
+Sizes are those of `decoders.models.sizes`; conventions (rotation, padding, norms) are those of the
+loaders, which read the shape off an index of tensors that have no values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextEncoder, TextFeatures
-from decoders.models import chameleon, emu3, janus, llamagen
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.models import hub, llamagen, sizes
+from decoders.models.chameleon import ANOLE, LUMINA
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.head import pad_head
+from decoders.models.emu3 import EMU3
+from decoders.models.janus import JANUS
+from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
-from decoders.models.text.labels import LabelEncoder
+from decoders.models.sizes import Shape
 from decoders.models.transformer import Transformer, cast, empty
+from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.models.weights import dtype_of
 
 NOWHERE = Path("random weights")
@@ -36,66 +40,23 @@ SHORTEST = 0.25  # of the prefix that even the shortest prompt fills
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a released model. codes: V; tokens: rows of the embedding where the codes are part
-    of a larger vocabulary (Chameleon), else 0; latent: C of the codebook; heads: 0 where the loader
-    knows them by the width; text: (P, F) of a caption's features; classes: of a class-conditional
-    model; kv_heads: of keys and values, 0: as many as of queries; family: whose loader knows the
-    conventions."""
+    """A released model. latent: C of the codebook; heads: 0 where the loader knows them by the
+    width; family: whose conventions it has, None: LlamaGen's."""
 
-    width: int
-    layers: int
-    ffn: int
-    grid: int
-    codes: int
+    shape: Shape
     latent: int
     heads: int = 0
-    text: tuple[int, int] = (0, 0)
-    classes: int = 0
-    tokens: int = 0
-    prefix: int = 0
-    row_end: bool = False
-    kv_heads: int = 0
-    family: str = "chameleon"
+    family: hub.Family | None = None
 
 
-_LLAMAGEN: dict[str, Any] = {"codes": 16384, "latent": 8}
-_XL: dict[str, Any] = {"width": 1280, "layers": 36, "ffn": 3584, "text": (120, 2048)}
-_7B: dict[str, Any] = {
-    "width": 4096, "layers": 32, "heads": 32, "ffn": 11008, "codes": 8192, "latent": 256,
-    "tokens": 65536, "prefix": 128,
-}  # fmt: skip
 PRESETS = {
-    "llamagen_xl_256": Preset(**_LLAMAGEN, **_XL, grid=16),
-    "llamagen_xl_512": Preset(**_LLAMAGEN, **_XL, grid=32),
-    "llamagen_3b": Preset(**_LLAMAGEN, width=3200, layers=24, ffn=8704, grid=24, classes=1000),
-    "anole_7b": Preset(**_7B, grid=32),
-    "lumina_mgpt_7b_768": Preset(**_7B, grid=48, row_end=True),
-    "janus_pro_7b": Preset(
-        width=4096,
-        layers=30,
-        heads=32,
-        ffn=11008,
-        codes=16384,
-        latent=8,
-        tokens=102400,
-        prefix=128,
-        grid=24,
-        family="janus",
-    ),
-    "emu3_gen": Preset(
-        width=4096,
-        layers=32,
-        heads=32,
-        kv_heads=8,
-        ffn=14336,
-        codes=32768,
-        latent=4,
-        tokens=184622,
-        prefix=160,
-        grid=90,
-        row_end=True,
-        family="emu3",
-    ),
+    "llamagen_xl_256": Preset(sizes.LLAMAGEN_256, latent=8),
+    "llamagen_xl_512": Preset(sizes.LLAMAGEN_512, latent=8),
+    "llamagen_3b": Preset(sizes.class_conditional("3B"), latent=8),
+    "anole_7b": Preset(sizes.ANOLE, 256, 32, ANOLE),
+    "lumina_mgpt_7b_768": Preset(sizes.LUMINA, 256, 32, LUMINA),
+    "janus_pro_7b": Preset(sizes.JANUS, 8, 32, JANUS),
+    "emu3_gen": Preset(sizes.EMU3, 4, 32, EMU3),
 }
 
 
@@ -104,40 +65,37 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
     the released model's. DecoderError on an unknown name or an impossible grid."""
     if preset not in PRESETS:
         raise DecoderError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
-    size = PRESETS[preset]
-    if grid is not None:
-        if not 2 <= grid <= size.grid:
-            raise DecoderError(
-                f"model.grid is codes a side, 2 to {size.grid} for {preset}, found {grid}"
-            )
-        size = replace(size, grid=grid)
-    if size.tokens:
-        config = {
-            "hidden_size": size.width,
-            "intermediate_size": size.ffn,
-            "num_attention_heads": size.heads,
-            "num_hidden_layers": size.layers,
-            "vocab_size": size.tokens,
-        }
-        codes = size.codes + size.row_end
-        opened = Checkpoint(NOWHERE, config, {})
-        if size.family != "chameleon":
-            config["num_key_value_heads"] = size.kv_heads or size.heads
-            family = {"janus": janus, "emu3": emu3}[size.family]
-            return family.config_of(opened, codes, size.grid, size.prefix)
-        return chameleon.config_of(opened, codes, size.grid, size.prefix, size.row_end)
-    return llamagen.config_of(_index(size), size.grid, size.heads or None)
+    known = PRESETS[preset]
+    shape, family = known.shape, known.family
+    if grid is None:
+        grid = shape.grid
+    elif not 2 <= grid <= shape.grid:
+        raise DecoderError(
+            f"model.grid is codes a side, 2 to {shape.grid} for {preset}, found {grid}"
+        )
+    if family is None:
+        return llamagen.config_of(_index(shape), grid, known.heads or None)
+    config = {
+        "hidden_size": shape.width,
+        "intermediate_size": shape.ffn,
+        "num_attention_heads": known.heads,
+        "num_key_value_heads": known.heads // shape.group,
+        "num_hidden_layers": shape.layers,
+        "vocab_size": shape.tokens - (shape.vocab if family is JANUS else 0),  # words alone
+    }
+    opened = Checkpoint(NOWHERE, config, {})
+    return hub.config_of(family, opened, shape.vocab, grid, shape.prefix)
 
 
-def _index(size: Preset) -> Checkpoint:
+def _index(size: Shape) -> Checkpoint:
     """An original LlamaGen checkpoint of that size whose tensors have shapes only."""
-    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (size.codes, size.width)}
+    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (size.vocab, size.width)}
     for layer in range(size.layers):
         shapes[f"layers.{layer}.feed_forward.w1.weight"] = (size.ffn, size.width)
     if size.classes:
         shapes["cls_embedding.embedding_table.weight"] = (size.classes + 1, size.width)
     else:
-        shapes["cls_embedding.uncond_embedding"] = size.text
+        shapes["cls_embedding.uncond_embedding"] = (size.prefix, size.text_width)
     tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     return Checkpoint(NOWHERE, {}, dict.fromkeys(tensors, NOWHERE), tensors)
 
@@ -170,7 +128,7 @@ def load(
         name=f"{preset}_random",
         target=cast(target, place, kind),
         text=_text(shape, place, kind),
-        tokenizer=Codebook(nn.functional.normalize(latent, dim=-1)),
+        tokenizer=random_codebook(latent),
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
         device=place,
         dtype=kind,
@@ -208,9 +166,9 @@ def randomise(
         assign(module, name, value)
 
 
-def _text(cfg: TransformerConfig, device: torch.device, dtype: torch.dtype) -> TextEncoder:
+def _text(cfg: TransformerConfig, device: torch.device, dtype: torch.dtype) -> Any:
     if cfg.conditioning == "class":
-        return LabelEncoder(cfg.classes, device=device)
+        return llamagen.LabelEncoder(cfg.classes, device=device)
     return MadeUpText(cfg, device, dtype)
 
 
@@ -247,19 +205,7 @@ class MadeUpText:
         return torch.randn(self.cfg.prefix, self.cfg.text_width, generator=generator)
 
 
-@dataclass(frozen=True)
-class Codebook:
-    """Random latents for the neighbours of codes, and no pictures (`ImageModel.draws` is false)."""
-
-    codebook: Tensor  # [V, C] float32, rows of length one
-    missing = True
-
-    @property
-    def raw_codebook(self) -> Tensor:
-        return self.codebook
-
-    def decode(self, codes: Tensor) -> Tensor:
-        """Raises DecoderError: these codes stand for nothing."""
-        raise DecoderError(
-            "a model with random weights draws no pictures; load a checkpoint, as model=tiny does"
-        )
+def random_codebook(latent: Tensor) -> NoTokenizer:
+    """Random latents [V, C] for the neighbours of codes, and no pictures."""
+    why = "a model with random weights has none; load a checkpoint, as model=tiny does"
+    return NoTokenizer(why, nn.functional.normalize(latent, dim=-1))

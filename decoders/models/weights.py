@@ -1,10 +1,16 @@
-"""Reading and writing weights: safetensors only, checksummed, shapes checked before anything
-runs."""
+"""Files of weights: what they really are, what their tensors may be, reading and writing our own.
+
+A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS, the HTML
+page of a login. A quantised file, or one whose tail was never written, has the right names and
+shapes and would decode noise for hours. Each is refused with the names of the file and the tensor.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import read_object
+from decoders.documents import FETCH, SEEN, no_file, read_object, stand_in
 from decoders.kinds import KindError
-from decoders.models.checked import DTYPES, checked
-from decoders.models.file_kind import require_weights
 
-CHUNK = 1 << 20
+TAR = slice(257, 262)  # where a tar archive says so
+PICKLE, ZIP, GZIP = b"\x80", b"PK\x03\x04", b"\x1f\x8b"
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -30,11 +41,8 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
@@ -80,9 +88,8 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
         if own[n].shape != tensors[n].shape
     ]
     if missing or extra or shapes:
-        found = [f"missing {missing[:4]}"] * bool(missing) + [f"unexpected {extra[:4]}"] * bool(
-            extra
-        )
+        found = [f"missing {missing[:4]}"] * bool(missing)
+        found += [f"unexpected {extra[:4]}"] * bool(extra)
         raise DecoderError(
             f"{origin} does not fit {type(module).__name__}: "
             + "; ".join(found + shapes[:4])
@@ -138,3 +145,100 @@ def explained() -> Iterator[None]:
         yield
     except KindError as error:
         raise DecoderError(str(error)) from error
+
+
+# ---- what tensors may be ------------------------------------------------------------------------
+
+
+def checked(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
+    """The tensor itself. Raises DecoderError for another dtype than `checked_dtype` allows, for no
+    entries at all, for NaN or infinity, and for a matrix of zeros (a bias may be zero)."""
+    checked_dtype(tensor, name, origin)
+    if not tensor.numel():
+        raise DecoderError(f"{origin}: the tensor {name} is empty, {list(tensor.shape)}")
+    low, high = (float(value) for value in tensor.detach().aminmax())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise DecoderError(
+            f"{origin}: the tensor {name} holds NaN or infinity; the file is damaged or its "
+            "training diverged: use another copy or an earlier one"
+        )
+    if tensor.ndim > 1 and low == high == 0 and not name.endswith("bias"):
+        raise DecoderError(
+            f"{origin}: the tensor {name} {list(tensor.shape)} holds only zeros; the file was not "
+            "written to its end, or was never trained: download or write it again"
+        )
+    return tensor
+
+
+def checked_dtype(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
+    """The tensor itself. Raises DecoderError where it is not dense floating point of a known
+    width: quantised (int8, fp8), bool, complex, sparse."""
+    if tensor.layout != torch.strided or tensor.dtype not in DTYPES.values():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        sparse = "" if tensor.layout == torch.strided else ", sparse"
+        raise DecoderError(
+            f"{origin}: the tensor {name} is {kind}{sparse}, expected {' or '.join(DTYPES)}; "
+            "quantised and packed weights are not read: use the release in bfloat16 or float32"
+        )
+    return tensor
+
+
+# ---- what a file is, by its first bytes ---------------------------------------------------------
+
+
+def require_weights(path: Path) -> None:
+    """Raises DecoderError where the file of this name holds no weights, and says what it is.
+
+    .safetensors must begin as safetensors do; other endings as PyTorch files (zip or pickle) do.
+    """
+    if not path.is_file():
+        raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(SEEN)
+    found = _no_weights(head, size) or (
+        _not_safetensors(head) if path.suffix == ".safetensors" else _not_pytorch(path, head, size)
+    )
+    if found:
+        raise DecoderError(f"{path} cannot be read: it is {found}")
+
+
+def zipped(path: Path) -> bool:
+    """Whether a file is a whole zip archive, as torch writes them since 1.6."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # its end record is damaged
+        return False
+
+
+def _no_weights(head: bytes, size: int) -> str:
+    """What a file is that is of no use under any ending; "" where it may be weights."""
+    if found := stand_in(head, size):
+        return found
+    if head.startswith(GZIP) or head[TAR] == b"ustar":
+        return "a compressed or tar archive; unpack it, and name the file inside"
+    first = " ".join(head[:40].decode("latin-1").split())
+    if first.isascii() and first.isprintable():
+        return f"text that begins with {first!r}; {FETCH}"
+    return ""
+
+
+def _is_safetensors(head: bytes, size: int) -> bool:
+    """Eight bytes with the header's length, and then the header, which is JSON."""
+    return head[8:9] == b"{" and 8 + int.from_bytes(head[:8], "little") <= size
+
+
+def _not_safetensors(head: bytes) -> str:
+    if head.startswith(ZIP):
+        return "a PyTorch file or a zip archive; give it the ending .bin or .pt"
+    return ""  # the reader of safetensors names what is wrong with the rest
+
+
+def _not_pytorch(path: Path, head: bytes, size: int) -> str:
+    if _is_safetensors(head, size):
+        return "a safetensors file by its first bytes; give it the ending .safetensors"
+    if head.startswith(ZIP) and not zipped(path):
+        return f"a truncated PyTorch file of {size} bytes; {FETCH}"
+    if not head.startswith((ZIP, PICKLE)):
+        return f"neither a PyTorch file (zip, pickle) nor text; it is damaged: {FETCH}"
+    return ""

@@ -7,21 +7,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, NumericalError, Seen, Start
+from decoders.api import (
+    DecoderError,
+    Draft,
+    Drafter,
+    DraftSession,
+    NumericalError,
+    Proposer,
+    ProposerSession,
+    Seen,
+    Start,
+    Tree,
+    completed,
+)
 from decoders.capability import RESTART, Capability, Known, knows
 from decoders.noise import MAX_CHILDREN, OVERRUN
-from decoders.propose.drafters.session import (
-    Drafter,
-    DraftError,
-    DraftSession,
-    Tree,
-    named,
-    require_logits,
-    require_root,
-)
 
 
-class GrownSession(Known):
+class GrownSession(Known, ProposerSession):
     """A drafter's session, and the tree that grows in it."""
 
     known: ClassVar = {Capability.GROWN: ("propose", "advance", "grow"), **RESTART}
@@ -29,7 +32,8 @@ class GrownSession(Known):
     def __init__(self, part: Grown, start: Start, most: int = 0) -> None:
         """most: codes that a step commits at most, where others than the tree's are."""
         model, tree = start.model, part.tree
-        self.part, self.tree, self.sampling = part, tree, start.sampling
+        self.part, self.sampling = part, start.sampling
+        self.tree: Tree = tree
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=start.first.device)
         self.session: DraftSession = part.drafter.begin(
@@ -90,10 +94,11 @@ class GrownSession(Known):
         return self.tree.grow(self.session, logits, self.sampling, noise, place)
 
 
-class Grown:
+class Grown(Proposer):
     """drafter x tree."""
 
-    reads_laws = False
+    drafter: Drafter
+    tree: Tree
 
     def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
         if drafter is None or tree is None:
@@ -107,8 +112,56 @@ class Grown:
                 f"tree with {tree.branching} children a node and {tree.depth} levels: "
                 f"at most {MAX_CHILDREN} and {OVERRUN - 1} are supported"
             )
-        self.drafter, self.tree = drafter, tree
+        self.drafter, self.tree = completed(drafter, Drafter), completed(tree, Tree)
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
 
     def begin(self, start: Start) -> GrownSession:
         return GrownSession(self, start)
+
+
+# ---- what a drafter answers: looked at every time, shapes and dtypes, no values -----------------
+
+
+class DraftError(DecoderError):
+    """The drafter returned a wrong shape or dtype."""
+
+
+def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor:
+    """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; DraftError where they are
+    something else. Reads no values, so that nothing waits for the device."""
+    if isinstance(logits, Tensor) and logits.shape == shape and logits.is_floating_point():
+        if logits.device == session.root_code.device:
+            return logits
+        raise DraftError(
+            f"{named(session)} must return logits on {session.root_code.device}, found "
+            f"{logits.device}"
+        )
+    method, words = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
+    raise DraftError(
+        f"{named(session)}.{method} must return logits {words} = {list(shape)} of a floating "
+        f"dtype, found {_kind(logits)}"
+    )
+
+
+def require_root(session: DraftSession, length: Tensor) -> None:
+    """Raises DraftError where the last committed codes are not [B] int64, on the device of
+    `length` [B]."""
+    root, batch = session.root_code, len(length)
+    if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
+        raise DraftError(
+            f"{named(session)}.root_code must be the last committed codes, [B] = [{batch}] int64, "
+            f"found {_kind(root)}"
+        )
+    if root.device != length.device:
+        raise DraftError(
+            f"{named(session)}.root_code must be on {length.device}, found {root.device}"
+        )
+
+
+def named(part: object) -> str:
+    """An object's class by its dotted path."""
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+def _kind(value: Any) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else named(value)

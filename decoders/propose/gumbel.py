@@ -1,4 +1,4 @@
-"""Speculative coupled decoding with Gumbel noise (SCD-GS, 2510.24211, METHODS2 (c)).
+"""Speculative coupled decoding with Gumbel noise (SCD-GS, 2510.24211, decoders.md (c)).
 
 Every place has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
 target's last law there, or the initial one. Two successive drafts are equal with probability at

@@ -1,5 +1,5 @@
-"""Speculative Jacobi decoding (SJD, 2410.01699, METHODS2 (a)): every draft of the window is redrawn
-from the target's last law at its place, and that law is declared."""
+"""Speculative Jacobi decoding (SJD, 2410.01699, decoders.md (a)): every draft of the window is
+redrawn from the target's last law at its place, and that law is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SJD as released (METHODS2 (a)): with several rows, drafts that were accepted but not committed
+"""SJD as released (decoders.md (a)): with several rows, drafts that were accepted but not committed
 are kept, with the law that they were once drawn from. Biased; a batch of one is plain SJD.
 
 They wait where `decoders.verify.batch_least` commits the least of the batch; with another verifier

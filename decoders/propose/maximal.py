@@ -1,4 +1,4 @@
-"""Speculative coupled decoding, maximal coupling (SCD-MC, 2510.24211, METHODS2 (c)).
+"""Speculative coupled decoding, maximal coupling (SCD-MC, 2510.24211, decoders.md (c)).
 
 A draft is not redrawn but coupled to the new law: x' = x with probability min(1, p(x) / q(x)), else
 x' ~ norm((p - q)+). So x' has the law p, and equals x as often as it can: 1 - TV(p, q). What is

@@ -1,4 +1,4 @@
-"""SJD-PAC: proactive drafting, adaptive continuation (2603.18599, METHODS2 (d)).
+"""SJD-PAC: proactive drafting, adaptive continuation (2603.18599, decoders.md (d)).
 
 The first levels of the window hold K candidates each, shared by all nodes of the level above; a
 chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The

@@ -14,7 +14,7 @@ one's tokenizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from torch import nn
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import built, fitted
 from decoders.models.eagle_net import EagleNet
+from decoders.models.shape import TransformerConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.transformer import Transformer, TransformerConfig, cast
+from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
@@ -42,6 +43,12 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "target": ("vq", "text"),
     "eagle": ("vq", "text", "target"),
     "clip": (),
+}
+KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
+    "vq": (LlamaGenVQ, VQConfig),
+    "text": (WordEncoder, WordEncoderConfig),
+    "target": (Transformer, TransformerConfig),
+    "eagle": (EagleNet, TransformerConfig),
 }
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 log = logging.getLogger(__name__)
@@ -64,7 +71,7 @@ def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
         return built(kind, values, f"{origin}: configuration of {kind.__name__}")
 
 
-def part_of(card: dict[str, Any], name: str, path: Path) -> Part:
+def part_of(card: Mapping[str, Any], name: str, path: Path) -> Part:
     """One part of models.json. Raises DecoderError."""
     if name not in card:
         raise DecoderError(f"{path} does not describe {name!r}; run `make tiny`")
@@ -74,13 +81,14 @@ def part_of(card: dict[str, Any], name: str, path: Path) -> Part:
         return built(Part, kept, f"{path}: {name}")
 
 
-def load_part(folder: Path, card: dict[str, Any], name: str, module: nn.Module) -> str:
-    """Loads one part's checksummed weights into `module`, frozen; returns their SHA-256."""
+def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, str]:
+    """One part of `KINDS` with its checksummed weights, frozen, on the CPU; and their SHA-256."""
+    kind, config = KINDS[name]
     part = part_of(card, name, folder / CARD)
+    module = kind(config_of(config, part.config, folder / CARD))
     path = folder / (part.file or f"{name}.safetensors")
     load_into(module, read_tensors(path, part.sha256), str(path))
-    module.eval().requires_grad_(False)
-    return part.sha256
+    return module.eval().requires_grad_(False), part.sha256
 
 
 def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
@@ -130,36 +138,19 @@ def load(
     place, kind = torch.device(device), dtype_of(dtype)
     folder = shipped(size) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
+    names = ("vq", "text", "target", *["eagle"] * drafters)
+    check_together(folder, card, names)
+    made = {name: load_part(folder, card, name) for name in names}
+    parts = {name: module for name, (module, _) in made.items()}
     path = folder / CARD
-    check_together(folder, card, ("vq", "text", "target", *["eagle"] * drafters))
-    hashes = {}
-    vq = LlamaGenVQ(config_of(VQConfig, part_of(card, "vq", path).config, path))
-    hashes["vq"] = load_part(folder, card, "vq", vq)
-    text = WordEncoder(config_of(WordEncoderConfig, part_of(card, "text", path).config, path))
-    hashes["text"] = load_part(folder, card, "text", text)
-    described = part_of(card, "target", path)
-    config = config_of(TransformerConfig, described.config, path)
-    target = Transformer(config)
-    hashes["target"] = load_part(folder, card, "target", target)
-    built: dict[str, Any] = {}
-    if drafters:
-        net, hashes["eagle"] = load_drafter(folder, card)
-        built["eagle"] = cast(net, place, kind)
     return ImageModel(
         name="tiny" if size == SIZES[0] else f"tiny_{size}",
-        target=cast(target, place, kind),
-        text=text.to(place),
-        tokenizer=VQTokenizer(vq.to(place)),
-        sampling=config_of(Sampling, described.sampling, path),
+        target=cast(parts["target"], place, kind),
+        text=parts["text"].to(place),
+        tokenizer=VQTokenizer(parts["vq"].to(place)),
+        sampling=config_of(Sampling, part_of(card, "target", path).sampling, path),
         device=place,
         dtype=kind,
-        weights_sha256=hashes,
-        drafters=built,
+        weights_sha256={name: sha256 for name, (_, sha256) in made.items()},
+        drafters={"eagle": cast(parts["eagle"], place, kind)} if drafters else {},
     )
-
-
-def load_drafter(folder: Path, card: dict[str, Any]) -> tuple[EagleNet, str]:
-    """The drafter alone, frozen, whatever target it was trained with; and its SHA-256."""
-    path = folder / CARD
-    net = EagleNet(config_of(TransformerConfig, part_of(card, "eagle", path).config, path))
-    return net, load_part(folder, card, "eagle", net)

@@ -51,9 +51,9 @@ class World:
         """What the leading process says: clocks differ."""
         if self.size == 1:
             return value
-        told = [value]
-        torch.distributed.broadcast_object_list(told, src=0)
-        return told[0]
+        said = [value]
+        torch.distributed.broadcast_object_list(said, src=0)
+        return said[0]
 
     def wait(self) -> None:
         """Until all processes are here."""

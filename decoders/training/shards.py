@@ -23,9 +23,17 @@ from decoders.api import DecoderError
 from decoders.kinds import Amount, Count, Positive, Within, require
 from decoders.models.transformer import Transformer
 from decoders.models.weights import read_json, write_tensors
-from decoders.training.shard_files import join, pack, read_row, stack, unpack
 from decoders.training.sources import Source
-from decoders.training.states import States, target_states
+from decoders.training.states import (
+    States,
+    differing,
+    join,
+    pack,
+    read_row,
+    stack,
+    target_states,
+    unpack,
+)
 
 MANIFEST = "shards.json"
 
@@ -248,12 +256,10 @@ class Ring:
             "drop": 0.0 if self.maker.paired else self.config.drop,
         }
         path = folder / MANIFEST
-        if path.exists() and (found := read_json(path)) != mine:
-            wrong = [f"{k}: {found.get(k)} there, {v} here" for k, v in mine.items()
-                     if found.get(k) != v]  # fmt: skip
+        if path.exists() and (wrong := differing(read_json(path), mine)):
             raise DecoderError(
-                f"{folder} holds shards of other settings ({'; '.join(wrong)}); set data.folder "
-                "to another folder, or remove this one"
+                f"{folder} holds shards of other settings ({wrong}); set data.folder to another "
+                "folder, or remove this one"
             )
         if self.rank == 0:
             partial = path.with_name(f".{path.name}")  # another process may read it at any time

@@ -44,14 +44,12 @@ def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
 
     Raises DecoderError where the tokenizer only decodes, or the pictures are of another size.
     """
-    tokenizer = model.tokenizer
-    encode = getattr(tokenizer, "encode", None) or getattr(
-        getattr(tokenizer, "vq", None), "encode", None
-    )
+    encode = getattr(model.tokenizer, "encode", None)
     if encode is None:
         raise DecoderError(
             f"the tokenizer of {model.name!r} cannot encode pictures "
-            f"({type(tokenizer).__name__}); train on codes that the target samples: data=sampled"
+            f"({type(model.tokenizer).__name__}); train on codes that the target samples: "
+            "data=sampled"
         )
     codes: Tensor = encode(pictures.to(model.device))
     if codes.shape[1] != model.target.length:

@@ -1,4 +1,5 @@
-"""What a drafter learns from: the target's states along given codes, computed by teacher forcing.
+"""What a drafter learns from: the target's states along given codes, computed by teacher forcing;
+and what the trainer asks of a drafter.
 
 Two layouts of rows. *Paired*: every image once with its caption and once without, rows ordered
 [conditional; unconditional], so that distributions can be compared after guidance, where drafts are
@@ -8,10 +9,13 @@ accepted. *Single*: one row an image, a share of the captions dropped, as in the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.models.transformer import Transformer
@@ -97,3 +101,104 @@ def target_states(target: Transformer, images: Images, drop: Tensor | None = Non
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
     """The target's states that predict the codes at `places` [m] -> [R, m, D]."""
     return states.hidden[:, target.prefix - 1 + places]
+
+
+# ---- what the trainer asks of a drafter ----------------------------------------------------------
+# A drafter class ``package.module.Name`` is trained through ``package.module.NameLearner`` (or the
+# dotted path given as ``learner=``), built as ``NameLearner(model, **options)``.
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What was drafted at one depth for all R rows.
+
+    Logits are ``head.logits(hidden)``; ``head.barred``: where codes may not stand, as of a target.
+    """
+
+    places: Tensor  # [m] int64, the places of the codes that are predicted
+    hidden: Tensor  # [R, m, D]
+    head: Any
+    features: bool = False  # whether `hidden` predicts the target's states, so that they compare
+
+
+class Learner(Protocol):
+    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast."""
+
+    net: nn.Module
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        """Drafts for depths 1..depth along the true codes, as decoding would: a draft at depth d
+        from root r (the place of the last committed code) sees true states up to r only.
+
+        roots [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs
+        little to have everywhere, predicts the places 1..L-1. noise: added to the states that the
+        drafter reads, their shape.
+        """
+        ...
+
+    def save(self, folder: Path) -> str:
+        """Writes what ``drafter.checkpoint=folder`` loads; returns the SHA-256 of the weights."""
+        ...
+
+
+# ---- stored -------------------------------------------------------------------------------------
+# A shard file (safetensors) holds the states of some images, one row an image: `codes` [n, L]
+# int64, `hidden` [n, G, P + L - 1, D] in the target's dtype, G rows an image (2: with and
+# without its caption), `drop` [n, G] bool, and the caption as the model reads it (`TEXT`).
+
+TEXT = ("features", "mask", "uncond", "uncond_mask")
+
+
+def join(parts: Sequence[States]) -> States:
+    """States of several groups of images as one, rows in order."""
+    return unpack({k: torch.cat([pack(p)[k] for p in parts]) for k in pack(parts[0])}, None)
+
+
+def pack(states: States) -> dict[str, Tensor]:
+    """One entry an image: codes [B, L], hidden [B, G, T, D], drop [B, G], and the text."""
+    copies, text = states.copies, states.images.text
+    found = {name: getattr(text, name) for name in TEXT}
+    return {
+        "codes": states.images.codes,
+        "hidden": torch.stack(states.hidden.chunk(copies), 1),
+        "drop": torch.stack(states.drop.chunk(copies), 1),
+        **{name: value for name, value in found.items() if value is not None},
+    }
+
+
+def unpack(packed: dict[str, Tensor], device: torch.device | None) -> States:
+    """The states of what `pack` made, on `device` (None: where they are)."""
+    moved = packed if device is None else {k: v.to(device) for k, v in packed.items()}
+    text = TextFeatures(**{name: moved[name] for name in TEXT if name in moved})
+    hidden = torch.cat(moved["hidden"].unbind(1))  # [G B, T, D]
+    return States(Images(text, moved["codes"]), hidden, torch.cat(moved["drop"].unbind(1)))
+
+
+def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What of `wanted` differs from `found`, for a message; empty where nothing does."""
+    return "; ".join(
+        f"{key}: {found.get(key)} there, {value} here"
+        for key, value in wanted.items()
+        if found.get(key) != value
+    )
+
+
+def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Single images as `pack` lays them out."""
+    return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
+
+
+def read_row(path: Path, row: int) -> dict[str, Tensor]:
+    """One image of a shard file; the rest of the file is not read. Raises DecoderError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_slice(name)[row] for name in file.keys()}  # noqa: SIM118
+    except (FileNotFoundError, SafetensorError) as error:
+        raise DecoderError(
+            f"the shard {path} cannot be read ({error}); remove it and start again: it is "
+            "computed anew"
+        ) from error

@@ -11,10 +11,9 @@ from decoders.api import DecoderError
 from decoders.kinds import Count
 from decoders.models.transformer import Transformer
 from decoders.models.weights import read_json
-from decoders.training.shard_files import read_row, stack, unpack
 from decoders.training.shards import MANIFEST, drawn
 from decoders.training.sources import held_out_split
-from decoders.training.states import States
+from decoders.training.states import States, differing, read_row, stack, unpack
 
 KEPT = {"shard": Count, "paired": bool}
 
@@ -38,15 +37,9 @@ class Stored:
                 "write them with data.keep=true data.folder=..."
             )
         found = read_json(folder / MANIFEST, KEPT)
-        wanted = {
-            "paired": paired, "length": target.length, "prefix": target.prefix,
-            "width": target.width,
-        }  # fmt: skip
-        wrong = [
-            f"{k}: {found.get(k)} there, {v} here" for k, v in wanted.items() if found.get(k) != v
-        ]
-        if wrong:
-            raise DecoderError(f"the shards of {folder} do not fit: {'; '.join(wrong)}")
+        sizes = {"length": target.length, "prefix": target.prefix, "width": target.width}
+        if wrong := differing(found, {"paired": paired, **sizes}):
+            raise DecoderError(f"the shards of {folder} do not fit: {wrong}")
         self.size, self.batch, self.seed = found.get("shard", 1), batch, seed
         self.device = target.output.weight.device
         parts = held_out_split(len(self.files), held_out, seed)

@@ -8,9 +8,6 @@ batch, and several processes equal one.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,21 +15,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from decoders.api import DecoderError, NumericalError, Sampling
+from decoders.api import DecoderError, Sampling
 from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
 from decoders.models.transformer import Transformer
-from decoders.training.acceptance import Acceptance, acceptance
-from decoders.training.learner import Learner
-from decoders.training.losses import LossConfig, drafter_loss
-from decoders.training.optimise import SCHEDULES, optimisers, rate, set_rate
-from decoders.training.precision import mixed
+from decoders.training.loop import CURVE, Loop
+from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
+from decoders.training.optimise import SCHEDULES, mixed, optimisers, update
 from decoders.training.processes import World
-from decoders.training.progress import Saved, read_saved, write_curve, write_saved
-from decoders.training.states import States
-
-logger = logging.getLogger(__name__)
+from decoders.training.states import Learner, States
 
 
 @dataclass(frozen=True)
@@ -131,8 +122,23 @@ class Trainer:
             )
         self.device = target.output.weight.device
         self.optims = optimisers(learner.net, config.lr, config.muon_lr, config.decay)
-        self.history: list[dict[str, float]] = []
+        self.loop = self._loop()
         self._held: list[States] = []
+
+    def _loop(self) -> Loop:
+        given = asdict(self.config)
+        shared = (
+            "steps", "warmup", "schedule", "floor", "log_every", "save_every", "evaluate_every",
+            "resume", "budget_seconds",
+        )  # fmt: skip
+        return Loop(
+            "training",
+            self.folder,
+            **{name: given[name] for name in shared},
+            settings=self.config.decides() | asdict(self.loss),
+            curve=CURVE,
+            world=self.world,
+        )
 
     def run(self) -> Trained:
         """Trains to the end, from the checkpoint if there is one.
@@ -140,69 +146,31 @@ class Trainer:
         Raises NumericalError where the loss is not finite, DecoderError where the checkpoint is of
         another run.
         """
-        config, world = self.config, self.world
-        first, spent = self._restore()
-        start = time.monotonic() - spent
-        step = first
-        for step in self._steps(first):
-            elapsed = world.share(time.monotonic() - start)
-            if config.budget_seconds is not None and elapsed >= config.budget_seconds:
-                break
-            self._prepare(step)
-            progress = self._progress(step, elapsed)
-            set_rate(self.optims, self._factor(step, progress))
-            loss, parts = self._step(step, self.loss.at(progress))
-            if step % config.log_every == 0:
-                self._log(step, elapsed, loss, parts)
-            done = step + 1
-            if config.evaluate_every and done % config.evaluate_every == 0 and done < config.steps:
-                self._note(self.evaluate(), done, elapsed)
-            if done % config.save_every == 0:
-                require_finite(loss, step)
-                self._save(done, time.monotonic() - start)
-        else:
-            step = config.steps
+        loop, net = self.loop, self.learner.net
+        loop.restore(net, self.optims)
+        loop.run(net, self.optims, self._prepared, lambda: self._figures(self.evaluate()))
         found = self.evaluate()
-        seconds = time.monotonic() - start
-        self._note(found, step, seconds)
-        self._save(step, seconds)
-        return Trained(step, seconds, found, self.history)
+        loop.note(self._figures(found))
+        loop.save(net, self.optims)
+        return Trained(loop.done, loop.seconds, found, loop.history)
 
-    def _steps(self, first: int) -> Iterable[int]:
-        every = range(first, self.config.steps)
-        if not self.world.leads:
-            return every
-        name = type(self.learner).__name__
-        return tqdm(every, name, self.config.steps, initial=first, mininterval=5.0)
+    @staticmethod
+    def _figures(found: Acceptance) -> dict[str, float]:
+        return {f"held_{name}": value for name, value in found.figures().items()}
 
-    def _prepare(self, step: int) -> None:
-        """Shards of this step, computed by whoever's turn it is, seen by all."""
+    def _prepared(self, step: int, share: float) -> dict[str, Tensor]:
+        """A step on shards that are computed by whoever's turn it is, seen by all."""
         self.world.wait()
         with torch.no_grad():
             self.batches.prepare(step)
         self.world.wait()
+        return self._step(step, self.loss.at(self.loop.annealed(share)))
 
-    def _progress(self, step: int, elapsed: float) -> float:
-        """How much of the training is done, 0..1: of its steps, or of its budget."""
-        config = self.config
-        done = (step - config.warmup) / max(1, config.steps - config.warmup)
-        if config.budget_seconds is not None:
-            done = max(done, elapsed / config.budget_seconds)
-        return done
-
-    def _factor(self, step: int, progress: float) -> float:
-        """Learning-rate factor: linear warm-up, then the schedule."""
-        config = self.config
-        if step < config.warmup:
-            return (step + 1) / config.warmup
-        return rate(config.schedule, progress, config.floor)
-
-    def _step(self, step: int, now: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    def _step(self, step: int, now: LossConfig) -> dict[str, Tensor]:
         """One update; returns the batch's loss and its parts, summed over this process's
         micro-batches."""
         net, config, world = self.learner.net.train(), self.config, self.world
-        total = torch.zeros((), device=self.device)
-        sums: dict[str, Tensor] = {}
+        sums = {"loss": torch.zeros((), device=self.device)}
         starts = range(0, config.batch, self.micro)
         for first in list(starts)[world.rank :: world.size]:
             states = self.batches.at(step, first, self.micro)
@@ -212,18 +180,11 @@ class Trainer:
                 )
             share = self.micro / config.batch
             (loss * share).backward()
-            total = total + loss.detach() * share
-            for name, value in parts.items():
+            for name, value in {"loss": loss.detach(), **parts}.items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value * share
         world.sum_gradients(net.parameters())
-        if config.clip_value:
-            torch.nn.utils.clip_grad_value_(net.parameters(), config.clip_value)
-        if config.clip_norm:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip_norm)
-        for optimiser in self.optims:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-        return total, sums
+        update(net, self.optims, config.clip_norm, config.clip_value)
+        return sums
 
     def _autocast(self) -> Any:
         return nullcontext() if self.config.precision == "float32" else mixed(self.device)
@@ -241,44 +202,3 @@ class Trainer:
             return acceptance(
                 self.learner, self.target, self._held, self.sampling, self.config.depth
             )
-
-    def _log(self, step: int, elapsed: float, loss: Tensor, parts: dict[str, Tensor]) -> None:
-        """A row of the curve: the first look at the loss since the last one, so that the device is
-        waited for no more often."""
-        names = list(parts)
-        values = self.world.sum(torch.stack([loss, *(parts[n] for n in names)])).tolist()
-        require_finite(loss, step)
-        row = {"step": float(step), "seconds": elapsed, "loss": values[0]}
-        self.history.append(row | dict(zip(names, values[1:], strict=True)))
-
-    def _note(self, found: Acceptance, step: int, seconds: float) -> None:
-        self.history.append({"step": float(step), "seconds": seconds} | {
-            f"held_{k}": v for k, v in found.figures().items()
-        })  # fmt: skip
-
-    def _save(self, step: int, seconds: float) -> None:
-        """Checkpoint and curve, by the leading process."""
-        if self.world.leads:
-            saved = Saved(step, seconds, self.config.decides() | asdict(self.loss), self.history)
-            write_saved(self.folder, saved, self.learner.net, self.optims)
-            write_curve(self.folder, self.history)
-
-    def _restore(self) -> tuple[int, float]:
-        """(first step to do, seconds already spent)."""
-        if not self.config.resume:
-            return 0, 0.0
-        settings = self.config.decides() | asdict(self.loss)
-        saved = read_saved(self.folder, settings, self.learner.net, self.optims)
-        if saved is None:
-            return 0, 0.0
-        logger.info("resumed at step %d", saved.step)
-        self.history = saved.history
-        return saved.step, saved.seconds
-
-
-def require_finite(loss: Tensor, step: int) -> None:
-    if not bool(loss.isfinite()):
-        raise NumericalError(
-            f"the loss is {float(loss)} at step {step}: expected a finite number; lower train.lr "
-            "(or train.muon_lr), or train in float32"
-        )

@@ -1,4 +1,4 @@
-"""The released batches of SJD (METHODS2 (a)): all rows commit as many codes as the slowest one.
+"""The released batches of SJD (decoders.md (a)): all rows commit as many codes as the slowest one.
 
 What a faster row has accepted beyond that stays in the window, tested and not committed. With
 `decoders.propose.jacobi_released`, which keeps these drafts and their old q, it is the released

@@ -16,33 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Settled, Start
+from decoders.api import DecoderError, Draft, Law, Settled, Verifier
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.verify.by_node import AT_TEMPERATURE_ZERO, drawn_from, settled
 from decoders.verify.children import at_node
-from decoders.verify.whole import AtTemperatureZero, drawn_from, settled
 
 
-class Block:
+class Block(Verifier):
     """For chains; a tree's verifier is `decoders.verify.traversal.Traversal`."""
 
     looks_ahead = True
 
     def __init__(self, model: Any = None) -> None:
         del model  # it needs nothing from it
-        self.greedy = AtTemperatureZero()
 
     def __str__(self) -> str:
         return "block"
-
-    def begin(self, start: Start) -> None:
-        """Nothing is kept."""
 
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`. Raises DecoderError for a tree, and for deterministic
         drafts."""
         if law.greedy:
-            return self.greedy.decide(law, draft, noise, place)
+            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
         size, q = draft.levels, drawn_from(draft, "block verification")
         if draft.children.shape[-1] != 1 or draft.codes.shape[1] != size + 1:
             raise DecoderError(

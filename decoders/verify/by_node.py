@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, Draft, Law, Settled, Start
+from decoders.api import AcceptRule, DecoderError, Draft, Law, Settled, Verifier, completed
 from decoders.capability import Capability, Known
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
 from decoders.verify.children import (
@@ -21,9 +21,10 @@ from decoders.verify.children import (
     test_children,
     walk,
 )
+from decoders.verify.exact import Exact
 
 
-class ByNode(Known):
+class ByNode(Known, Verifier):
     """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
 
     known: ClassVar = {
@@ -31,13 +32,10 @@ class ByNode(Known):
     }
 
     def __init__(self, rule: AcceptRule) -> None:
-        self.rule = rule
+        self.rule: AcceptRule = completed(rule, AcceptRule)
 
     def __str__(self) -> str:
         return str(self.rule)
-
-    def begin(self, start: Start) -> None:
-        """The rule is a pure function: there is no state."""
 
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`."""
@@ -57,9 +55,7 @@ class ByNode(Known):
         self, law: Law, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
     ) -> Verdicts:
         """On every child of every node; codes, valid [B, N + 1, K]."""
-        rule = self.rule
-        if hasattr(rule, "at"):  # what it says depends on the depth or the place
-            rule = rule.at(draft, place)
+        rule = self.rule if self.rule.at is None else self.rule.at(draft, place)
         if not law.greedy:
             return test_children(rule, law.p, draft.q, codes, valid)
         judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
@@ -102,3 +98,29 @@ def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tenso
     bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
     relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
     return moved, bound, relaxed
+
+
+# ---- verifiers of whole drafts ------------------------------------------------------------------
+# They judge a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
+# rejected one still count (2403.10444, 2505.12398).
+
+# Greedy decoding has nothing to gain from the whole draft: the longest path of argmax codes is
+# committed, as with the exact rule.
+AT_TEMPERATURE_ZERO = ByNode(Exact())
+
+
+def drawn_from(draft: Draft, name: str) -> Tensor:
+    """q [B, N + 1, V]. Raises DecoderError where the children are deterministic."""
+    if draft.q is None:
+        raise DecoderError(
+            f"{name} judges drafts by the law q that they were drawn from; these are deterministic "
+            "(a dynamic tree takes the likeliest codes) and have none; use a tree that draws its "
+            "children (tree=chain, tree=static), or acceptance=exact"
+        )
+    return draft.q
+
+
+def settled(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Settled:
+    """Of an exact verifier: nothing is moved, no draft is accepted by a relaxed rule alone."""
+    none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
+    return Settled(nodes, count, last, bonus, none, none, none[:, 1:].bool())

@@ -1,4 +1,4 @@
-"""COOL-SD (2601.09212): a relaxation that is annealed along the draft, METHODS2 (e).
+"""COOL-SD (2601.09212): a relaxation that is annealed along the draft, decoders.md (e).
 
     a_i(x) = min(1, omega_i p(x) / q(x)),  omega_i = delta exp(-nu i) / mean_j exp(-nu j)
 

@@ -1,5 +1,5 @@
 """Rules that are given by the mass they accept, with the best correction and its true bound
-(METHODS2, lemma R).
+(decoders.md, lemma R).
 
 A draft x ~ q is accepted with probability a(x). After a rejection the code comes from
 norm((p - q a)+). The committed code's law is then sum_x (q(x) a(x) - p(x))+ away from p, and no
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Test
+from decoders.api import AcceptRule, DecoderError, Test
 from decoders.distribution import normalised, pick
 from decoders.verify.exact import ratio
 
@@ -36,7 +36,7 @@ def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:
     return mass.clamp_max(1.0) if q is None else torch.minimum(q, mass)
 
 
-class Corrected:
+class Corrected(AcceptRule):
     """Everything but the mass. At temperature 0 these rules are exact: p is a single code."""
 
     bounds_output = True  # see `decoders.api.AcceptRule`

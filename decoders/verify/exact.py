@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoders.api import Test
+from decoders.api import AcceptRule, Test
 from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 
@@ -31,7 +31,7 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
     return normalised(left, p)
 
 
-class Exact(Known):
+class Exact(Known, AcceptRule):
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
 
     known: ClassVar = {Capability.EXACT: ("test", "greedy", "at")}

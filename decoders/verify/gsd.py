@@ -1,4 +1,4 @@
-"""Grouped speculative decoding (GSD, 2508.07747), METHODS2 (b): drafts are judged by the mass of
+"""Grouped speculative decoding (GSD, 2508.07747), decoders.md (b): drafts are judged by the mass of
 their group.
 
 C(x) holds x, and of the codes next to x in the order of p those of nearly the same probability and
@@ -22,7 +22,7 @@ from decoders.api import DecoderError
 from decoders.kinds import Positive, Within
 from decoders.verify.corrected import Corrected, correction
 from decoders.verify.exact import residual as exact_residual
-from decoders.verify.neighbours import ROWS, latent_space
+from decoders.verify.relaxed import ROWS, latent_space
 
 RELEASED_WINDOW = (-7, 6)  # ranks relative to x
 RELEASED_IDS = 10_000
@@ -49,12 +49,12 @@ class Gsd(Corrected):
         if released:
             latents, self.known = input_embeddings(model)
             self.near = close(latents, theta_d**0.5)
-            self.window = [o for o in range(RELEASED_WINDOW[0], RELEASED_WINDOW[1] + 1) if o]
+            self.window = set(range(RELEASED_WINDOW[0], RELEASED_WINDOW[1] + 1)) - {0}
         else:
-            raw = getattr(model.tokenizer, "raw_codebook", None)
-            self.near = close(latent_space(model.codebook, raw, metric), theta_d).to(model.device)
+            space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
+            self.near = close(space, theta_d).to(model.device)
             self.known = torch.ones_like(self.near[0])  # [V]
-            self.window = [o for o in range(-(group // 2), group // 2 + 1) if o]
+            self.window = set(range(-(group // 2), group // 2 + 1)) - {0}
 
     def __str__(self) -> str:
         if self.released:
@@ -67,16 +67,20 @@ class Gsd(Corrected):
         drafted = torch.ones_like(p) if q is None else q.gather(-1, order)
         known = self.known[order]  # [..., V]
         target, drafter = ranked, drafted  # p(C), q(C)
-        alone, whole = torch.ones_like(known), known
-        for offset in self.window:
-            inside = shifted(torch.ones_like(known), offset)
-            alike = (shifted(ranked, offset) - ranked).abs() < self.theta_p
-            member = inside & alike & self.near[order, shifted(order, offset)]
-            target = target + torch.where(member, shifted(ranked, offset), 0.0)
-            if q is not None:
-                drafter = drafter + torch.where(member, shifted(drafted, offset), 0.0)
-            alone = alone & ~member
-            whole = whole & shifted(known, offset)  # False past the ends too
+        members, whole = torch.zeros_like(p), known
+        inside = torch.ones_like(known)
+        for step in range(1, max(map(abs, self.window), default=0) + 1):
+            # Whether ranks r and r + step are of one group is the same seen from either.
+            alike = shifted(inside, step) & (shifted(ranked, step) - ranked < self.theta_p)
+            alike = (alike & self.near[order, shifted(order, step)]).to(p.dtype)
+            for offset, member in ((step, alike), (-step, shifted(alike, -step))):
+                if offset not in self.window:
+                    continue
+                target = target + member * shifted(ranked, offset)
+                drafter = drafter if q is None else drafter + member * shifted(drafted, offset)
+                members = members + member
+                whole = whole & shifted(known, offset)  # False past the ends too
+        alone = members == 0
         if self.released:
             alone = alone | ~whole
         share = (drafted * target / drafter.clamp_min(1e-30)).minimum(drafted)
@@ -111,7 +115,7 @@ def shifted(values: Tensor, offset: int) -> Tensor:
 def input_embeddings(model: Any) -> tuple[Tensor, Tensor]:
     """The target's embeddings of all codes [V, D] float32, and for which of them the authors' code
     has a distance [V] bool. DecoderError where the target has no such table."""
-    table = getattr(model.target, "tok_embeddings", None)
+    table = model.target.tok_embeddings
     if table is None:
         raise DecoderError(
             "acceptance.released: GSD's released code measures distances between the target's "
@@ -119,5 +123,5 @@ def input_embeddings(model: Any) -> tuple[Tensor, Tensor]:
             "released=false"
         )
     codes = torch.arange(model.target.vocab_size, device=table.weight.device)
-    ids = model.target.token_ids(codes) if hasattr(model.target, "token_ids") else codes
+    ids = model.target.token_ids(codes)
     return table.weight.detach()[ids].float(), ids < RELEASED_IDS

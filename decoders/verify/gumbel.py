@@ -1,5 +1,5 @@
-"""Bit-exact acceptance (METHODS2 (c)): the codes are those of AR under the same noise, one by one,
-while sampling.
+"""Bit-exact acceptance (decoders.md (c)): the codes are those of AR under the same noise, one by
+one, while sampling.
 
 At every node the code is the one that AR would draw there: argmax(log p + g), g the place's row of
 Gumbel numbers. A child that equals it is accepted; the first place where none does gets the code
@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Settled, Start
+from decoders.api import DecoderError, Draft, Law, Settled, Verifier
 from decoders.noise import TARGET_SLOT, sample
+from decoders.verify.by_node import settled
 from decoders.verify.children import at_node, children_of, walk
 
 DRAWS = ("gumbel", "uniform")
@@ -31,7 +32,7 @@ def drawn(p: Tensor, gumbel: Tensor) -> Tensor:
     return (p.log() + gumbel).argmax(-1)
 
 
-class Gumbel:
+class Gumbel(Verifier):
     """draw: gumbel, equal to `decoders.loops.gumbel` (`decoder=ar_gumbel`); or uniform, equal to
     plain AR."""
 
@@ -44,9 +45,6 @@ class Gumbel:
     def __str__(self) -> str:
         return "gumbel" if self.draw == "gumbel" else "same draw"
 
-    def begin(self, start: Start) -> None:
-        """There is no state."""
-
     def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
         """See `decoders.api.Verifier`."""
         wanted = self.wanted(law, draft, noise, place)  # [B, N + 1]
@@ -54,8 +52,7 @@ class Gumbel:
         path = walk(draft, (codes == wanted[..., None]) & valid, draft.levels)
         last = wanted.gather(1, path.last[:, None])[:, 0]  # [B]
         bonus = ~at_node(valid, path.last).any(-1)
-        none = torch.zeros(path.nodes.shape, device=place.device)  # [B, D + 1]
-        return Settled(path.nodes, path.count, last, bonus, none, none, none[:, 1:].bool())
+        return settled(path.nodes, path.count, last, bonus)
 
     def wanted(self, law: Law, draft: Draft, noise: Any, place: Tensor) -> Tensor:
         """What AR would draw after every node, [B, N + 1]."""

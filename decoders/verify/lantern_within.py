@@ -1,4 +1,5 @@
-"""LANTERN within the target's support: a draft with p(x) = 0 borrows nothing (METHODS2, lemma S).
+"""LANTERN within the target's support: a draft with p(x) = 0 borrows nothing (decoders.md, lemma
+S).
 
 Published LANTERN commits codes that top-k or top-p ruled out, where their neighbours have mass.
 LANTERN++ cannot: its bound is (lambda - 1) p(x), so it needs no such variant.

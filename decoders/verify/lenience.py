@@ -1,4 +1,4 @@
-"""Lenience (2211.17192, appendix A.5; METHODS2 (u)): a(x) = min(1, p(x) / (l q(x))).
+"""Lenience (2211.17192, appendix A.5; decoders.md (u)): a(x) = min(1, p(x) / (l q(x))).
 
 A code may come out up to 1 / l times as often as the target says, so one node's law is at most
 1 - l away from p. The correction norm((p - q a)+) is norm((p - q)+) here, the exact rule's own.

@@ -1,4 +1,4 @@
-"""The released walk of SJD-PAC (METHODS2 (d)): siblings share one uniform, and of all paths that
+"""The released walk of SJD-PAC (decoders.md (d)): siblings share one uniform, and of all paths that
 are accepted whole the longest is taken. Biased: the choice looks at the outcome of later tests."""
 
 from __future__ import annotations

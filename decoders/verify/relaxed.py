@@ -8,18 +8,64 @@ code, which departs from the rule (METHODS 4, points 1 and 2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Test
+from decoders.api import AcceptRule, DecoderError, ImageModel, Test
 from decoders.capability import Known
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
-from decoders.verify.neighbours import latent_space, neighbour_table
 
 RESIDUALS = ("paper", "released")
+ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
+
+
+def neighbour_table(codebook: Tensor, k: int) -> Tensor:
+    """B_k(x): codebook [V, C] float -> [V, min(k + 1, V - 1)] int32, the codes nearest to x, itself
+    excluded, nearest first, lowest index on ties (METHODS 2).
+
+    Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
+    V - 1 neighbours takes 512 MiB. The extra column serves ``residual="released"``.
+    """
+    size = codebook.shape[0]
+    if not 1 <= k <= size - 1:
+        raise DecoderError(
+            f"acceptance.k must be in 1..{size - 1} (the codebook has {size} codes, a "
+            f"code is not its own neighbour), found {k}; {'raise' if k < 1 else 'lower'} it"
+        )
+    table = codebook.float()
+    columns = min(k + 1, size - 1)
+    parts = []
+    for first in range(0, size, ROWS):
+        distance = torch.cdist(
+            table[first : first + ROWS], table, compute_mode="donot_use_mm_for_euclid_dist"
+        )  # [rows, V]
+        own = torch.arange(first, first + len(distance), device=table.device)
+        distance.scatter_(1, own[:, None], float("inf"))
+        if columns * 4 < size:
+            near = distance.topk(columns, largest=False, sorted=True)
+            parts.append(near.indices.int())
+        else:
+            parts.append(distance.argsort(dim=1, stable=True)[:, :columns].int())
+    return torch.cat(parts)
+
+
+def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
+    """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
+    the released tables were built from."""
+    if metric == "tokenizer":
+        return codebook
+    if metric == "raw":
+        if raw is None:
+            raise DecoderError(
+                "metric=raw: this tokenizer has no raw codebook; use metric=tokenizer"
+            )
+        return raw
+    if metric == "cosine":
+        return F.normalize(codebook.float(), dim=-1)
+    raise DecoderError(f"acceptance.metric is 'tokenizer', 'raw' or 'cosine', found {metric!r}")
 
 
 @dataclass(frozen=True)
@@ -62,16 +108,13 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
     return normalised((p - kept).clamp_min(0.0), uniform)
 
 
-class RelaxedRule(Known):
+class RelaxedRule(Known, AcceptRule):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
-    beyond_support = False  # see `decoders.api.AcceptRule`
-
-    def __init__(self, model: Any, k: int, residual: str, metric: str) -> None:
+    def __init__(self, model: ImageModel, k: int, residual: str, metric: str) -> None:
         if residual not in RESIDUALS:
             raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
-        raw = getattr(model.tokenizer, "raw_codebook", None)
-        space = latent_space(model.codebook, raw, metric)
+        space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
         self.k, self.residual, self.metric = int(k), residual, metric
         self.beyond_support |= residual == "released"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)

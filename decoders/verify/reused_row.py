@@ -1,6 +1,6 @@
-"""The released noise of SCD-GS (METHODS2 (c)): the first and the last codes of an image are drawn
-one by one, and all of them with the same row of Gumbel numbers, as the table of rows only moves on
-in steps of several codes. So these codes are correlated: biased.
+"""The released noise of SCD-GS (decoders.md (c)): the first and the last codes of an image are
+drawn one by one, and all with the same row of Gumbel numbers, as the table of rows only moves on in
+steps of several codes. So these codes are correlated: biased.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReusedRow(ByNode):
     def __str__(self) -> str:
         return f"exact, one row for the first {self.first} and last {self.last}"
 
-    def begin(self, start: Start) -> Tensor:  # type: ignore[override]
+    def begin(self, start: Start) -> Tensor:
         """The state: where the last codes begin, []."""
         end = max(start.model.target.length - self.last, 0)
         return torch.full((), end, device=start.first.device)

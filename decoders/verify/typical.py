@@ -1,8 +1,8 @@
-"""Typical acceptance (Medusa, 2401.10774), METHODS2 (g): a draft passes where the target finds it
-typical, a(x) = [p(x) > min(eps, alpha exp(-H(p)))] with H the entropy of p in nats.
+"""Typical acceptance (Medusa, 2401.10774), decoders.md (g): a draft passes where the target finds
+it typical, a(x) = [p(x) > min(eps, alpha exp(-H(p)))] with H the entropy of p in nats.
 
 Medusa commits nothing else than such drafts and the root's own code. Here the rule has the best
-correction for its acceptance (METHODS2, lemma R). ``residual: paper`` goes on with p itself.
+correction for its acceptance (decoders.md, lemma R). ``residual: paper`` goes on with p itself.
 ``released: true`` is the defaults of Medusa's functions, in which eps and alpha are swapped.
 """
 

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.models.checkpoint import read_pickle
 from decoders.models.weights import load_into, read_tensors, sha256_of
-from metrics.errors import MetricError
+from metrics import MetricError
 
 FOLDER = Path("~/.cache/lantern-bench/metrics")
-_HUB = "https://huggingface.co"
 _OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _LOG = logging.getLogger(__name__)
 
@@ -39,12 +38,9 @@ class WeightFile:
 
 
 def _hub(about: str, repository: str, file: str, other: str | None = None) -> WeightFile:
-    return WeightFile(
-        about,
-        f"{repository}/{file}",
-        f"{_HUB}/{repository}/resolve/main/{file}",
-        other=f"{repository}/{other}" if other else None,
-    )
+    url = f"https://huggingface.co/{repository}/resolve/main/{file}"
+    second = f"{repository}/{other}" if other else None
+    return WeightFile(about, f"{repository}/{file}", url, other=second)
 
 
 FILES = {

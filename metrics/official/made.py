@@ -26,31 +26,42 @@ def window(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> 
     return (scale * torch.randn(size, generator=generator)).as_strided(shape, strides)
 
 
-def windows(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
+def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Random weights with the names and shapes of a state: matrices and filters keep the size of
     what passes through them, scales are 1 and shifts 0."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     made = {}
     for name, tensor in state.items():
         if not tensor.is_floating_point():
             made[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
         elif tensor.ndim > 1:
-            fan = tensor[0].numel()
-            made[name] = window(tuple(tensor.shape), (2 / fan) ** 0.5, generator)
+            made[name] = window(tuple(tensor.shape), (2 / tensor[0].numel()) ** 0.5, generator)
         else:
             ones = name.endswith(("weight", "running_var", "logit_scale"))
             made[name] = torch.full(tensor.shape, float(ones))
     return made
 
 
-def write_inception(path: Path) -> Path:
-    """torch-fidelity's file of the FID Inception."""
-    torch.save(windows(_inception().state_dict()), path)
-    return path
+def network(key: str) -> Any:
+    """The network of a key of `checkpoint.FILES`, whatever its weights."""
+    if key == "inception":
+        return _inception()
+    with torch.device("meta"):
+        if key == "vgg":
+            from torchvision.models import vgg16
+
+            return vgg16(init_weights=False)
+        from metrics.official.open_clip_model import KINDS, architecture
+        from metrics.scenes_clip import build_clip
+
+        kind = KINDS[key]
+        config = architecture(kind.arch)
+        quick = bool(config.get("quick_gelu", kind.quick_gelu))
+        return build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick)
 
 
 def _inception() -> Any:
-    """The network; what it is told to load is dropped."""
+    """torch-fidelity's network; what it shall load is dropped."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     class Unloaded(FeatureExtractorInceptionV3):
@@ -63,41 +74,15 @@ def _inception() -> Any:
     return Unloaded("random", ["2048"], feature_extractor_weights_path=memory)
 
 
-def write_vgg(path: Path) -> Path:
-    """torchvision's VGG16."""
-    from torchvision.models import vgg16
-
-    with torch.device("meta"):
-        state = vgg16(init_weights=False).state_dict()
-    torch.save(windows(state), path)
-    return path
-
-
-def write_clip(path: Path, metric: str = "clip") -> Path:
-    """A CLIP of open_clip's architecture for `clip`, `clip_g` or `hps`."""
-    from metrics.official.open_clip_model import KINDS, architecture
-    from metrics.scenes_clip import build_clip
-
-    kind = KINDS[metric]
-    config = architecture(kind.arch)
-    with torch.device("meta"):
-        quick = bool(config.get("quick_gelu", kind.quick_gelu))
-        model = build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick)
-    torch.save(windows(model.state_dict()), path)
+def write(path: Path, key: str) -> Path:
+    """The weight file of a key of `checkpoint.FILES`."""
+    torch.save(windows(network(key).state_dict()), path)
     return path
 
 
 def write_all(folder: Path, keys: list[str]) -> list[Path]:
-    """Files of these keys of `checkpoint.FILES` under a folder, at their public places."""
-    made = []
-    for key in keys:
-        file = FILES[key]
-        path = folder / (file.other or file.path)
+    """Files of these keys under a folder, at their public places."""
+    places = {key: folder / (FILES[key].other or FILES[key].path) for key in keys}
+    for path in places.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if key == "inception":
-            made.append(write_inception(path))
-        elif key == "vgg":
-            made.append(write_vgg(path))
-        else:
-            made.append(write_clip(path, key))
-    return made
+    return [write(path, key) for key, path in places.items()]

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.official.checkpoint import Weights, load_module
-from metrics.official.resize import BICUBIC, float_resize, pil_resize
+from metrics.preparations import BICUBIC, float_resize, pil_resize
 from metrics.scenes_clip import build_clip
 
 PREFIX = "A photo depicts "

@@ -19,18 +19,17 @@ from typing import Any
 
 from torch import Tensor
 
+from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.errors import MetricError
 from metrics.features import extract
-from metrics.fid import fid_interval, kid
+from metrics.fid import fid_interval, kid, precision_recall
 from metrics.images import ImageSet, Source
-from metrics.kept_features import KeptFeatures
+from metrics.kept import KeptFeatures, Statistics, reference_statistics
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import Features, Networks
-from metrics.official.reference import Statistics, reference_statistics
-from metrics.precision_recall import precision_recall
 from metrics.stats import Interval
 
+Reference = tuple[Path, ...] | Statistics
 Progress = Callable[[int, str], AbstractContextManager[Any]]
 SIZE = 256
 
@@ -121,19 +120,20 @@ class Evaluation:
         folder: Path | None = None,
         arch: Mapping[str, str] | None = None,
         device: str = "cpu",
-        size: int = SIZE,
+        size: int | None = SIZE,
         batch: int = 64,
         seed: int = 0,
         cache_dir: Path = Path("results/runs/.cache"),
         progress: Progress | None = None,
     ) -> None:
         """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; arch: open_clip
-        architecture by key (``open_clip_model``); progress(total, label): a bar as a context.
+        architecture by key (``open_clip_model``); size: side of the centre crop, None where images
+        are taken as they are; progress(total, label): a bar as a context.
 
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
         check_metrics(metrics, reference=True, captions=True)
-        if size < 1:
+        if size is not None and size < 1:
             raise MetricError(f"the images' side must be at least 1 pixel, found {size}")
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         files = locate([key for key in keys if key], weights or {}, folder)
@@ -144,21 +144,23 @@ class Evaluation:
         self.kept: KeptFeatures | None = None  # where features of files are kept
 
     def figures(
-        self, images: Source, captions: Sequence[str], reference: tuple[Path, ...]
+        self, images: Source, captions: Sequence[str], reference: Reference
     ) -> list[Figure]:
         """Every figure of n images (files in order, or uint8 [n, 3, H, W]), in the metrics' order.
 
-        captions: one an image, for the metrics that need them; reference: image files, likewise.
-        Raises MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
+        captions: one an image, for the metrics that need them; reference: image files, likewise,
+        or statistics that were made of some. Raises MetricError (see `check_metrics`, ``images``,
+        ``fid``, ``clip``).
         """
-        check_metrics(self.metrics, reference=bool(reference), captions=bool(captions))
+        real = reference.count if isinstance(reference, Statistics) else len(reference)
+        check_metrics(self.metrics, reference=bool(real), captions=bool(captions))
         asked = {part for metric in self.metrics for part in METRICS[metric].parts}
         least = max(LEAST.get(part, 1) for part in asked)
-        for name, found_here in (("images", len(images)), ("reference images", len(reference))):
-            if found_here < least and (name == "images" or reference):
+        for name, count in (("images", len(images)), ("reference images", real or least)):
+            if count < least:
                 raise MetricError(
-                    f"{found_here} {name} are too few for {', '.join(self.metrics)}: at least "
-                    f"{least} are needed"
+                    f"{count} {name} are too few for {', '.join(self.metrics)}: at least {least} "
+                    "are needed"
                 )
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
@@ -166,10 +168,9 @@ class Evaluation:
         seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
         found: list[Figure] = []
         for metric in self.metrics:
-            parts = METRICS[metric].parts
             if METRICS[metric].reference:
                 found += self._compared(metric, images, reference, seen)
-            if "score" in parts:
+            if METRICS[metric].captions:
                 found.append(self._scored(metric, images, captions))
         return found
 
@@ -185,17 +186,14 @@ class Evaluation:
         with self.progress(len(images), use.name) as bar:
             chosen = ImageSet(images, use.prepare, tick=bar.update)
             if self.kept is None or isinstance(images, Tensor):
-                return extract(use.extractor, chosen, layer=use.layer, batch=self.batch)
-            sha256 = use.weights.sha256
-            return self.kept.extract(
-                use.extractor, chosen, sha256, layer=use.layer, batch=self.batch
-            )
+                return extract(use.extractor, chosen, batch=self.batch)
+            return self.kept.extract(use.extractor, chosen, use.weights.sha256, batch=self.batch)
 
     def _compared(
         self,
         metric: str,
         images: Source,
-        reference: tuple[Path, ...],
+        reference: Reference,
         seen: dict[tuple[str, str], Tensor],
     ) -> list[Figure]:
         """The figures of a metric that compares with the reference."""
@@ -226,8 +224,10 @@ class Evaluation:
             for key, label, value, note in found
         ]  # fmt: skip
 
-    def _reference(self, use: Features, metric: str, reference: tuple[Path, ...]) -> Statistics:
+    def _reference(self, use: Features, metric: str, reference: Reference) -> Statistics:
         """Statistics of the reference, with every image's features where a metric needs them."""
+        if isinstance(reference, Statistics):
+            return reference
         shared = [m for m in self.metrics if METRICS[m].weights == METRICS[metric].weights]
         every = any(set(METRICS[m].parts) & {"kid", "shares"} for m in shared)
         key = (use.extractor.name, use.prepare.name, every, reference)
@@ -237,7 +237,6 @@ class Evaluation:
                     use.extractor,
                     ImageSet(reference, use.prepare, tick=bar.update),
                     self.cache_dir,
-                    layer=use.layer,
                     sha256=use.weights.sha256,
                     features=every,
                     batch=self.batch,

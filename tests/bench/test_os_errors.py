@@ -13,7 +13,8 @@ import torch
 from bench import __main__ as program
 from bench.config.compose import compose_study
 from bench.config.words import word_at_home
-from bench.os_errors import explained, ready_file, ready_folder
+from bench.data.errors import explained
+from bench.data.files import ready_file, ready_folder
 from decoders.models.weights import write_tensors
 
 

@@ -33,7 +33,7 @@ def test_an_image_by_generated_kernels_is_the_eager_one(monkeypatch: pytest.Monk
     model = random_model(vocab=16, grid=2)
     wanted = image(model, "eager", Kernels("products"))
     assert int(wanted.trace.target_calls.max()) >= 3 and len(wanted.trace.pairs.p) >= 3
-    monkeypatch.setattr("decoders.processed.fits", lambda device, vocab: True)
+    monkeypatch.setattr("decoders.distribution.fits", lambda device, vocab: True)
     attention = Kernels("triton")
     assert_same([image(model, "eager", attention)], [wanted])  # the project's own programs
     how = Interpreted()

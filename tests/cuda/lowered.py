@@ -29,7 +29,7 @@ from triton.errors import TritonError
 from triton.runtime.jit import JITFunction, MockTensor
 
 from bench.config.compose import compose_study
-from bench.run.schedule import cells
+from bench.config.schedule import cells
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from tests.cuda.pretend import (

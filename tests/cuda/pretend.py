@@ -34,9 +34,10 @@ from decoders.kernels.candidates import AttentionShape, Implementation, Sdpa, Tr
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.head import pad_head
+from decoders.models.parts import pad_head
 from decoders.models.transformer import Transformer, TransformerConfig, empty
-from decoders.models.unweighted import PRESETS, Codebook, MadeUpText, config_of
+from decoders.models.unweighted import PRESETS, MadeUpText, config_of
+from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 
 CUDA = torch.device("cuda")
@@ -155,7 +156,7 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
         name=f"{preset}_fake",
         target=target,
         text=MadeUpText(config, CUDA, dtype),
-        tokenizer=Codebook(torch.empty(config.vocab, size.latent, device=CUDA)),
+        tokenizer=NoTokenizer("none", torch.empty(config.vocab, size.latent, device=CUDA)),
         sampling=Sampling(cfg=7.5, top_k=min(1000, config.vocab)),
         device=CUDA,
         dtype=dtype,

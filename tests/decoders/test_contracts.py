@@ -30,8 +30,7 @@ from decoders.executed import executed, execution
 from decoders.execution.cpu.library import missing
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.recording import Recorder
-from decoders.loops.start import begin, choose
-from decoders.loops.timing import Stopwatch
+from decoders.loops.start import Stopwatch, begin, choose
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.verify.exact import Exact

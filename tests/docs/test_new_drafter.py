@@ -11,9 +11,9 @@ import torch
 
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
+from bench.config.schedule import cells
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
-from bench.run.schedule import cells
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
 

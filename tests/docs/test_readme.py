@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.config.compose import compose_study
+from bench.config.schedule import cells
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
-from bench.run.schedule import cells
 from decoders.models.small import random_model
 
 ROOT = Path(__file__).parents[2]

@@ -153,7 +153,7 @@ def _text(change: Change) -> Change:
     """A small random T5 encoder in {tmp}/t5, and what is wrong with it."""
 
     def prepare(tmp: Path) -> None:
-        from tests.decoders.models.tiny_t5 import save_t5
+        from tests.decoders.models.made.t5 import save_t5
 
         change(save_t5(tmp / "t5"))
 

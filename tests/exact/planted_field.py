@@ -1,4 +1,4 @@
-"""Errors that released code or papers of the field make (METHODS2), one planted in each decoder
+"""Errors that released code or papers of the field make (decoders.md), one planted in each decoder
 here, and the right version of a proposer that carries one."""
 
 from __future__ import annotations

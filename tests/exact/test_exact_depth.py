@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder, sampled
-from bench.judge.gate.laws import definition_check, law_check
-from bench.judge.gate.lemma import CLOSE
+from bench.judge.gate.laws import CLOSE, definition_check, law_check
 from bench.judge.gate.sampled import record_nodes
 from bench.judge.gate.small import Real
 from decoders.api import Sampling

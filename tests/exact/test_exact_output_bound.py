@@ -1,4 +1,4 @@
-"""The output bound (METHODS2, lemma R) against the enumerated law, and what verdicts say of it."""
+"""The output bound (decoders.md, lemma R) against the enumerated law, and what verdicts say."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder
-from bench.judge.gate.enumerate import node_law
-from bench.judge.gate.nodes import random_pairs
+from bench.judge.gate.laws import random_pairs
 from bench.judge.gate.small import small_model
 from decoders.api import Sampling
 from decoders.distribution import normalised
 from decoders.verify.lantern import Lantern
 from decoders.verify.lantern_pp import LanternPP
+from metrics.node_law import node_law
 from tests.exact.specs import composed, lantern, lantern_pp
 
 VOCAB = 10
@@ -29,6 +29,8 @@ PAPERS = {
 
 class Corrected:
     """A rule with the correction norm((p - q a)+) of the lemma, the same after every draft."""
+
+    at, bounds_output = None, False
 
     def __init__(self, rule):
         self.rule = rule

@@ -8,8 +8,8 @@ from bench.judge.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.executed import executed
-from decoders.execution.cpu.library import Filter
 from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.cpu.structures import Filter
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT
 from tests.decoders.execution.cpu.cases import needs_kernel

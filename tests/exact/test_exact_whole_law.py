@@ -3,6 +3,7 @@ and the errors of the field, each of which turns red."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,18 @@ from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
 from bench.judge.gate.small import Real
-from bench.judge.gate.table import table_model
-from bench.judge.gate.whole_law import CERTAIN, ar_law, table_spec, whole_check, whole_law
+from bench.judge.gate.whole_law import (
+    CERTAIN,
+    ar_law,
+    table_model,
+    table_spec,
+    whole_check,
+    whole_law,
+)
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.noise import ACCEPT_SLOT, sample
+from decoders.verify.exact import Exact
 from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
 from tests.exact.test_exact_planted import planted
 
@@ -63,6 +71,33 @@ def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
     assert len(found.weight) == (4 if again else 6)
 
 
+class Every(Exact):
+    """Takes every draft."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        return replace(found, accept=torch.ones_like(found.accept))
+
+
+def test_the_law_of_a_wrong_decoder_by_hand() -> None:
+    """One draft, always accepted: p of the first code, q of the second, p of the third."""
+    model = table_model(3, 3, 3)
+    chain = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 1})
+    spec = table_spec(of(rule=PartSpec(f"{__name__}.Every"), tree=chain), model, Real())
+    decoder: Any = build_decoder(model, spec, PLAIN)
+    target: Any = model.target
+    images = torch.cartesian_prod(*[torch.arange(3)] * 3)  # [27, 3]
+    context = target.context(images)  # [27, 4, W]
+    p = target.net(context).softmax(-1)
+    q = (0.6 * target.net(context) + decoder.drafter.own(context)).softmax(-1)
+    laws = torch.stack([p[:, 0], q[:, 1], p[:, 2]], 1)  # [27, 3, V]
+    wanted = laws.gather(-1, images[..., None])[..., 0].prod(-1)
+    found = whole_law(decoder, model, PLAIN)
+    assert found.complete and found.forwards == pytest.approx(1)
+    assert torch.allclose(found.law, wanted, atol=1e-9)
+    assert found.tv == pytest.approx(0.5 * float((wanted - found.wanted).abs().sum()), abs=1e-9)
+
+
 def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
     def run(noise: Scripted) -> Outcome:
         place = torch.zeros(len(noise.uniform), dtype=torch.long)
@@ -72,7 +107,7 @@ def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
         explore(run, 1, 10)
     found = judged(proposing(field("Squared")))
     assert not found.fault
-    assert "square" in found.evidence["whole law"]["not enumerated"]
+    assert "square" in found.evidence["not enumerated"]
 
 
 def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:
@@ -100,8 +135,8 @@ EXACTLY = {
 def test_exact_decoders_are_exact_to_rounding(name: str) -> None:
     found = judged(EXACTLY[name])
     assert not found.fault
-    assert found.evidence["whole law"]["not followed"] == 0
-    assert found.evidence["whole law"]["tv"] < 1e-12 < CERTAIN
+    assert found.evidence["not followed"] == 0
+    assert found.evidence["tv"] < 1e-12 < CERTAIN
 
 
 def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
@@ -148,7 +183,7 @@ def test_rows_of_conf_are_exact_or_off_by_what_they_are(name: str) -> None:
     (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
     found = judged(entry.spec)
     assert found.figure == pytest.approx(ROWS[name], rel=0.01)
-    assert found.evidence["whole law"]["not followed"] == 0
+    assert found.evidence["not followed"] == 0
     assert entry.expect == ("violates" if ROWS[name] else "exact")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.measure.machine import gpu_seconds, measure_rates
+from bench.cost.machine import gpu_seconds, measure_rates
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.peers.check import prove
-from bench.peers.convert import llama_of
-from bench.peers.generate import Generate
-from bench.profile.annotate import Window, annotated
-from bench.profile.read import read
+from bench.cost.profile.annotate import Window, annotated
+from bench.cost.profile.read import read
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.peers.generate import Generate, prove
 from tests.bench.fakes import SEARCHPATH
 
 pytestmark = [
@@ -54,7 +52,8 @@ def test_a_recorded_step_is_one_launch():
 
 def test_both_libraries_run_the_same_model():
     model = random_model(vocab=24, grid=4, layers=3, device="cuda")
-    assert prove(model, AR, Sampling(cfg=2.0), ["a b", "c"], 1e-4).difference <= 1e-4
+    made = Generate(model, Sampling(cfg=2.0))
+    assert prove(made, model.text.encode(["a b"]), 1e-4) <= 1e-4
 
 
 def test_generate_compiles_with_its_static_cache():
@@ -62,7 +61,7 @@ def test_generate_compiles_with_its_static_cache():
     greedy = Sampling(temperature=0.0, cfg=2.0)
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
     expected = build_decoder(model, AR, greedy).generate(text, noise).codes
-    made = Generate(model, greedy, llama_of(model.target), static=True, compiled=True)
+    made = Generate(model, greedy, static=True, compiled=True)
     for _ in range(3):  # compiling, recording, replaying
         assert torch.equal(made.generate(text, noise).codes, expected)
 
@@ -72,15 +71,16 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
     torch.cuda.set_per_process_memory_fraction(min(1.0, 1.5e9 / total))
     words = [
         "scaling", "study=scaling", "backend=cuda", "decoders=[ar]", f"run_dir={tmp_path}",
-        "scaling.batches=[2048,1]", "scaling.repeats=2", "scaling.images=2",
+        "latency.batch=[2048,1]", "latency.repeats=2", "latency.prompts=2",
     ]  # fmt: skip
     try:
-        assert main(words) == 0
+        assert main(words) == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    rows = list(csv.DictReader((tmp_path / "scaling.csv").read_text().splitlines()))
-    assert [row["status"] for row in rows] == ["failed", "ok"]
-    assert "OutOfMemoryError" in rows[0]["error"] and float(rows[1]["peak_memory_mb"]) > 0
+    rows = list(csv.DictReader((tmp_path / "report" / "scaling.csv").read_text().splitlines()))
+    assert [row["batch"] for row in rows] == ["1", "2048"]
+    assert not rows[0]["error"] and float(rows[0]["peak_memory_mb"]) > 0
+    assert "OutOfMemoryError" in rows[1]["error"]
 
 
 def test_the_profile_command_counts_launches(tmp_path):

@@ -6,33 +6,16 @@ import json
 from pathlib import Path
 
 import torch
-from torch_fidelity.feature_extractor_base import FeatureExtractorBase
 
-from metrics.official.checkpoint import Weights, read_state
-from metrics.official.made import write_inception, write_vgg
+from metrics.features import Extractor
+from metrics.official.checkpoint import Weights
 from metrics.scenes_clip import build_clip
 
 ARCH = {
     "embed_dim": 16,
     "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
-    "text_cfg": {
-        "context_length": 77,
-        "vocab_size": 49408,
-        "width": 16,
-        "heads": 2,
-        "layers": 1,
-    },
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
 }
-
-
-def inception_file(path: Path) -> Path:
-    """The true Inception's layout."""
-    return write_inception(path)
-
-
-def vgg_file(path: Path) -> dict[str, torch.Tensor]:
-    """The true VGG16's layout; returns what was written."""
-    return read_state(write_vgg(path))
 
 
 def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tuple[Path, Path]:
@@ -46,17 +29,14 @@ def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tu
     return weights, arch
 
 
-class Tiles(FeatureExtractorBase):
+class Tiles(Extractor):
     """Stands for a large network: the mean colour of 2 x 2 tiles, 12 numbers an image."""
 
+    layer, size = "2048", 224
+
     def __init__(self, weights: Weights, variant: str = "", network: object = None) -> None:
-        self.layer = self.get_provided_features_list()[0]
         super().__init__("tiles", [self.layer])
         self.seen: list[int] = []  # images in each call
-
-    @staticmethod
-    def get_provided_features_list() -> tuple[str, ...]:
-        return ("2048",)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.seen.append(len(input))

@@ -6,9 +6,10 @@ import torch_fidelity
 from torch.utils.data import TensorDataset
 
 from decoders.tiny.scenes import scene_batch
-from metrics.errors import MetricError
-from metrics.features import LAYER, NAME, ScenesClipFeatures, extract, reference_features
+from metrics import MetricError
+from metrics.features import LAYER, NAME, ScenesClipFeatures, extract
 from metrics.fid import fid
+from metrics.kept import scenes_statistics
 from metrics.scenes_clip import ScenesClip, save
 
 from .conftest import small_config
@@ -53,21 +54,21 @@ def test_torch_fidelity_runs_the_registered_extractor(clip, images, tmp_path):
 
 
 def test_reference_is_cached_and_equals_direct_extraction(extractor, tmp_path, monkeypatch):
-    first = reference_features(extractor, 21, tmp_path, batch=10)
+    first = scenes_statistics(extractor, 21, tmp_path, batch=10).rows
     scenes = torch.from_numpy(scene_batch("reference", range(21)).images)
     assert torch.allclose(first, extract(extractor, scenes), atol=1e-4)
     monkeypatch.setattr(extractor, "forward", lambda *_: pytest.fail("not read from the cache"))
-    assert torch.equal(reference_features(extractor, 21, tmp_path), first)
+    assert torch.equal(scenes_statistics(extractor, 21, tmp_path).rows, first)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_other_weights_counts_and_seeds_have_their_own_cache_files(extractor, tmp_path):
-    reference_features(extractor, 4, tmp_path)
-    reference_features(extractor, 5, tmp_path)
-    reference_features(extractor, 4, tmp_path, seed=1)
-    torch.manual_seed(1)
-    reference_features(ScenesClipFeatures(clip=ScenesClip(small_config())), 4, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 4
+def test_other_weights_and_counts_have_their_own_cache_files(extractor, tmp_path):
+    scenes_statistics(extractor, 4, tmp_path)
+    scenes_statistics(extractor, 5, tmp_path)
+    other = ScenesClip(small_config())
+    other.sha256 = "of other weights"
+    scenes_statistics(ScenesClipFeatures(clip=other), 4, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_bad_requests_are_refused(extractor, images, tmp_path):
@@ -76,7 +77,7 @@ def test_bad_requests_are_refused(extractor, images, tmp_path):
     with pytest.raises(MetricError, match="uint8"):
         extractor(images.float())
     with pytest.raises(MetricError, match="at least 2"):
-        reference_features(extractor, 1, tmp_path)
+        scenes_statistics(extractor, 1, tmp_path)
     broken = ScenesClip(small_config())
     with torch.no_grad():
         broken.model.visual.proj.fill_(float("nan"))

@@ -1,4 +1,5 @@
-"""FID, KID, precision and recall against independent formulas; their intervals; their errors."""
+"""FID, KID, precision and recall against torch-fidelity and independent formulas; their intervals;
+streamed moments; errors."""
 
 import logging
 
@@ -6,9 +7,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from torch_fidelity import metric_fid, metric_prc
 
-from metrics.errors import MetricError
-from metrics.fid import fid, kid, quality
+import metrics.fid as module
+from metrics import MetricError
+from metrics.fid import Moments, distance_to, fid, fid_interval, kid, precision_recall
 
 
 def draw(count: int, seed: int, shift: float = 0.0, scale: float = 1.0, dims: int = 12):
@@ -28,6 +31,18 @@ def test_fid_is_the_frechet_distance():
     assert fid(b, b) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("count", "other", "tight"), [(80, 90, True), (5, 6, False)])
+def test_fid_is_torch_fidelitys_of_features_and_of_streamed_moments(count, other, tight):
+    """Of fewer images than features too."""
+    a, b = draw(count, 3, 0.2, dims=9), draw(other, 4, dims=9)
+    stats = [metric_fid.fid_features_to_statistics(x.double()) for x in (a, b)]
+    want = metric_fid.fid_statistics_to_metric(*stats, False)["frechet_inception_distance"]
+    near = pytest.approx(want, rel=1e-9) if tight else pytest.approx(want, abs=1e-5)
+    streamed = Moments.stream(a.split(11)), Moments.stream(b.split(13))
+    assert fid(a, b) == near and distance_to(streamed[1])(streamed[0]) == near
+    assert fid_interval(a, streamed[1])[0].value == near
+
+
 def test_kid_is_the_unbiased_mmd():
     a, b = draw(60, 3, 0.5), draw(60, 4)
     x, y = a.double().numpy(), b.double().numpy()
@@ -44,57 +59,75 @@ def test_kid_is_the_unbiased_mmd():
     assert found.contains(want)
 
 
-def test_precision_and_recall_are_shares_of_points_in_balls():
-    a, b = draw(80, 5, 0.8, 1.3, dims=2), draw(100, 6, dims=2)
-    found = quality(a, b, features="test")
-
-    def share(points, centres):
-        inside = 0
-        own = np.sort(np.linalg.norm(centres[:, None] - centres[None], axis=-1), 1)[:, 3]
-        for point in points:
-            inside += bool((np.linalg.norm(point - centres, axis=1) <= own).any())
-        return inside / len(points)
-
-    x, y = a.double().numpy(), b.double().numpy()
-    assert found.precision.value == pytest.approx(share(x, y), abs=1e-6)
-    assert found.recall.value == pytest.approx(share(y, x), abs=1e-6)
-    for figure in (found.precision, found.recall):
+def test_precision_and_recall_are_torch_fidelitys_whatever_the_blocks(monkeypatch):
+    a, b = draw(70, 8, 0.7, dims=3), draw(60, 9, dims=3)
+    want = metric_prc.prc_features_to_metric(
+        a.double(),
+        b.double(),
+        prc_neighborhood=3,
+        prc_batch_size=100,
+        save_cpu_ram=False,
+        verbose=False,
+    )
+    precision, recall = whole = precision_recall(a, b)
+    assert precision.value == pytest.approx(want["precision"], abs=1e-6)
+    assert recall.value == pytest.approx(want["recall"], abs=1e-6)
+    assert 0 < recall.value < 1
+    for figure in whole:
         assert 0 <= figure.lo <= figure.value <= figure.hi <= 1
+    monkeypatch.setattr(module, "_BLOCK", 7)
+    assert precision_recall(a, b) == whole
 
 
-def test_quality_orders_worse_and_better_sets_and_names_its_features():
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_a_stream_equals_all_rows_at_once(batch):
+    data = draw(50, 1, shift=1000.0)  # far from zero: sums of squares would lose the covariance
+    found = Moments.stream(data.split(batch))
+    assert found.count == 50
+    assert found.mean == pytest.approx(data.double().numpy().mean(0), rel=1e-12)
+    assert found.covariance == pytest.approx(np.cov(data.double().numpy().T), rel=1e-9)
+
+
+def test_taking_a_part_out_leaves_the_rest():
+    data = draw(40, 2, shift=50.0)
+    left = Moments.of(data).without(Moments.of(data[5:17]))
+    want = Moments.of(torch.cat([data[:5], data[17:]]))
+    assert left.count == want.count == 28
+    assert left.mean == pytest.approx(want.mean, rel=1e-12)
+    assert left.covariance == pytest.approx(want.covariance, rel=1e-8)
+
+
+def test_worse_and_better_sets_are_ordered():
     reference = draw(800, 7)
-    same, worse = draw(200, 8), draw(200, 9, 0.7)
-    good, bad = (quality(x, reference, features="scenes-clip") for x in (same, worse))
-    assert good.features == "scenes-clip"
-    assert (good.generated, good.reference) == (200, 800)
-    assert good.fid.hi < bad.fid.lo
-    assert good.kid.hi < bad.kid.lo
-    assert good.precision.value > bad.precision.value
+    good, bad = draw(200, 8), draw(200, 9, 0.7)
+    moments = Moments.of(reference)
+    assert fid_interval(good, moments)[0].hi < fid_interval(bad, moments)[0].lo
+    assert kid(good, reference).hi < kid(bad, reference).lo
+    precision = [precision_recall(x, reference)[0].value for x in (good, bad)]
+    assert precision[0] > precision[1]
 
 
 def test_fid_interval_holds_the_figure_and_its_spread_over_draws():
-    reference = draw(500, 10)
-    found = [quality(draw(120, 100 + i, 0.2), reference, features="t") for i in range(10)]
-    spread = np.std([q.fid.value for q in found])
-    assert all(q.fid.lo <= q.fid.value <= q.fid.hi for q in found)
-    width = np.mean([q.fid.half_width for q in found]) / 1.96
+    reference = Moments.of(draw(500, 10))
+    found = [fid_interval(draw(120, 100 + i, 0.2), reference)[0] for i in range(10)]
+    spread = np.std([one.value for one in found])
+    assert all(one.contains(one.value) for one in found)
+    width = np.mean([one.half_width for one in found]) / 1.96
     assert 0.6 * spread < width < 2.5 * spread
 
 
 def test_the_bias_is_what_a_same_law_sample_shows():
-    reference = draw(1500, 11)
-    found = [quality(draw(120, 200 + i), reference, features="t") for i in range(3)]
-    mean = np.mean([q.fid.value for q in found])
+    reference = Moments.of(draw(1500, 11))
+    found = [fid_interval(draw(120, 200 + i), reference) for i in range(3)]
+    mean = np.mean([value.value for value, _ in found])
     assert mean > 0.1  # from finite sampling alone
     # The jackknife leaves n - n/32 rows in: its estimate is of the right size, not exact.
-    assert np.mean([-q.fid_bias for q in found]) < 0 < mean
-    assert np.mean([q.fid_bias for q in found]) == pytest.approx(mean, rel=0.5)
+    assert np.mean([bias for _, bias in found]) == pytest.approx(mean, rel=0.5)
 
 
 def test_singular_covariance_is_warned_about(caplog):
     with caplog.at_level(logging.WARNING):
-        quality(draw(10, 12), draw(50, 13), features="t")
+        fid_interval(draw(10, 12), Moments.of(draw(50, 13)))
     assert "singular" in caplog.text
 
 
@@ -108,7 +141,8 @@ def test_too_few_nan_or_foreign_features_are_errors():
         (draw(50, 17, dims=5), "different extractors"),
         (draw(50, 18)[:, 0], "must be"),
     ):
+        for figure in (fid, kid, precision_recall):
+            with pytest.raises(MetricError, match=message):
+                figure(bad, reference)
         with pytest.raises(MetricError, match=message):
-            quality(bad, reference, features="t")
-        with pytest.raises(MetricError, match=message):
-            fid(bad, reference)
+            fid_interval(bad, Moments.of(reference))

@@ -10,17 +10,18 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.errors import MetricError
 from metrics.features import extract
 from metrics.fid import fid
 from metrics.images import ImageSet, to_pil
-from metrics.official.inception import LAYER, InceptionFeatures
+from metrics.official.checkpoint import read_state
+from metrics.official.made import write
+from metrics.official.networks import InceptionFeatures, Vgg16Features
 from metrics.official.open_clip_model import KINDS, OpenClip, architecture
-from metrics.official.vgg import Vgg16Features
 from metrics.preparations import centre_crop
 
-from .official_weights import clip_files, inception_file, of, vgg_file
+from .official_weights import clip_files, of
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -34,8 +35,8 @@ def pictures() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def inception(tmp_path_factory) -> InceptionFeatures:
-    path = inception_file(tmp_path_factory.mktemp("inception") / "inception.pth")
-    return InceptionFeatures(of(path))
+    path = tmp_path_factory.mktemp("inception") / "inception.pth"
+    return InceptionFeatures(of(write(path, "inception")))
 
 
 def test_tf_resize_is_torch_fidelitys_own_extractor(inception, pictures):
@@ -56,8 +57,8 @@ def test_clean_resize_equals_the_network_on_images_that_need_no_resizing(incepti
 
 def test_inception_features_do_not_depend_on_the_batch(inception, pictures):
     images = ImageSet(pictures, centre_crop(48))
-    whole = extract(inception, images, layer=LAYER)
-    parts = extract(inception, images, layer=LAYER, batch=4)
+    whole = extract(inception, images)
+    parts = extract(inception, images, batch=4)
     assert torch.allclose(whole, parts, rtol=1e-3, atol=1e-5 * float(whole.max()))
     narrow = whole[:, :32]  # 2048 take a second a distance
     assert fid(narrow[:3], narrow[3:]) == pytest.approx(fid(parts[:3, :32], parts[3:, :32]), 1e-3)
@@ -72,7 +73,7 @@ def test_a_file_of_another_network_is_no_inception(tmp_path):
 
 
 def test_vgg_features_are_fc2_before_its_relu(tmp_path, pictures):
-    written = vgg_file(tmp_path / "vgg.pth")
+    written = read_state(write(tmp_path / "vgg.pth", "vgg"))
     extractor = Vgg16Features(of(tmp_path / "vgg.pth")).eval()
     found = extractor(pictures[:1])[0]
     network = extractor.network

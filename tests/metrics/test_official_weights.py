@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.official.checkpoint import FILES, load_module, locate, read_state
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}

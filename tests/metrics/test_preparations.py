@@ -8,10 +8,19 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
 import metrics.images as module
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.images import ImageSet, image_batches, image_files
-from metrics.official.resize import BICUBIC, BILINEAR, clean_resize, float_resize, pil_resize
-from metrics.preparations import as_is, centre_crop, padded, whole
+from metrics.preparations import (
+    BICUBIC,
+    BILINEAR,
+    as_is,
+    centre_crop,
+    clean_resize,
+    float_resize,
+    padded,
+    pil_resize,
+    whole,
+)
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -61,7 +61,6 @@ def test_greedy_eagle2_equals_ar_in_float32(model: ImageModel) -> None:
         PROMPT,
         "a small striped blue star above a large cloudy green square on a gradient grey background",
     ]
-    prompts = [p for p in prompts if _known(model, p)]
     text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, model.target.length)
     ar = Autoregressive(model, sampling).generate(text, noise)
     tree = Dynamic(depth=4, top_k=4, nodes=12)
@@ -73,18 +72,6 @@ def test_greedy_eagle2_equals_ar_in_float32(model: ImageModel) -> None:
     images = model.tokenizer.decode(ar.codes)
     assert images.shape == (len(prompts), 3, 64, 64)
     assert float(images.min()) >= 0 and float(images.max()) <= 1
-
-
-def _known(model: ImageModel, prompt: str) -> bool:
-    try:
-        model.text.encode([prompt])
-    except DecoderError:
-        return False
-    return True
-
-
-def test_the_first_prompt_is_known(model: ImageModel) -> None:
-    assert _known(model, PROMPT)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +96,6 @@ def test_a_tampered_weight_file_is_refused(copied: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(DecoderError, match="damaged or was altered"):
-        bundle.load(checkpoint=str(copied))
-
-
-def test_a_missing_weight_file_is_refused(copied: Path) -> None:
-    (copied / "vq.safetensors").unlink()
-    with pytest.raises(DecoderError, match="no weights at"):
         bundle.load(checkpoint=str(copied))
 
 
@@ -164,7 +145,7 @@ def test_a_drafter_of_an_earlier_target_is_refused_and_may_be_trained_on(copied:
     with pytest.raises(DecoderError, match=r"eagle was trained with target 0+, .*tiny drafter"):
         bundle.load(checkpoint=str(copied))
     assert "target" in bundle.load(checkpoint=str(copied), drafters=False).weights_sha256
-    assert bundle.load_drafter(copied, card)[1] == card["eagle"]["sha256"]
+    assert bundle.load_part(copied, card, "eagle")[1] == card["eagle"]["sha256"]
 
 
 def test_a_card_that_does_not_say_what_belongs_together_is_taken_with_a_warning(
@@ -187,8 +168,3 @@ def test_a_drafter_of_another_model_is_refused(model: ImageModel) -> None:
 def test_k_beyond_the_codebook_is_refused(model: ImageModel) -> None:
     with pytest.raises(DecoderError, match=r"acceptance.k must be in 1..1023.*found 1024"):
         Lantern(model, k=1024)
-
-
-def test_an_unknown_dtype_is_refused() -> None:
-    with pytest.raises(DecoderError, match="dtype 'int8'"):
-        bundle.load(dtype="int8")

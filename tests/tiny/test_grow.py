@@ -11,7 +11,7 @@ from decoders.api import DecoderError, TextFeatures
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
-from decoders.tiny.growth import grow, grow_drafter, places
+from decoders.tiny.grown import grow, grow_drafter, places
 
 SMALL = TransformerConfig(
     vocab=24, width=32, layers=3, heads=2, ffn=48, grid=4, prefix=5, text_width=12,

@@ -17,10 +17,11 @@ from decoders.api import DecoderError
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
-from decoders.tiny.recipes import drafter, make, reading, target, vq
-from decoders.tiny.recipes.loop import Run, cosine, fit, made_ahead, restore
+from decoders.tiny.recipes import drafter, reading, target, vq
 from decoders.tiny.recipes.plan import MINUTES, plan_of
+from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
+from decoders.training.loop import Loop, fit, made_ahead
 from decoders.training.shards import DataConfig
 from metrics import train_clip
 
@@ -49,7 +50,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (target, "CONFIG", net),
         (target, "LARGE", replace(net, width=64, layers=3, heads=4, ffn=96)),
         (target, "BATCH", 2),
-        (drafter, "BATCH", 2),
         (target, "NAMED", 1),
         (reading, "BATCH", 2),
         (reading, "HELD_OUT", 8),
@@ -61,7 +61,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         target, "held_out", lambda model, named, tok, count=4: real(model, named, tok, 4)
     )
     monkeypatch.setattr(reading, "learn", functools.partial(LEARN, steps=2))
-    monkeypatch.setattr(drafter, "HELD_OUT", 2)
+    monkeypatch.setattr(drafter, "TRAIN", replace(drafter.TRAIN, batch=2, held_out=2))
     monkeypatch.setattr(drafter, "DATA", DataConfig(shard=4, ring=2, reuse=2))
 
 
@@ -93,8 +93,10 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     figures = card["eagle"]["figures"]
     assert 0 < figures["valid_overlap"] < 1
     assert figures["valid_overlap"] == figures["valid_overlap_1"]
-    assert {f"valid_{kind}_{drafter.DEPTH}" for kind in ("overlap", "agree")} <= figures.keys()
-    assert 1 < figures["valid_chain_length"] < drafter.DEPTH + 1
+    assert {
+        f"valid_{kind}_{drafter.TRAIN.depth}" for kind in ("overlap", "agree")
+    } <= figures.keys()
+    assert 1 < figures["valid_chain_length"] < drafter.TRAIN.depth + 1
     assert (tmp_path / "work" / "target" / "target.csv").exists()
 
 
@@ -147,28 +149,25 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vq, "weighted_images_of", stopping)
-        patch.setattr(vq, "Run", functools.partial(Run, save_every=2))
+        patch.setattr(vq, "Loop", functools.partial(Loop, save_every=2))
         with pytest.raises(Stop):
             vq.train(tmp_path / "cut", steps=6)
-    assert (
-        restore(
-            Run("vq", tmp_path / "cut", 6),
-            vq.LlamaGenVQ(vq.CONFIG),
-            vq.optimisers(vq.LlamaGenVQ(vq.CONFIG), 1e-3, 0.0, 0.0),
-        )[0]
-        == 5
-    )
+    assert done_of(tmp_path / "cut" / "vq.ckpt") == 4
     resumed, _ = vq.train(tmp_path / "cut", steps=6)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
 
+def done_of(checkpoint: Path) -> int:
+    return int(torch.load(checkpoint, weights_only=True)["step"])
+
+
 def test_the_schedule_warms_up_and_decays() -> None:
-    run = Run("x", Path(), steps=100, warmup=10)
-    rates = [cosine(s, run) for s in range(100)]
+    loop = Loop("x", Path(), steps=100, warmup=10)
+    rates = [loop.factor(step, loop.share(step, 0.0)) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == pytest.approx(1.0)
-    assert rates[-1] == pytest.approx(run.floor, abs=1e-3)
+    assert rates[-1] == pytest.approx(loop.floor, abs=1e-3)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -177,33 +176,35 @@ def test_the_schedule_ends_with_the_steps_where_the_budget_is_not_spent(
     tmp_path: Path, budget: float | None, ahead: bool
 ) -> None:
     module = torch.nn.Linear(2, 1)
-    run = Run("x", tmp_path, steps=40, warmup=2)
+    loop = Loop("x", tmp_path, steps=40, warmup=2, budget_seconds=budget)
     seen: list[int] = []
+    shares: list[float] = []
 
-    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss_of(step: int, share: float) -> tuple[torch.Tensor, dict[str, float]]:
         seen.append(step)
+        shares.append(share)
         return module(torch.ones(2)).square().sum(), {}
 
     optims = vq.optimisers(module, 1e-3, 0.0, 0.0)
-    fit(run, module, optims, lambda step: step, loss_of, budget_seconds=budget, ahead=ahead)
+    fit(loop, module, optims, lambda step: step, loss_of, ahead=ahead)
     assert seen == list(range(40))
-    assert run.progress == pytest.approx(39 / 40)
-    assert run.done == 40
+    assert shares[-1] == pytest.approx(39 / 40)
+    assert loop.done == 40
 
 
 def test_a_spent_budget_ends_a_training_after_a_whole_warm_up(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 1)
-    run = Run("x", tmp_path, steps=10**9, warmup=5)
+    loop = Loop("x", tmp_path, steps=10**9, warmup=5, budget_seconds=0.3)
     optims = vq.optimisers(module, 1.0, 0.0, 0.0)
     rates: list[float] = []
 
-    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss_of(step: int, share: float) -> tuple[torch.Tensor, dict[str, float]]:
         rates.append(optims[0].param_groups[0]["lr"])
         return module(torch.ones(2)).square().sum(), {}
 
-    fit(run, module, optims, lambda step: step, loss_of, budget_seconds=0.3, ahead=True)
+    fit(loop, module, optims, lambda step: step, loss_of, ahead=True)
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert len(rates) == run.done == restore(run, module, optims)[0] < 10**9
+    assert len(rates) == loop.done == done_of(loop.checkpoint) < 10**9
 
 
 def test_a_batch_that_fails_to_be_made_is_heard_of_and_threads_stay_as_they_were() -> None:

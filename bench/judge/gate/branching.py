@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
@@ -73,10 +74,8 @@ class Script:
         """[B] -> where these numbers stand, made on their first use."""
         found, inverse = keys.unique(return_inverse=True)
         places = [self.columns.setdefault(key, len(self.columns)) for key in found.tolist()]
-        missing = len(self.columns) - self.low.shape[1]
-        if missing > 0:
-            new = self.low.new_zeros(len(self.low), missing)
-            self.low, self.high = torch.cat([self.low, new], 1), torch.cat([self.high, new + 1], 1)
+        self.low = _widened(self.low, len(self.columns), 0.0)
+        self.high = _widened(self.high, len(self.columns), 1.0)
         return torch.tensor(places)[inverse]
 
     def _one(self, column: Tensor, thresholds: Tensor, beyond: Tensor) -> Tensor:
@@ -261,7 +260,9 @@ def explore(
         for moment, beyond, row, *box in script.others:
             keep = _matters(moment, beyond, made.done[row])
             found.append(tuple(part[keep] for part in box))  # type: ignore[arg-type]
-        low, high, weight = (torch.cat(parts) for parts in _padded(found, len(columns)))
+        low = torch.cat([_widened(part, len(columns), 0.0) for part, _, _ in found])
+        high = torch.cat([_widened(part, len(columns), 1.0) for _, part, _ in found])
+        weight = torch.cat([part for _, _, part in found])
     return Explored(torch.cat(values), torch.cat(weights), float(weight.sum()))
 
 
@@ -269,12 +270,6 @@ def _matters(moment: int, beyond: Tensor, done: Tensor) -> Tensor:
     return (moment < done) | ((moment == done) & ~beyond)
 
 
-def _padded(found: list[Any], width: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Boxes of fewer numbers, widened by those that are still free."""
-    lows, highs, weights = [], [], []
-    for low, high, weight in found:
-        new = low.new_zeros(len(low), width - low.shape[1])
-        lows.append(torch.cat([low, new], 1))
-        highs.append(torch.cat([high, new + 1], 1))
-        weights.append(weight)
-    return lows, highs, weights
+def _widened(box: Tensor, width: int, free: float) -> Tensor:
+    """Boxes [B, C] of C numbers, widened by those that are still free, [B, width]."""
+    return box if box.shape[1] == width else F.pad(box, (0, width - box.shape[1]), value=free)

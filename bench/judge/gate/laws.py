@@ -1,23 +1,24 @@
-"""Node-level checks of an acceptance rule: the enumerated output law, and p_A by its definition."""
+"""Node-level checks of an acceptance rule: the enumerated output law, p_A by its definition, and
+what the rule said while its decoder ran, against lemma R (docs/decoders.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bench.judge.gate.enumerate import MAX_DRAWS, Spot, draw_count, node_law
-from bench.judge.gate.nodes import Node, random_pairs
 from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import Finding, holding, known
-from bench.judge.gate.sampled import TREE, Recorded
-from bench.judge.gate.small import Real, drafter_names, small_model, small_rule
-from decoders.api import AcceptRule, ImageModel
+from bench.judge.gate.small import TREE, Real, small_for, small_rule
+from decoders.api import AcceptRule, TextFeatures, VerifiedPairs
 from decoders.compose import DecoderSpec
-from metrics.node_law import spot_of
+from decoders.executed import judge_of
+from decoders.noise import Noise
+from metrics.node_law import MAX_DRAWS, Spot, draw_count, judge_at, node_law, spot_of
 
 SLACK = 1e-5  # float32 rounding of a TV
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
@@ -25,6 +26,59 @@ EACH = 3  # random nodes of each kind and number of children
 VISITED = 40  # recorded nodes of each model
 OUTSIDE = 1e-6  # mass on codes with p(x) = 0 that rounding may leave
 COUNTS = 6  # numbers of children that are enumerated at most
+CLOSE = 1e-6  # rounding of what the loop's verifier says, against the rule
+JUDGED = 40  # nodes of the verifier that are looked at, spread over the run
+ROWS = 8  # images of the run whose nodes are kept
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the loop's verifier asked and got at one node. q None: deterministic children."""
+
+    p: Tensor  # [V]
+    q: Tensor | None  # [V]
+    children: Tensor  # [K] int64, the real ones
+    accept: Tensor  # [K]
+    bound: Tensor  # [K]
+    depth: int
+    place: int  # of the root's children
+
+
+@dataclass
+class Recorded:
+    """Nodes that the decoder, with its own rule, visits on a longer image. levels: of its drafts;
+    judged: what its rule said there."""
+
+    vocab: int = 0
+    pairs: VerifiedPairs | None = None
+    judged: list[Judged] = field(default_factory=list)
+    levels: int = 0
+
+    @property
+    def drawn(self) -> bool:
+        """Are children drawn from q (or a function of the prefix)?"""
+        return self.pairs is not None and self.pairs.q is not None
+
+    def counts(self) -> list[int]:
+        """How many children a node may have."""
+        sizes = [] if self.pairs is None else self.pairs.valid.sum(-1).tolist()
+        return sorted({n for n in sizes if n > 0})
+
+
+@dataclass(frozen=True)
+class Node:
+    """p, q [V] float32 and where they come from. q None: deterministic children. children: codes,
+    or how many are drawn from q. spot: where a recorded one stood; None: any."""
+
+    p: Tensor
+    q: Tensor | None
+    children: Tensor | int
+    origin: str
+    spot: Spot | None = None
+
+    @property
+    def count(self) -> int:
+        return self.children if isinstance(self.children, int) else len(self.children)
 
 
 @dataclass
@@ -49,55 +103,51 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
     """The law of the committed code at every node -> finding with the worst TV, and whether the
     rule declares any bound at all (if not, it claims to be exact). Fault: TV beyond what the rule
     declares, or anything that is not finite. Evidence "holds": which bounds are kept."""
-    declared, single, seen, outside = 0.0, 0.0, 0, 0.0
+    declared, single, seen, outside, beyond_support = 0.0, 0.0, 0, 0.0, False
     most, beyond, output = Worst(), Worst(), Worst()
-    rules: dict[int, AcceptRule] = {}
-    for node, spot in _placed(spec, real, recorded, rules):
-        vocab = len(node.p)
-        q = node.q if recorded.drawn else None
-        law = node_law(rules[vocab], node.p, q, node.children, real.native, spot)
-        count = node.children if isinstance(node.children, int) else len(node.children)
+    for rule, node in _placed(spec, real, recorded):
+        spot = node.spot
+        # What the loop judges with: the rule, or the kernel in its place, which knows no spot.
+        judge = judge_of(rule, "cpu" if real.native else "eager") if spot is None else None
+        law = node_law(rule, node.p, node.q, node.children, judge, spot)
+        beyond_support |= getattr(rule, "beyond_support", False)
         outside = max(outside, float(law.out[node.p == 0].sum()))
         here = {
             "tv": law.tv,
             "bound": law.declared,
             "output_bound": law.limit,
-            "vocab": vocab,
-            "children": count,
+            "vocab": len(node.p),
+            "children": node.count,
             "node": node.origin,
         } | ({} if spot is None else {"depth": spot.depth, "place": spot.place})
         seen, declared = seen + 1, max(declared, known(law.declared))
-        single = max(single, known(law.tv) if count == 1 else 0.0)
+        single = max(single, known(law.tv) if node.count == 1 else 0.0)
         most.see(law.tv, here)
         beyond.see(law.tv - law.declared, here)
         output.see(law.tv - law.limit, here)
-    evidence: dict[str, Any] = {"nodes": seen, "max_tv_of_one_child": single}
+    evidence: dict[str, Any] = {"nodes": seen, "max_tv_of_one_child": single, "worst": most.here}
     evidence |= {"max_bound": declared, "max_tv": min(known(most.over), 1.0) if seen else 0.0}
-    for name, place in (
-        ("worst", most),
-        ("worst beyond its bound", beyond),
-        ("worst beyond its output bound", output),
-    ):
-        evidence |= {name: place.here} if seen else {}
     evidence["holds"] = holding(beyond.holds, output.holds) if seen and declared > 0 else ""
-    fault = "" if beyond.holds or not seen else _fault(most, beyond, recorded.drawn)
-    if fault and declared > 0:
-        fault += f"; {_output_words(beyond, output)}"
     evidence["outside the support"] = outside
-    if outside > OUTSIDE and not any(getattr(r, "beyond_support", False) for r in rules.values()):
-        fault += (
-            f"{'; ' * bool(fault)}codes with p(x) = 0 are committed (up to {outside:.4f} of a "
-            "node's law), and the rule does not say so (`beyond_support`)"
+    faults = []
+    if seen and not beyond.holds:
+        faults.append(_fault(most, beyond, recorded.drawn))
+        faults += [_output_words(beyond, output)] if declared > 0 else []
+    if outside > OUTSIDE and not beyond_support:
+        faults.append(
+            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), and the "
+            "rule does not say so (`beyond_support`)"
         )
-    return Finding("node law", fault, evidence["max_tv"], evidence), declared > 0
+    return Finding("node law", "; ".join(faults), evidence["max_tv"], evidence), declared > 0
 
 
 def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
     """That a node's law is beyond what is declared there."""
     at = beyond.here
+    depth = f" at depth {at['depth']}" if "depth" in at else ""
     where = (
         f"({at['children']} {'drawn' if drawn else 'deterministic'} children, V={at['vocab']}, "
-        f"{at['node']} node{_where(at)})"
+        f"{at['node']} node{depth})"
     )
     if not (math.isfinite(at["tv"]) and math.isfinite(at["bound"])):
         return (
@@ -109,10 +159,6 @@ def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
         other = most.here
         fault += f", at another {other['tv']:.4f} where {other['bound']:.4f} is declared"
     return fault
-
-
-def _where(at: dict[str, Any]) -> str:
-    return f" at depth {at['depth']}" if "depth" in at else ""
 
 
 def _output_words(beyond: Worst, output: Worst) -> str:
@@ -130,91 +176,186 @@ def _output_words(beyond: Worst, output: Worst) -> str:
     )
 
 
-def _placed(
-    spec: DecoderSpec, real: Real, recorded: Recorded, rules: dict[int, AcceptRule]
-) -> Iterator[tuple[Node, Spot | None]]:
-    """Every node, and where it stands if the rule asks: a recorded one where it stood, a random one
-    at every depth, at places in turn. Adds the rules of its vocabularies to `rules`."""
+def _placed(spec: DecoderSpec, real: Real, recorded: Recorded) -> Iterator[tuple[AcceptRule, Node]]:
+    """Every node with the rule of its vocabulary. It has a spot if the rule asks: a recorded one
+    where it stood, a random one at every depth, at places in turn."""
+    rules: dict[int, AcceptRule] = {}
     for turn, node in enumerate(_nodes(recorded)):
         vocab = len(node.p)
         if vocab not in rules:
-            rules[vocab] = rule_of(spec, vocab, real)
-        if not hasattr(rules[vocab], "at"):
-            yield node, None
+            rules[vocab] = _rule_of(spec, vocab, real)
+        rule = rules[vocab]
+        if rule.at is None:
+            yield rule, replace(node, spot=None)
         elif node.spot is not None:
-            yield node, node.spot
+            yield rule, node
         else:
             for depth in range(recorded.levels):
                 place = 1 + (turn + depth) % (TREE[1] ** 2 - 1)
-                yield node, Spot(depth, place, recorded.levels)
+                yield rule, replace(node, spot=Spot(depth, place, recorded.levels))
 
 
-def rule_of(spec: DecoderSpec, vocab: int, real: Real) -> AcceptRule:
+def _rule_of(spec: DecoderSpec, vocab: int, real: Real) -> AcceptRule:
     """The composition's rule for so many codes; one that depends on the place knows the images on
     which nodes are recorded."""
-    names = drafter_names(spec)
-    rule = small_rule(spec, small_model(vocab, 2, 0, names), real)
-    if hasattr(rule, "at"):
-        rule = small_rule(spec, small_model(vocab, TREE[1], 0, names), real)
+    plain = replace(real, native=False)
+    rule: AcceptRule = small_rule(spec, small_for(spec, (vocab, 2, 0), plain), real)
+    if rule.at is not None:
+        rule = small_rule(spec, small_for(spec, (vocab, TREE[1], 0), plain), real)
     return rule
 
 
 def _nodes(recorded: Recorded) -> Iterator[Node]:
     """Nodes the decoder visited, then random ones with as many children as its tree gives."""
-    for vocab, every in recorded.pairs.items():
-        for made in every:
-            for i in range(min(VISITED, len(made.p))):
-                tested = made.children[i][made.valid[i]]
-                spot = spot_of(made, i)
-                if made.q is None:
-                    yield Node(made.p[i], made.p[i], tested, "recorded", spot)
-                elif len(tested) and draw_count(vocab, len(tested)) <= MAX_DRAWS:
-                    yield Node(made.p[i], made.q[i], len(tested), "recorded", spot)
+    made = recorded.pairs
+    for i in range(0 if made is None else min(VISITED, len(made.p))):
+        assert made is not None
+        tested, spot = made.children[i][made.valid[i]], spot_of(made, i)
+        if made.q is None:
+            yield Node(made.p[i], None, tested, "recorded", spot)
+        elif len(tested) and draw_count(recorded.vocab, len(tested)) <= MAX_DRAWS:
+            yield Node(made.p[i], made.q[i], len(tested), "recorded", spot)
     counts = recorded.counts()
     if len(counts) > COUNTS:  # the smallest, the largest and some between
-        counts = sorted(
-            {counts[round(i * (len(counts) - 1) / (COUNTS - 1))] for i in range(COUNTS)}
-        )
+        last = len(counts) - 1
+        counts = sorted({counts[round(i * last / (COUNTS - 1))] for i in range(COUNTS)})
     for count in counts:
         vocab = _vocabulary(count) if recorded.drawn else LARGEST
         for kind, p, q in random_pairs(vocab, EACH, seed=count):
-            drawn = min(count, SMALLEST)
-            best = q.topk(min(count, vocab)).indices
-            yield Node(p, q, drawn if recorded.drawn else best, kind)
+            if recorded.drawn:
+                yield Node(p, q, min(count, SMALLEST), kind)
+            else:
+                yield Node(p, None, q.topk(min(count, vocab)).indices, kind)
 
 
 def _vocabulary(count: int) -> int:
     """The largest vocabulary on which `count` drawn children are enumerable in time."""
-    fitting = [
-        v for v in (LARGEST, 24, 12, 8) if v > count and draw_count(v, count) <= MAX_DRAWS // 3
-    ]
-    return fitting[0] if fitting else SMALLEST
+    sizes = (v for v in (LARGEST, 24, 12, 8) if v > count)
+    return next((v for v in sizes if draw_count(v, count) <= MAX_DRAWS // 3), SMALLEST)
+
+
+def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
+    """(kind, p, q) of many kinds, so that an error that shows only at some is met; `each` of every
+    kind: ordinary, near to each other, equal, flat, sparse as after top-k, disjoint supports, one
+    sharp."""
+    g = torch.Generator().manual_seed(seed)
+
+    def logits(scale: float) -> Tensor:
+        return scale * torch.randn(vocab, generator=g)
+
+    def sparse(z: Tensor, keep: int) -> Tensor:
+        return z.masked_fill(z < z.topk(max(1, keep)).values[-1], -torch.inf)
+
+    out = []
+    half = torch.arange(vocab) < vocab // 2
+    for _ in range(each):
+        base = logits(1.5)
+        fitting = base + logits(0.7)
+        split = half[torch.randperm(vocab, generator=g)]
+        kinds = {
+            "independent": (base, logits(1.5)),
+            "near": (base, fitting),
+            "equal": (base, base),
+            "flat": (logits(0.2), logits(0.2)),
+            "sparse": (sparse(base, vocab // 2), sparse(fitting, vocab // 2)),
+            "disjoint": (
+                base.masked_fill(split, -torch.inf),
+                fitting.masked_fill(~split, -torch.inf),
+            ),
+            "sharp": (4 * base, fitting),
+        }
+        out += [(kind, p.softmax(-1), q.softmax(-1)) for kind, (p, q) in kinds.items()]
+    return out
 
 
 def definition_check(spec: DecoderSpec, real: Real) -> Finding:
-    """p_A by the rule against p_A by its definition: every draft, random p. For rules of the
-    LANTERN family; others have no definition here, and only their laws are measured."""
-    model: ImageModel = small_model(24, 2, 1, drafter_names(spec))
+    """p_A by the rule against p_A by its definition: every draft, random p. For rules that relax to
+    neighbours; others have no definition here, and only their laws are measured."""
+    model = small_for(spec, (24, 2, 1), replace(real, native=False))
     rule = small_rule(spec, model, real)
     reference = None if rule is None else ReferenceRule.of(rule, model)
     if reference is None:
-        return Finding("definition", "", 0.0, {})
+        return Finding("definition", "")
     worst, over = 0.0, 0.0
     for _, p, _ in random_pairs(24, EACH, seed=5):
-        every = torch.arange(24)
-        test = rule.test(p.expand(24, -1), None, every)
+        test = rule.test(p.expand(24, -1), None, torch.arange(24))
         plain = p.double().numpy()
         for x in range(24):
             wanted = reference.at(plain, x)
             if wanted.near_edge:
                 continue
-            over = max(over, known(float(test.moved[x]) - wanted.bound))
-            gaps = (
-                float(test.moved[x]) - wanted.moved,
-                float(test.accept[x]) - min(1.0, wanted.raised),
-            )
+            moved, accept = float(test.moved[x]), float(test.accept[x])
+            over = max(over, known(moved - wanted.bound))
+            gaps = moved - wanted.moved, accept - min(1.0, wanted.raised)
             worst = max(worst, *(known(abs(gap)) for gap in gaps))
-    fault = "" if worst <= SLACK else f"p_A differs by {worst:.4f} from its definition"
-    if over > SLACK:
-        fault += f"{'; ' * bool(fault)}the mass moved exceeds the bound by {over:.4f}"
-    return Finding("definition", fault, 0.0, {"definition": {"largest_difference": worst}})
+    faults = [f"p_A differs by {worst:.4f} from its definition"] * (not worst <= SLACK)
+    faults += [f"the mass moved exceeds the bound by {over:.4f}"] * (over > SLACK)
+    return Finding("definition", "; ".join(faults), 0.0, {"largest_difference": worst})
+
+
+def watched(decoder: Any, text: TextFeatures, noise: Noise) -> list[Judged]:
+    """Decodes once more and keeps what the verifier's rule said of the nodes of some images.
+    `decoder` is used up."""
+    kept: list[Judged] = []
+    verifier = decoder.verifier
+    verdicts = verifier.verdicts
+
+    def noting(law: Any, draft: Any, codes: Tensor, valid: Tensor, place: Tensor) -> Any:
+        found = verdicts(law, draft, codes, valid, place)
+        rows, nodes = valid[:ROWS].any(-1).nonzero(as_tuple=True)
+        for b, n in zip(rows.tolist(), nodes.tolist(), strict=True):
+            real = valid[b, n]
+            q = None if draft.q is None else draft.q[b, n].clone()
+            child, accept, bound = (
+                t[b, n][real].clone() for t in (codes, found.accept, found.bound)
+            )
+            where = int(draft.depth[b, n]), int(place[b])
+            kept.append(Judged(law.p[b, n].clone(), q, child, accept, bound, *where))
+        return found
+
+    verifier.verdicts = noting
+    decoder.generate(text, noise)
+    return kept[:: max(1, len(kept) // JUDGED)][:JUDGED]
+
+
+def lemma_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> Finding:
+    """Lemma R from recorded (p, q, a). The law check enumerates the rule; this one looks at the
+    loop's own calls of it. The acceptance that the loop used must be the rule's for that node, at
+    that depth and place. From (p, q, a) follows the output bound sum_x (q(x) a(x) - p(x))+, by hand
+    and in float64. It must be that of the enumerated law, and of a rule that says so
+    (`bounds_output`) the bound that it declares."""
+    rule = small_rule(spec, small_for(spec, TREE, real), real)  # apart from the decoder's
+    used = lemma = declared = 0.0
+    for node in recorded.judged:
+        spot = Spot(node.depth, node.place, recorded.levels)
+        judge = judge_at(rule, spot)
+        q = None if node.q is None else node.q[None, None]
+        every = torch.ones_like(node.children, dtype=torch.bool)[None, None]
+        said = judge(node.p[None, None], q, node.children[None, None], every)
+        used = max(used, known(float((said.accept[0, 0] - node.accept).abs().max())))
+        first = node.children[0]
+        bound = _by_hand(judge, node.p, node.q, first)
+        law = node_law(rule, node.p, node.q, 1 if node.q is not None else first[None], spot=spot)
+        lemma = max(lemma, known(abs(law.limit - bound)))
+        if getattr(rule, "bounds_output", False):
+            declared = max(declared, known(abs(float(node.bound[0]) - bound)))
+    faults = [
+        (used, "the loop accepts with another probability than the rule says of that node"),
+        (lemma, "the enumerated law's output bound is not sum (q a - p)+"),
+        (declared, "the rule declares another output bound than sum (q a - p)+"),
+    ]
+    fault = "; ".join(f"{words} (off by {gap:.2g})" for gap, words in faults if not gap <= CLOSE)
+    evidence = {"nodes": len(recorded.judged), "acceptance": used, "output bound": lemma}
+    return Finding("lemma R", fault, 0.0, evidence | {"declared": declared})
+
+
+def _by_hand(judge: Any, p: Tensor, q: Tensor | None, x: Tensor) -> float:
+    """sum_x (q(x) a(x) - p(x))+ of one test in float64: all codes x where q [V] is given, else the
+    single code x."""
+    every = torch.arange(len(p)) if q is not None else x[None]  # [T]
+    wide = [None if t is None else t.expand(1, len(every), -1) for t in (p, q)]
+    codes = every[None, :, None]  # [1, T, 1]
+    accept = judge(*wide, codes, torch.ones_like(codes, dtype=torch.bool)).accept[0, :, 0].double()
+    drafted = torch.ones_like(accept) if q is None else q.double()
+    mass = torch.where(drafted > 0, drafted * accept, 0.0)
+    return float((mass - p.double()[every]).clamp_min(0).sum())

@@ -12,22 +12,19 @@ import torch
 from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.transformer import Transformer
 
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32
 
 
 def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: float) -> Tensor:
     """Guided logits [B, L, V] float32 that predict every code from the ones before it."""
-    target = model.target
-    if not isinstance(target, Transformer):
-        raise TypeError("the gate's small models are LlamaGen targets")
+    target: Any = model.target  # a small model's
     drop = torch.zeros(len(codes), dtype=torch.bool)
     with torch.inference_mode():
-        cond = target.output(target(text, codes, drop)).float()
+        cond: Tensor = target.output(target(text, codes, drop)).float()
         if cfg == 1:
             return cond
-        uncond = target.output(target(text, codes, ~drop)).float()
+        uncond: Tensor = target.output(target(text, codes, ~drop)).float()
     return uncond + cfg * (cond - uncond)
 
 
@@ -44,6 +41,22 @@ def processed(logits: Tensor, sampling: Sampling) -> Tensor:
         p = torch.where(ahead < sampling.top_p, p, 0.0)
         p = p / p.sum(-1, keepdim=True)
     return torch.zeros_like(p).scatter(-1, order, p)
+
+
+def shortfall(logits: Tensor, codes: Tensor) -> float:
+    """How far the logit of the worst of codes [...] lies below the largest of its logits [..., V];
+    NaN for NaN."""
+    return float((logits.amax(-1) - logits.gather(-1, codes[..., None])[..., 0]).max())
+
+
+def equal_images(score: Tensor, codes: Tensor, wanted: Tensor, tie: float) -> int:
+    """How many images codes [B, L] are the wanted ones, which score [B, L, V] the most. A first
+    difference at a tie counts as equal, since two float32 forwards need not agree on it."""
+    row, differ = torch.arange(len(codes)), codes != wanted
+    first = differ.int().argmax(-1)  # [B]
+    both = torch.stack([codes[row, first], wanted[row, first]], -1)  # [B, 2]
+    gap = score[row, first].gather(-1, both).diff(dim=-1)[:, 0].abs()
+    return int((~differ.any(-1) | (gap < tie)).sum())
 
 
 @dataclass(frozen=True)
@@ -90,8 +103,8 @@ class Relaxed:
 
 
 class ReferenceRule:
-    """LANTERN's and LANTERN++'s relaxation by the definition: neighbours by full sort of exact
-    distances, x left out, mass added one by one (METHODS 2 and 4)."""
+    """A relaxation by its definition: neighbours by full sort of exact distances, x left out, mass
+    added one by one (METHODS 2 and 4)."""
 
     def __init__(
         self, codebook: Tensor, k: int, delta: float | None, lam: float | None, within: bool = False
@@ -107,7 +120,7 @@ class ReferenceRule:
 
     @staticmethod
     def of(rule: Any, model: ImageModel) -> ReferenceRule | None:
-        """For a rule that says k and delta or lam; None for a rule of another kind."""
+        """For a rule that says k and delta or lam; None for one of another kind."""
         k, delta, lam = (getattr(rule, name, None) for name in ("k", "delta", "lam"))
         if not isinstance(k, int) or (delta is None) == (lam is None):
             return None

@@ -17,7 +17,7 @@ class GateReport:
     than the rule declares) or `violates` (more than it declares, or an error). figure: the largest
     output TV measured, in [0, 1] (greedy: the largest mass moved by an accepted draft). evidence:
     the numbers behind it, by check. holds: of a relaxed rule at temperature > 0, which of its two
-    bounds is kept at every node, the declared one or the output bound (METHODS2, lemma R)."""
+    bounds is kept at every node, the declared one or the output bound (decoders.md, lemma R)."""
 
     verdict: Verdict
     figure: float
@@ -29,8 +29,8 @@ class GateReport:
     def text(self) -> str:
         """For a table's cell: `violates (TV 0.4021; output bound holds)`. Where both bounds hold,
         what is violated is none of them."""
-        told = self.holds and not (self.verdict == "violates" and self.holds == BOTH)
-        kept = f"; {self.holds}" if told else ""
+        shown = self.holds and not (self.verdict == "violates" and self.holds == BOTH)
+        kept = f"; {self.holds}" if shown else ""
         return f"{self.verdict} (TV {self.figure:.4f}{kept})"
 
 

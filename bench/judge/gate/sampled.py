@@ -1,32 +1,50 @@
-"""Checks that run the real decoder: images against the AR law, p against teacher forcing."""
+"""Checks that run the decoder: images of small models against the enumerated AR law, p against
+teacher forcing, and images of the real model.
+
+The real model is for a drafter whose weights the small ones cannot hold. The real decoder decodes,
+and one teacher-forced pass over the finished images says by which law each code should have been
+drawn. Sampling: two chi-square tests, of ranks (codes that are too likely or too unlikely) and of
+groups of codes (codes that are favoured whatever their rank). At temperature 0 every code must be
+the argmax, as nearly as AR's own codes are in the model's precision.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.judge.gate.lemma import Judged, watched
-from bench.judge.gate.reference import ImageLaw, image_law, processed, teacher_logits
+from bench.judge.gate.laws import Recorded, watched
+from bench.judge.gate.reference import ImageLaw, image_law, processed, shortfall, teacher_logits
 from bench.judge.gate.report import Finding, known
 from bench.judge.gate.small import (
+    TREE,
     Real,
     build_small,
-    drafter_names,
     fresh_noise,
     prompts,
     same_prompt,
-    small_model,
-    small_rule,
+    small_for,
     small_sampling,
+    trial,
 )
-from bench.judge.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
+from bench.judge.gate.statistics import (
+    ALARM,
+    calibration_pvalue,
+    excess_tv,
+    image_pvalues,
+    prefix_pvalues,
+    tested,
+)
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures, VerifiedPairs
-from decoders.compose import DecoderSpec
+from decoders.baselines import plain_decoding
+from decoders.compose import DecoderSpec, build_decoder
+from decoders.distribution import code_logits
+from decoders.noise import Noise
+from decoders.training.states import Images, target_states, text_rows, transformer_of
 
 # (V, grid, seed, does the drafter know the target?): every image is enumerated. A stranger's drafts
 # are rejected often, those of a good drafter lead deep into the tree.
@@ -35,63 +53,48 @@ DRAWN = 10_240  # images of each
 BATCH = 1024
 LONGER = (6, 3, 13)  # (V, grid, seed): images of 9 codes, for calibration
 CALIBRATED = 640
-TREE = (12, 3, 14)  # images on which nodes of the tree are recorded
 RECORDED = 64
 PAIRS = 96  # recorded nodes of each model, about
-ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
-CERTAIN = 1e-9  # a p-value below this needs no second look
 ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
+# Of the real model
+CODES = 8192  # of all images together; FEWEST to MOST images are decoded
+FEWEST, MOST = 4, 256
+BATCH_CODES = 4096  # of the images that are decoded at once
+TIE = 1e-4  # logits nearer than this may swap
+ROUGH = 4.0  # times AR's own largest distance from the argmax that a decoder may show
 
 
-@dataclass
-class Recorded:
-    """Nodes that the real decoder visited, by vocabulary; what its rule said there, and the levels
-    of its drafts."""
-
-    pairs: dict[int, list[VerifiedPairs]] = field(default_factory=dict)
-    judged: list[Judged] = field(default_factory=list)
-    levels: int = 0
-
-    def add(self, vocab: int, pairs: VerifiedPairs | None) -> None:
-        if pairs is not None:
-            self.pairs.setdefault(vocab, []).append(pairs)
-
-    @property
-    def drawn(self) -> bool:
-        """Are children drawn from q (or a function of the prefix)?"""
-        return any(p.q is not None for every in self.pairs.values() for p in every)
-
-    def counts(self) -> list[int]:
-        """How many children a node may have."""
-        sizes = [p.valid.sum(-1) for every in self.pairs.values() for p in every]
-        return sorted({int(n) for n in torch.cat(sizes) if n > 0}) if sizes else []
+def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
+    """Records, and decodes once more to see what the rule is asked."""
+    _, decoder, text, noise = trial(spec, sampling, real, TREE, RECORDED)
+    pairs = decoder.generate(text, noise, pairs=PAIRS / RECORDED).trace.pairs
+    levels = getattr(getattr(decoder, "proposer", None), "depth", 0)
+    judged = []
+    if hasattr(getattr(decoder, "verifier", None), "verdicts"):
+        judged = watched(decoder, text, noise)
+    return Recorded(TREE[0], pairs, judged, levels)
 
 
-def images_check(spec: DecoderSpec, sampling: Sampling, real: Real, recorded: Recorded) -> Finding:
+def images_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     """Sampled whole images against the enumerated AR law, on two models; and the distributions that
     the decoder verified with against those of teacher forcing."""
     evidence: dict[str, object] = {}
     worst, faults = 0.0, []
     for vocab, grid, seed, knows in IMAGES:
-        model = small_model(vocab, grid, seed, drafter_names(spec), knows, real.native)
+        model = small_for(spec, (vocab, grid, seed), real, knows)
         decoder = build_small(spec, sampling, model, real)
         text = prompts(model, 1, seed)
         law = image_law(model, text, small_sampling(sampling, vocab, real))
-        generator = torch.Generator().manual_seed(seed)
-        sample = _sampler(decoder, model, text, generator, recorded)
+        pairs: list[VerifiedPairs] = []
+        sample = _sampler(decoder, model, text, torch.Generator().manual_seed(seed), pairs)
         codes, adjusted = tested(sample, lambda c, law=law: prefix_pvalues(law, c))  # type: ignore[misc]
-        evidence[f"images V={vocab}"] = {
-            "samples": len(codes),
-            "p_value": adjusted,
-            "excess_tv": excess_tv(law, codes),
-        }
+        evidence[f"images V={vocab}"] = {"samples": len(codes), "p_value": adjusted}
         if not adjusted >= ALARM:
             worst = max(worst, known(excess_tv(law, codes)))
             faults.append(
                 f"images of {vocab}**{law.length} do not follow the AR law (p {adjusted:.1g})"
             )
-        gap = _stray(law, recorded.pairs.get(vocab, []))
-        evidence[f"verified p V={vocab}"] = gap
+        gap = _stray(law, pairs)
         if not gap <= ENTRY:
             faults.append(
                 f"the p that drafts were verified with is off by {gap:.2g} from float32 "
@@ -100,75 +103,12 @@ def images_check(spec: DecoderSpec, sampling: Sampling, real: Real, recorded: Re
     return Finding("images", "; ".join(dict.fromkeys(faults)), worst, evidence)
 
 
-def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
-    """Nodes that the decoder, with its own rule, visits on a longer image."""
-    vocab, grid, seed = TREE
-    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
-    noise = fresh_noise(RECORDED, grid * grid, torch.Generator().manual_seed(seed))
-    decoder, text = build_small(spec, sampling, model, real), prompts(model, RECORDED, seed)
-    recorded = Recorded(levels=getattr(getattr(decoder, "proposer", None), "depth", 0))
-    recorded.add(vocab, decoder.generate(text, noise, pairs=PAIRS / RECORDED).trace.pairs)
-    if hasattr(getattr(decoder, "verifier", None), "verdicts"):
-        recorded.judged = watched(decoder, text, noise)
-    return recorded
-
-
-def recording_rule(spec: DecoderSpec, real: Real) -> Any:
-    """The composition's rule on a model like the one of `record_nodes`."""
-    vocab, grid, seed = TREE
-    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
-    return small_rule(spec, model, real)
-
-
-def calibration_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
-    """Longer images of many captions: is every code drawn from its own teacher-forced p?"""
-    vocab, grid, seed = LONGER
-    model = small_model(vocab, grid, seed, drafter_names(spec), native=real.native)
-    decoder = build_small(spec, sampling, model, real)
-    text = prompts(model, CALIBRATED, seed)
-    generator = torch.Generator().manual_seed(seed)
-
-    def sample(_: bool) -> Tensor:
-        noise = fresh_noise(CALIBRATED, grid * grid, generator)
-        return decoder.generate(text, noise).codes
-
-    def pvalues(codes: Tensor) -> list[float]:
-        logits = teacher_logits(model, text, codes, sampling.cfg)
-        return [calibration_pvalue(processed(logits, small_sampling(sampling, vocab, real)), codes)]
-
-    _, adjusted = tested(sample, pvalues)
-    fault = (
-        ""
-        if adjusted >= ALARM
-        else (f"codes of {grid * grid}-code images are not drawn from their p (p {adjusted:.1g})")
-    )
-    return Finding(
-        "calibration", fault, 0.0, {"calibration": {"images": CALIBRATED, "p_value": adjusted}}
-    )
-
-
-def tested(
-    sample: Callable[[bool], Tensor], pvalues: Callable[[Tensor], Sequence[float]]
-) -> tuple[Tensor, float]:
-    """Samples and tests; once more on fresh noise after an alarm that chance might have raised, so
-    that chance alone raises one in fewer than a million. The p-value is the least one times the
-    number of tests (Bonferroni)."""
-    codes, adjusted = Tensor(), 0.0
-    for first in (True, False):
-        codes = sample(first)
-        found = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
-        adjusted = min(1.0, min(found) * len(found))
-        if not CERTAIN <= adjusted < ALARM:
-            break
-    return codes, adjusted
-
-
 def _sampler(
     decoder: Decoder,
     model: ImageModel,
     text: TextFeatures,
     generator: torch.Generator,
-    recorded: Recorded,
+    recorded: list[VerifiedPairs],
 ) -> Callable[[bool], Tensor]:
     """Draws `DRAWN` images of one caption in batches; the first batch records nodes."""
     rows = same_prompt(text, BATCH)
@@ -179,7 +119,7 @@ def _sampler(
             noise = fresh_noise(BATCH, model.target.length, generator)
             recording = first and not start
             made = decoder.generate(rows, noise, pairs=PAIRS / BATCH if recording else 0)
-            recorded.add(model.target.vocab_size, made.trace.pairs)
+            recorded.extend([made.trace.pairs] if made.trace.pairs is not None else [])
             parts.append(made.codes)
         return torch.cat(parts)
 
@@ -193,3 +133,108 @@ def _stray(law: ImageLaw, every: list[VerifiedPairs]) -> float:
         for made in every
     ]
     return float(torch.stack(gaps).max()) if gaps else 0.0  # NaN stays NaN
+
+
+def calibration_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+    """Longer images of many captions: is every code drawn from its own teacher-forced p?"""
+    vocab, grid, seed = LONGER
+    model = small_for(spec, LONGER, real)
+    decoder = build_small(spec, sampling, model, real)
+    text = prompts(model, CALIBRATED, seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def sample(_: bool) -> Tensor:
+        noise = fresh_noise(CALIBRATED, grid * grid, generator)
+        return decoder.generate(text, noise).codes
+
+    def pvalues(codes: Tensor) -> list[float]:
+        logits = teacher_logits(model, text, codes, sampling.cfg)
+        return [calibration_pvalue(processed(logits, small_sampling(sampling, vocab, real)), codes)]
+
+    _, adjusted = tested(sample, pvalues)
+    fault = f"codes of {grid * grid}-code images are not drawn from their p (p {adjusted:.1g})"
+    evidence = {"images": CALIBRATED, "p_value": adjusted}
+    return Finding("calibration", fault * (not adjusted >= ALARM), 0.0, evidence)
+
+
+@dataclass(frozen=True)
+class Captions:
+    """What is drawn with the real model: one caption an image, encoded once."""
+
+    model: ImageModel
+    sampling: Sampling
+    texts: list[str]
+    features: TextFeatures
+
+    def rows(self, first: int, count: int) -> TextFeatures:
+        index = torch.arange(first, first + count, device=self.features.mask.device)
+        return text_rows(self.features, index)
+
+    def decoded(self, decoder: Decoder, seed: int = 0) -> Tensor:
+        """One image a caption, each under a seed of its own, [n, L] on the CPU."""
+        size, parts = self.model.target.length, []
+        batch = max(1, BATCH_CODES // size)
+        for start in range(0, len(self.texts), batch):
+            some = list(enumerate(self.texts[start : start + batch], start=seed + start))
+            rows = [Noise.for_prompts(number, [text], size).uniform for number, text in some]
+            noise = Noise(torch.cat(rows)).to(self.model.device)
+            parts.append(decoder.generate(self.rows(start, len(some)), noise).codes)
+        return torch.cat(parts)
+
+    def logits(self, image: int, codes: Tensor) -> Tensor:
+        """Guided logits [L, V] that predict every code of one image from those before it."""
+        target, device = transformer_of(self.model), self.model.device
+        drop = None
+        if self.sampling.guidance_rows == 1:
+            drop = torch.zeros(1, dtype=torch.bool, device=device)
+        images = Images(self.rows(image, 1), codes[None].to(device))
+        hidden = target_states(target, images, drop).hidden[:, target.prefix - 1 :]  # [R, L, D]
+        places = torch.arange(hidden.shape[1], device=device)[None]
+        return code_logits(target, hidden, self.sampling.cfg, places)[0].float().cpu()
+
+
+def real_check(
+    spec: DecoderSpec, sampling: Sampling, model: ImageModel, captions: Sequence[str]
+) -> Finding:
+    """Decodes images of the real model and judges them. Raises DecoderError where the decoder
+    cannot be built or the target's states cannot be had."""
+    transformer_of(model)
+    count = max(FEWEST, min(CODES // model.target.length, MOST))
+    texts = [captions[i % len(captions)] for i in range(count)]
+    check = _real_greedy if sampling.greedy else _real_sampled
+    with torch.inference_mode():
+        shown = Captions(model, sampling, texts, model.text.encode(texts))
+        return check(build_decoder(model, spec, sampling), shown)
+
+
+def _real_sampled(decoder: Decoder, shown: Captions) -> Finding:
+    generator = torch.Generator().manual_seed(0)
+
+    def sample(first: bool) -> Tensor:
+        return shown.decoded(decoder, 0 if first else len(shown.texts))
+
+    def pvalues(codes: Tensor) -> list[float]:
+        laws = (processed(shown.logits(i, own), shown.sampling) for i, own in enumerate(codes))
+        return image_pvalues(laws, codes, generator)
+
+    codes, adjusted = tested(sample, pvalues)
+    fault = f"images of the real model do not follow its AR law (p {adjusted:.1g})"
+    evidence = {"images": len(codes), "p_value": adjusted}
+    return Finding("real model", fault * (not adjusted >= ALARM), 0.0, evidence)
+
+
+def _real_greedy(decoder: Decoder, shown: Captions) -> Finding:
+    made = shown.decoded(decoder)
+    wanted = shown.decoded(plain_decoding(shown.model, shown.sampling))
+    short, reference = (
+        max(known(shortfall(shown.logits(i, own), own)) for i, own in enumerate(codes))
+        for codes in (made, wanted)
+    )
+    fault = ""
+    if not short <= max(TIE, ROUGH * reference):
+        fault = (
+            f"images of the real model have codes {short:.2g} below the argmax, where AR's own are "
+            f"at most {reference:.2g} below"
+        )
+    evidence: dict[str, Any] = {"images": len(made), "below_argmax": short}
+    return Finding("real model", fault, 0.0, evidence)

@@ -2,30 +2,36 @@
 composition built on them.
 
 The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
-often: random weights alone hardly ever accept, and errors deep in a tree would stay unseen.
+often: random weights alone hardly ever accept, and errors deep in a tree would stay unseen. A
+drafter with a checkpoint fits the model it was trained for and no other. Whether its code drafts as
+it declares does not depend on its weights: so its class is built here with random ones.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bench.judge.gate.drafters import checkpoints, options_of, shake, small_drafter
-from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
+from decoders.api import AcceptRule, Decoder, ImageModel, Sampling, TextFeatures, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.executed import executed
-from decoders.models.eagle_net import EagleNet
 from decoders.models.small import random_model
-from decoders.models.transformer import Transformer
 from decoders.noise import Noise
 
 WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
 HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
 DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
+SHAKE = 0.3  # random share of a rebuilt drafter's weights, in units of their own size
+TREE = (12, 3, 14)  # (V, grid, seed) of images on which nodes of the tree are recorded
+Sizes = tuple[int, int, int]  # V, grid, seed
 
 
 @dataclass(frozen=True)
@@ -63,18 +69,16 @@ def small_model(
     target does, so that it half knows what it will say? native: in the CPU kernel."""
     heads = NATIVE_HEADS if native else HEADS
     model = random_model(vocab=vocab, grid=grid, width=WIDTH, layers=LAYERS, seed=seed, heads=heads)
-    target, net = model.target, model.drafters["eagle"]
-    if not isinstance(target, Transformer) or not isinstance(net, EagleNet):
-        raise TypeError("the gate's small models are LlamaGen targets with EAGLE drafters")
-    width = target.width
+    target: Any = model.target
+    net = model.drafters["eagle"]
     with torch.no_grad():
         for layer in [*target.layers, *net.layers]:
             layer.attention.wo.weight.mul_(DAMPING)
             layer.feed_forward.w2.weight.mul_(DAMPING)
         if knows:
             net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
-        eye = torch.eye(width)
-        net.fc.weight.copy_(torch.cat([eye * width**0.5, eye * HEARING], 1))
+        eye = torch.eye(target.width)
+        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * HEARING], 1))
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = SmallTokenizer(model.codebook, raw)
@@ -82,11 +86,33 @@ def small_model(
     return executed(made, "cpu") if native else made  # the weights are final
 
 
+def small_for(spec: DecoderSpec, sizes: Sizes, real: Real, knows: bool = True) -> ImageModel:
+    """A small model that has weights under every name at which the composition looks for some."""
+    kwargs = {} if spec.drafter is None else spec.drafter.kwargs
+    named = [value for value in kwargs.values() if isinstance(value, str)]
+    return small_model(*sizes, tuple(dict.fromkeys(["eagle", *named])), knows, real.native)
+
+
+class Trial(NamedTuple):
+    """A composition on a small model, and what it decodes."""
+
+    model: ImageModel
+    decoder: Decoder
+    text: TextFeatures
+    noise: Noise
+
+
+def trial(spec: DecoderSpec, sampling: Sampling, real: Real, sizes: Sizes, images: int) -> Trial:
+    _, grid, seed = sizes
+    model = small_for(spec, sizes, real)
+    noise = fresh_noise(images, grid * grid, torch.Generator().manual_seed(seed))
+    decoder = build_small(spec, sampling, model, real)
+    return Trial(model, decoder, prompts(model, images, seed), noise)
+
+
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     """`count` different random captions of different lengths, left-padded."""
-    target = model.target
-    if not isinstance(target, Transformer):
-        raise TypeError("the gate's small models are LlamaGen targets")
+    target: Any = model.target
     generator = torch.Generator().manual_seed(seed)
     shape = (count, target.prefix, target.cfg.text_width)
     pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
@@ -102,28 +128,12 @@ def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
     return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
 
 
-def drafter_names(spec: DecoderSpec) -> tuple[str, ...]:
-    """Names under which the composition looks for drafter weights."""
-    named = (
-        []
-        if spec.drafter is None
-        else [v for v in spec.drafter.kwargs.values() if isinstance(v, str)]
-    )
-    return tuple(dict.fromkeys(["eagle", *named]))
-
-
-def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
-    """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
-    of L codes has no use for more than L - 1 levels (the last one's next code lies past its
-    end)."""
-    return replace(
-        spec,
-        loop=_exercised(spec.loop),
-        acceptance=_scaled_rule(spec.acceptance, model.target.vocab_size, real.codebook),
-        tree=_fitting_tree(spec.tree, model),
-        proposer=_fitting_window(spec.proposer, model),
-        drafter=small_drafter(spec.drafter, LAYERS),
-    )
+def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, real: Real) -> Decoder:
+    small = small_sampling(sampling, model.target.vocab_size, real)
+    made = build_decoder(model, small_spec(spec, model, real), small)
+    if made.drafter is not None and checkpoints(spec.drafter):
+        _shake(made.drafter, model)
+    return made
 
 
 def small_sampling(sampling: Sampling, vocab: int, real: Real) -> Sampling:
@@ -133,65 +143,135 @@ def small_sampling(sampling: Sampling, vocab: int, real: Real) -> Sampling:
     return replace(sampling, top_k=max(2, round(sampling.top_k * vocab / real.codebook)))
 
 
-def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, real: Real) -> Decoder:
-    vocab = model.target.vocab_size
-    made = build_decoder(
-        model, small_spec(spec, model, real), small_sampling(sampling, vocab, real)
-    )
-    drafter = getattr(made, "drafter", None)
-    if drafter is not None and checkpoints(spec.drafter):
-        shake(drafter, model)
-    return made
-
-
 def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
     """The composition's acceptance rule alone; None where it has none."""
     part = small_spec(spec, model, real).acceptance
-    return None if part is None else build_part(part, model)
+    return None if part is None else completed(build_part(part, model), AcceptRule)
 
 
-def _with(part: PartSpec, **changes: Any) -> PartSpec:
-    return PartSpec(part.target, {**part.kwargs, **changes})
+def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
+    """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
+    of L codes has no use for more than L - 1 levels (the last one's next code lies past its
+    end). Each part has the settings under which small random models run all of it, where its class
+    says so (`decoders.api.Decoder`)."""
+
+    def fitting(part: Any, *fits: Any) -> Any:
+        if part is None:
+            return None
+        for fit in fits:
+            part = PartSpec(part.target, {**part.kwargs, **fit(part, model, real)})
+        return PartSpec(
+            part.target, {**part.kwargs, **getattr(resolve(part.target), "exercised", {})}
+        )
+
+    return replace(
+        spec,
+        loop=fitting(spec.loop),
+        acceptance=fitting(spec.acceptance, _scaled),
+        tree=fitting(spec.tree, _shallow, _narrow),
+        proposer=fitting(spec.proposer, _short),
+        drafter=fitting(_small_drafter(spec.drafter)),
+    )
 
 
-def _exercised(part: PartSpec) -> PartSpec:
-    """The loop with the settings under which small random models run all of it, where it says so
-    (`decoders.api.Decoder`)."""
-    return _with(part, **getattr(resolve(part.target), "exercised", {}))
+def options_of(part: PartSpec) -> Mapping[str, Any]:
+    """Keywords of the part's class with their values, defaults included."""
+    parameters = inspect.signature(resolve(part.target)).parameters.values()
+    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    return known | part.kwargs
 
 
-def _scaled_rule(part: PartSpec | None, vocab: int, codebook: int) -> PartSpec | None:
-    if part is None or not isinstance(k := options_of(part).get("k"), int):
-        return part
-    return _with(part, k=min(max(1, round(k * vocab / codebook)), vocab - 1))
+def _scaled(part: PartSpec, model: ImageModel, real: Real) -> dict[str, Any]:
+    """k keeps its share of the codebook."""
+    k, vocab = options_of(part).get("k"), model.target.vocab_size
+    if not isinstance(k, int):
+        return {}
+    return {"k": min(max(1, round(k * vocab / real.codebook)), vocab - 1)}
 
 
-def _fitting_tree(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
-    """No deeper than the image is long; a node leaves at least two codes undrafted, and a tree of
-    the likeliest nodes keeps at most half of its candidates, so that pruning is at work."""
-    if part is None:
-        return None
+def _limited(part: PartSpec, **most: int) -> dict[str, Any]:
+    """Its integer options of these names, cut to what fits."""
+    options = options_of(part)
+    found = {name: options.get(name) for name in most}
+    return {name: min(n, most[name]) for name, n in found.items() if isinstance(n, int)}
+
+
+def _shallow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
+    """A tree no deeper than the image is long."""
+    return _limited(part, depth=model.target.length - 1)
+
+
+def _narrow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
+    """A node leaves at least two codes undrafted, and a tree of the likeliest nodes keeps at most
+    half of its candidates, so that pruning is at work."""
     widest, deepest = max(2, model.target.vocab_size - 2), model.target.length - 1
     options = options_of(part)
-    if isinstance(options.get("depth"), int):
-        part = _with(part, depth=min(options["depth"], deepest))
     if {"top_k", "nodes", "depth"} <= options.keys():
-        depth, width = part.kwargs["depth"], min(options["top_k"], widest)
+        depth, width = options["depth"], min(options["top_k"], widest)
         most = width + (depth - 1) * width**2
-        return _with(part, top_k=width, nodes=min(options["nodes"], max(depth, most // 2)))
+        return {"top_k": width, "nodes": min(options["nodes"], max(depth, most // 2))}
     if "choices" in options:
-        paths = [p for p in build_part(part, model).paths if len(p) <= deepest and max(p) < widest]
-        return _with(part, choices=[list(p) for p in paths])
-    return part
+        paths = build_part(part, model).paths
+        return {"choices": [[*p] for p in paths if len(p) <= deepest and max(p) < widest]}
+    return {}
 
 
-def _fitting_window(part: PartSpec | None, model: ImageModel) -> PartSpec | None:
+def _short(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
     """A window no longer than the image, and at least two codes that are no candidates."""
+    target = model.target
+    return _limited(part, window=target.length, candidates=max(2, target.vocab_size - 2))
+
+
+def checkpoints(part: PartSpec | None) -> dict[str, str]:
+    """The options that name weights from outside the model: text, where the class does without by
+    default, or the path of something that exists."""
+    if part is None:
+        return {}
+    parameters = inspect.signature(resolve(part.target)).parameters
+    bare = [name for name, option in parameters.items() if option.default is None]
+    named = {name: value for name, value in part.kwargs.items() if isinstance(value, str)}
+    return {n: value for n, value in named.items() if n in bare or Path(value).exists()}
+
+
+def _small_drafter(part: PartSpec | None) -> PartSpec | None:
+    """The drafter for a small target: without its checkpoint, with the sizes that the checkpoint's
+    config.json gives for the class's own options; one that runs the target's first layers leaves it
+    the last."""
     if part is None:
         return None
-    options, fitting = options_of(part), {}
-    most = {"window": model.target.length, "candidates": max(2, model.target.vocab_size - 2)}
-    for name, limit in most.items():
-        if isinstance(options.get(name), int):
-            fitting[name] = min(options[name], limit)
-    return _with(part, **fitting)
+    outside, options = checkpoints(part), options_of(part)
+    kwargs = {name: value for name, value in part.kwargs.items() if name not in outside}
+    for folder in outside.values():
+        try:
+            said = json.loads((Path(folder) / "config.json").read_text())
+        except (OSError, ValueError):  # the drafter itself says what is wrong with its checkpoint
+            continue
+        sizes = said.items() if isinstance(said, dict) else ()
+        inside = options.keys() - outside.keys()
+        kwargs = {
+            name: value
+            for name, value in sizes
+            if name in inside and isinstance(value, bool | int | float | str)
+        } | kwargs
+    return PartSpec(part.target, kwargs | _limited(part, layers=max(1, LAYERS - 1)))
+
+
+def _shake(drafter: object, model: ImageModel) -> None:
+    """Random weights for the modules of a drafter that was built without its checkpoint. Those that
+    it shares with the target stay."""
+    target: Any = model.target
+    shared = {p.data_ptr() for p in target.parameters()} if isinstance(target, nn.Module) else set()
+    given = list(model.drafters.values())
+    generator = torch.Generator().manual_seed(0)
+    inside = [drafter] if isinstance(drafter, nn.Module) else vars(drafter).values()
+    for module in inside:
+        if not isinstance(module, nn.Module) or any(module is net for net in given):
+            continue  # a small model's own drafter is random already
+        for weight in module.parameters():
+            if weight.data_ptr() in shared or not weight.is_floating_point():
+                continue
+            size = float(weight.detach().float().pow(2).mean().sqrt())
+            size = size or (weight.shape[-1] ** -0.5 if weight.ndim else 1.0)
+            noise = torch.randn(weight.shape, generator=generator).to(weight)
+            with torch.no_grad():
+                weight.add_(SHAKE * size * noise)

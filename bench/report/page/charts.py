@@ -1,9 +1,8 @@
 """The linked charts of the page, one set a section, as Vega-Lite descriptions.
 
-The Pareto charts come first: speed-up against FID, CLIP score and the output TV, each with its
-intervals, AR's reseed band and the front of `bench.report.plots.pareto`. Below them each image's
-seconds. A click on a decoder, in a chart or in the key, fades the others in all charts of the
-section and marks its row in the tables.
+The Pareto charts of `bench.report.plots.scatter` come first: speed-up against FID, CLIP score and
+output TV. Below them each image's seconds. A click on a decoder, in a chart or in the key, fades
+the others in all charts of the section and marks its row in the tables.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.model import Entry, Run, Section, as_text
-from bench.report.page.labels import placed
-from bench.report.plots.pareto import CLIP, FID, TV, Quality, front, interval, measured
+from bench.records.run_data import Entry, RunData, as_text
+from bench.report.plots.labels import placed
+from bench.report.plots.scatter import CLIP, FID, TV, Quality, Scatter, pareto, speed
 from bench.report.plots.style import FAINT, MUTED, looks
+from metrics.stats import Interval
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -53,17 +53,18 @@ class Charts:
     spec: Spec
 
 
-def pareto_charts(run: Run, pages: dict[int, str]) -> list[Charts]:
+def pareto_charts(run: RunData, pages: dict[int, str]) -> list[Charts]:
     """The linked charts of each section that has something to show. pages: prompt index -> the
     address of its page, opened by a click on one of its images' marks."""
     colors = {key: look.color for key, look in looks(run).items()}
     made = []
     for section in run.sections:
         shown = [e for e in section.decoders if not e.failed]
+        scatters = [(quality, pareto(section, quality)) for quality in MEASURES]
         panels = [
-            _pareto(section, quality)
-            for quality in MEASURES
-            if any(measured(entry, quality) for entry in shown if entry is not section.baseline)
+            _pareto(quality, chart)
+            for quality, chart in scatters
+            if any(dot.entry is not section.baseline for dot in chart.dots)
         ]
         caption = f"{CAPTION} {CLICKS}" if panels else CLICKS
         seconds = _seconds(shown, pages)
@@ -127,14 +128,19 @@ def row_of(entry: Entry) -> Spec:
     """Figures of a decoder with their intervals."""
     row: Spec = {"decoder": entry.name, "kind": kind_of(entry), "verdict": entry.text("exactness")}
     row["s/image"], row["MAL"] = plain(entry.number("latency_mean_s")), plain(entry.number("mal"))
-    row["speedup"] = plain(entry.number("speedup"))
-    row["speedup_lo"], row["speedup_hi"] = map(plain, interval(entry, "speedup"))
+    row |= _ends("speedup", speed(entry))
     for quality in MEASURES:
-        column = quality.column
-        low, high = (math.nan,) * 2 if quality is TV else interval(entry, column)
-        row[column] = plain(quality.of(entry))
-        row[f"{column}_lo"], row[f"{column}_hi"] = plain(low), plain(high)
+        found = quality.reach(entry)
+        if quality is TV:  # which has no interval
+            found = Interval(found.value, math.nan, math.nan)
+        row |= _ends(quality.column, found)
     return row
+
+
+def _ends(column: str, found: Interval) -> Spec:
+    """A figure and the ends of its interval, in columns of their own."""
+    ends = {"": found.value, "_lo": found.lo, "_hi": found.hi}
+    return {column + end: plain(value) for end, value in ends.items()}
 
 
 def axis(field: str, title: str) -> Spec:
@@ -143,11 +149,10 @@ def axis(field: str, title: str) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
-def _pareto(section: Section, quality: Quality) -> Spec:
+def _pareto(quality: Quality, chart: Scatter) -> Spec:
     """Speed-up against one figure of quality."""
-    column, title = quality.column, quality.label(section)
+    column, title = quality.column, chart.x_title
     x, y = axis(column, title), axis("speedup", "speed-up over AR")
-    drawn = [entry for entry in section.decoders if measured(entry, quality)]
     bars = {"type": "rule", "strokeWidth": 1.4}
     color: Spec = {"legend": {"title": "decoder"}}
     across = {"x": x | {"field": f"{column}_lo"}, "x2": {"field": f"{column}_hi"}, "y": y}
@@ -160,32 +165,32 @@ def _pareto(section: Section, quality: Quality) -> Spec:
     marks.append(points(f"{column}_points", x, y, tooltip(column, title)))
     known = f"isValid(datum['{column}']) && isValid(datum.speedup)"
     marks = [mark | {"transform": [{"filter": known}]} for mark in marks]
-    marks.append(_names(section, quality, drawn, x, y))
-    return {"title": f"Speed-up against {quality.name}", "width": WIDTH, "height": HEIGHT,
-            "layer": _below(section, quality, drawn, x, y) + marks}  # fmt: skip
-
-
-def _below(section: Section, quality: Quality, drawn: list[Entry], x: Spec, y: Spec) -> list[Spec]:
-    """What lies below the points: the reseed band, the line at 1, the front."""
-    column, layers = quality.column, list[Spec]()
-    band = section.reseeded(column)
-    if math.isfinite(band.lo) and math.isfinite(band.hi):
-        layers.append({
-            "mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
-            "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
-            "encoding": {"x": x | {"field": "lo"}, "x2": {"field": "hi"}},
-        })  # fmt: skip
-    layers.append({
-        "mark": {"type": "rule", "color": MUTED}, "data": {"values": [{"speedup": 1}]},
-        "encoding": {"y": y},
-    })  # fmt: skip
-    best = [{column: value, "speedup": speed} for value, speed in front(section, drawn, quality)]
+    marks.append(_names(chart, x, y))
+    below = [*band("x", x, chart.band), line_at("y", y, 1)]
+    best = [{column: value, "speedup": up} for value, up in chart.front]
     if len(best) > 1:
-        layers.append({
+        below.append({
             "mark": {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2},
             "data": {"values": best}, "encoding": {"x": x, "y": y},
         })  # fmt: skip
-    return layers
+    return {"title": f"Speed-up against {quality.name}", "width": WIDTH, "height": HEIGHT,
+            "layer": below + marks}  # fmt: skip
+
+
+def band(side: str, axis: Spec, found: Interval) -> list[Spec]:
+    """What AR has under other seeds, along an axis ("x" or "y"); [] where that is not known."""
+    if not math.isfinite(found.half_width):
+        return []
+    ends = {side: axis | {"field": "lo"}, f"{side}2": {"field": "hi"}}
+    values = [{"lo": found.lo, "hi": found.hi}]
+    mark = {"type": "rect", "color": FAINT, "opacity": 0.6}
+    return [{"mark": mark, "data": {"values": values}, "encoding": ends}]
+
+
+def line_at(side: str, axis: Spec, value: float) -> Spec:
+    """A line across the chart."""
+    data = {"values": [{axis["field"]: value}]}
+    return {"mark": {"type": "rule", "color": MUTED}, "data": data, "encoding": {side: axis}}
 
 
 def points(name: str, x: Spec, y: Spec, said: list[Spec]) -> Spec:
@@ -200,29 +205,21 @@ def points(name: str, x: Spec, y: Spec, said: list[Spec]) -> Spec:
     }  # fmt: skip
 
 
-def _names(section: Section, quality: Quality, drawn: list[Entry], x: Spec, y: Spec) -> Spec:
+def _names(chart: Scatter, x: Spec, y: Spec) -> Spec:
     """What the points are called, where there is room."""
-    points = {e.name: (quality.of(e), e.number("speedup")) for e in drawn}
-    band = section.reseeded(quality.column)
-    across = [side for entry in drawn for side in sides(entry, quality)] + [band.lo, band.hi]
-    up = [side for entry in drawn for side in interval(entry, "speedup")] + [1.0]
-    there = placed(points, [v for v in across if math.isfinite(v)], up, (WIDTH, HEIGHT))
+    points = {dot.entry.name: (dot.x.value, dot.y.value) for dot in chart.dots}
+    across = [side for dot in chart.dots for side in (dot.x.lo, dot.x.hi)]
+    across += [side for side in (chart.band.lo, chart.band.hi) if math.isfinite(side)]
+    up = [side for dot in chart.dots for side in (dot.y.lo, dot.y.hi)] + [1.0]
     values = [
         {"decoder": name, x["field"]: points[name][0], y["field"]: points[name][1], **side}
-        for name, side in there.items()
+        for name, side in placed(points, across, up, (WIDTH, HEIGHT)).items()
     ]
     where = {name: {"expr": f"datum.{name}"} for name in ("align", "dx", "dy")}
     return {
         "data": {"values": values}, "mark": {"type": "text", "fontSize": 10, **where},
         "encoding": {"x": x, "y": y, "text": {"field": "decoder"}, "opacity": fading(0.85)},
     }  # fmt: skip
-
-
-def sides(entry: Entry, quality: Quality) -> tuple[float, float]:
-    """The interval of a figure of quality; the figure itself where there is none."""
-    if quality is TV or not math.isfinite(entry.number(f"{quality.column}_lo")):
-        return (quality.of(entry),) * 2
-    return interval(entry, quality.column)
 
 
 def tooltip(column: str, title: str) -> list[Spec]:

@@ -1,42 +1,37 @@
 """One self-contained HTML page: linked charts, tables that sort and filter, a line a prompt with a
 link to its page, plots, contact sheet, code maps, provenance, failures.
 
-Every image and both libraries are embedded, so the file can be mailed or attached to an issue as
-it is, and opens offline. Its own script (templates/page.js) only hands the tables and the charts to
-the libraries. Without scripts the page still shows all but the linked charts.
+Every image and two JavaScript libraries are embedded, so the file can be mailed or attached to an
+issue as it is, and opens offline. Vega-Lite draws the linked charts from a description in JSON;
+vl-convert-python carries it, and nothing else of it is used here. DataTables sorts and filters the
+tables; itables carries it. Together they are about 1.8 MB of a page, a third of plotly.js alone.
+The page's own script (templates/page.js) only hands the tables and the charts to them. Without
+scripts the page still shows all but the linked charts.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.report.cells import detail_tables, main_tables
-from bench.report.footnotes import columns, facts, footnotes, made_by
-from bench.report.load import PROVENANCE
-from bench.report.model import Run, as_text
+from bench.records.run_data import RunData
+from bench.report.document import Document
 from bench.report.page.charts import Charts, pareto_charts
-from bench.report.page.libraries import libraries
 from bench.report.page.prompts import KEY, PHASE_KEY, PromptPage
 from bench.report.page.sweeps import sweep_charts
-from bench.report.regime import regime_lines
-from bench.report.roofline import roofline_legend, roofline_tables
 from bench.report.table import ABSENT
-from bench.report.tables import failures
 
 if TYPE_CHECKING:
     import jinja2
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-MANY = 12  # values of one fact from which on they are counted
 MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -57,12 +52,46 @@ class Figure:
         return f"data:{MEDIA[self.path.suffix]};base64,{data}"
 
 
+@dataclass(frozen=True)
+class Libraries:
+    """charts: a script that sets window.vegaEmbed; tables, table_style: a module whose default
+    export is DataTable, as a data URI, and its style sheet."""
+
+    charts: Markup
+    tables: str
+    table_style: Markup
+
+
+@lru_cache(maxsize=1)  # bundling takes two seconds
+def libraries() -> Libraries:
+    """Both, ready to be put into a page. ImportError where one is not installed."""
+    import itables
+    import vl_convert
+
+    tables = Path(itables.__file__).parent / "html" / "dt_bundle.js"
+    code = base64.b64encode(tables.read_bytes()).decode("ascii")
+    return Libraries(
+        charts=_inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
+        tables=f"data:text/javascript;base64,{code}",
+        table_style=_inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
+    )
+
+
+def _inside(element: str, text: str) -> Markup:
+    """Trusted text that cannot end the element that it is in."""
+    return Markup(text.replace(f"</{element}", f"<\\/{element}"))
+
+
 def render(
-    run: Run, figures: list[Figure], notes: list[str], prompts: Sequence[PromptPage] = ()
+    run: RunData,
+    document: Document,
+    figures: Sequence[Figure] = (),
+    notices: Sequence[str] = (),
+    prompts: Sequence[PromptPage] = (),
 ) -> str:
-    """The page. notes: what could not be shown (no images kept, nothing succeeded); prompts: those
-    with a page."""
-    there = run.records[run.records["status"] == "ok"]["prompt_index"].nunique()
+    """The page. notices: what could not be shown (no images kept, nothing succeeded); prompts:
+    those with a page."""
+    ok = run.records[run.records["status"] == "ok"]
     charts, sweeps = list[Charts](), list[Charts]()
     if not run.all_failed:
         charts = pareto_charts(run, {page.index: page.address for page in prompts})
@@ -71,25 +100,15 @@ def render(
         _environment()
         .get_template("index.html.j2")
         .render(
-            study=run.study,
-            made_by=made_by(run),
+            document=document,
             libraries=libraries(),
             charts=charts,
             sweeps=sweeps,
             prompts=prompts,
-            left_out=there - len(prompts),
-            tables=main_tables(run),
-            details=detail_tables(run),
-            regime=regime_lines(run),
-            legend=footnotes(run),
-            reading=[*facts(run), *columns(run)],
-            floors=roofline_tables(run),
-            floor_legend=roofline_legend(run),
+            left_out=ok["prompt_index"].nunique() - len(prompts),
             figures=figures,
-            notes=notes,
-            failures=failures(run),
-            facts=provenance(run),
-            images=len(run.records[run.records["status"] == "ok"]),
+            notices=notices,
+            images=len(ok),
             rows=len(run.records),
         )
     )
@@ -124,38 +143,3 @@ def sort_key(cell: str) -> Markup:
     found = re.match(r"-?\d+(\.\d+)?", cell)
     key = "" if cell == ABSENT else found.group() if found else cell
     return Markup(' data-order="{}"').format(key)
-
-
-def provenance(run: Run) -> list[tuple[str, list[str]]]:
-    """(name, distinct values over all rows): more than one value says the run is a mixture."""
-    facts = [("rows", [_counts(run)])]
-    for column in ("model", "backend", "device", "dtype", "seed", *PROVENANCE):
-        values = [as_text(value) for value in run.records[column].dropna().unique()]
-        values = [value for value in values if value]
-        if not values:
-            continue
-        if column == "started_at":
-            facts.append(("started", [min(values), max(values)]))
-        elif column in ("versions", "weights_hash"):
-            facts.append((column, sorted({line for text in values for line in _flat(text)})))
-        elif len(values) > MANY:
-            facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))
-        else:
-            facts.append((column, values))
-    return facts
-
-
-def _counts(run: Run) -> str:
-    kinds = run.records["protocol"].str.cat(run.records["status"], sep=" ")
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
-
-
-def _flat(text: str) -> list[str]:
-    """`{"torch": "2.9"}` -> ["torch 2.9"]; text that is no JSON object stays as it is."""
-    try:
-        found: Any = json.loads(text)
-    except json.JSONDecodeError:
-        return [text]
-    if not isinstance(found, dict):
-        return [text]
-    return [f"{key} {value}" for key, value in found.items()]

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.judge.paired import latency_rows
-from bench.report.code_map import COLORS as KIND_COLORS
-from bench.report.code_map import KINDS, MEANINGS, kind_map, kinds_of
-from bench.report.images import kept, shown_rows
-from bench.report.model import Entry, Role, Run, as_text
-from bench.report.plots.latency import COLORS as PHASE_COLORS
-from bench.report.plots.latency import COLUMNS, NAMES, phases_of
+from bench.records.run_data import Entry, Role, RunData, as_text
+from bench.report.plots.bars import COLORS as PHASE_COLORS
+from bench.report.plots.bars import COLUMNS, NAMES, phases_of
+from bench.report.sheets import COLORS as KIND_COLORS
+from bench.report.sheets import KINDS, MEANINGS, kept, kind_map, kinds_of, raster, shown_rows
 from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
@@ -102,7 +101,7 @@ class PromptPage:
         return f"prompts/{self.index}.html"
 
 
-def chosen(run: Run, count: int = PAGES) -> list[tuple[int, str]]:
+def chosen(run: RunData, count: int = PAGES) -> list[tuple[int, str]]:
     """(prompt_index, prompt) of up to `count` prompts: first those with the most pictures. None
     where neither pictures nor traces were kept, as in a published run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
@@ -115,7 +114,7 @@ def chosen(run: Run, count: int = PAGES) -> list[tuple[int, str]]:
     return [(int(index), as_text(have["prompt"][index])) for index in sorted(order)]
 
 
-def prompt_pages(run: Run) -> Iterator[PromptPage]:
+def prompt_pages(run: RunData) -> Iterator[PromptPage]:
     """The pages of the chosen prompts, one after the other."""
     prompts = chosen(run)
     numbers = [index for index, _ in prompts]
@@ -154,7 +153,7 @@ def _facts(cards: list[Card], shown: list[Shown], index: int) -> dict[str, str]:
     }
 
 
-def _cards(run: Run, shown: list[Shown], index: int) -> list[Card]:
+def _cards(run: RunData, shown: list[Shown], index: int) -> list[Card]:
     """A card each, with bars of seconds on one scale."""
     reference = next((one.images.get(index) for one in shown if one.baseline), None)
     phases = [phases_of(one.seconds[index]) if index in one.seconds else {} for one in shown]
@@ -174,7 +173,7 @@ def _bars(seconds: dict[str, float], longest: float) -> list[tuple[str, str, flo
 
 
 def _card(
-    run: Run,
+    run: RunData,
     shown: Shown,
     index: int,
     reference: Line | None,
@@ -202,7 +201,7 @@ def _whole(row: Line, column: str) -> NDArray[np.int64]:
     return np.asarray([] if row[column] is None else row[column], dtype=np.int64)
 
 
-def _picture(run: Run, row: Line) -> tuple[str, str]:
+def _picture(run: RunData, row: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
     if not kept(run, row["image"]):
         return "", "image not kept"
@@ -228,19 +227,10 @@ def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tup
     if reference["seed"] != row["seed"]:
         return "", "AR has no image of this seed"
     other = codes != theirs
-    count = int(other.sum())
-    if not count:
-        return _png(_raster(other)), "every code is AR's"
-    words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
-    return _png(_raster(other)), words
-
-
-def _raster(flags: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """[L] -> [H, W, 3] colours, one pixel a code; cells past L are white."""
-    side = math.ceil(math.sqrt(len(flags)))
-    cells = np.full((side * side, 3), 255, dtype=np.uint8)
-    cells[: len(flags)] = np.where(flags[:, None], DIFFERENT, SAME)  # [L, 3]
-    return cells.reshape(side, side, 3)
+    count, words = int(other.sum()), "every code is AR's"
+    if count:
+        words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
+    return _png(raster(np.where(other[:, None], DIFFERENT, SAME))), words  # [L, 3]
 
 
 def strip_of(steps: NDArray[np.int64]) -> Strip:

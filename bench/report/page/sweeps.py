@@ -14,21 +14,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bench.records.run_data import Entry, RunData, Section
 from bench.records.study import read_identity
-from bench.report.model import Entry, Run, Section
 from bench.report.page.charts import (
     MEASURES,
     Charts,
     Spec,
+    band,
     fading,
     kind_of,
+    line_at,
     linked,
     points,
     row_of,
     tooltip,
 )
-from bench.report.plots.pareto import TV, Quality
-from bench.report.plots.style import FAINT, MUTED, looks
+from bench.report.plots.scatter import TV, Quality
+from bench.report.plots.style import MUTED, looks
 
 MEASURED: tuple[Quality | None, ...] = (None, *MEASURES)  # None: the speed-up
 Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
@@ -48,7 +50,7 @@ class Swept:
     series: list[list[tuple[Any, Entry]]]
 
 
-def sweep_charts(run: Run) -> list[Charts]:
+def sweep_charts(run: RunData) -> list[Charts]:
     """Small charts for each section in which a setting takes several values; [] without any."""
     if not (run.folder / "study.json").is_file():
         return []
@@ -99,9 +101,7 @@ def swept_in(section: Section, settings: dict[str, Settings]) -> Iterator[Swept]
 
 def _differ(name: str, line: list[tuple[Any, Entry]]) -> bool:
     """Whether the values are several, of which no other setting's charts say the same."""
-    if name not in PARTS:
-        return len({json.dumps(value) for value, _ in line}) > 1
-    return len({json.dumps(value[name]) for value, _ in line}) > 1
+    return len({json.dumps(value[name] if name in PARTS else value) for value, _ in line}) > 1
 
 
 def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]]:
@@ -140,12 +140,18 @@ def _panel(
     rows: list[Spec],
     joined: bool,
 ) -> Spec:
-    """One of them. joined: with a line through the values."""
-    column = _column(quality)
+    """One of them, over what AR has: its figure, and the band of its other seeds. joined: with a
+    line through the values."""
+    column = quality.column if quality else "speedup"
     title = quality.label(section) if quality else "speed-up over AR"
     y = {"field": column, "type": "quantitative", "title": None, "scale": {"zero": False}}
     color: Spec = {"legend": {"title": "decoder"}}
-    layers = _own(section, quality, y)
+    base, layers = section.baseline, list[Spec]()
+    own = 1.0 if quality is None else quality.of(base) if base else math.nan
+    if quality:
+        layers += band("y", y, section.reseeded(column))
+    if math.isfinite(own):
+        layers.append(line_at("y", y, own))
     if joined:
         layers.append({
             "mark": {"type": "line", "color": MUTED, "strokeWidth": 1.2},
@@ -161,30 +167,6 @@ def _panel(
     layers.append(points(f"{setting}_{column}".replace(".", "_"), x, y, said))
     return {"title": title, "width": 250, "height": 170, "data": {"values": rows},
             "layer": layers}  # fmt: skip
-
-
-def _own(section: Section, quality: Quality | None, y: Spec) -> list[Spec]:
-    """What AR has: a line at its figure, and the band of its other seeds."""
-    base = section.baseline
-    own = 1.0 if quality is None else quality.of(base) if base else math.nan
-    band = section.reseeded(_column(quality)) if quality else None
-    layers: list[Spec] = []
-    if band and math.isfinite(band.half_width):
-        layers.append({
-            "mark": {"type": "rect", "color": FAINT, "opacity": 0.6},
-            "data": {"values": [{"lo": band.lo, "hi": band.hi}]},
-            "encoding": {"y": y | {"field": "lo"}, "y2": {"field": "hi"}},
-        })  # fmt: skip
-    if math.isfinite(own):
-        layers.append({
-            "mark": {"type": "rule", "color": MUTED}, "data": {"values": [{y["field"]: own}]},
-            "encoding": {"y": y},
-        })  # fmt: skip
-    return layers
-
-
-def _column(quality: Quality | None) -> str:
-    return quality.column if quality else "speedup"
 
 
 def _is_number(value: Any) -> bool:

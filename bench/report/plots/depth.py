@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from bench.report.model import Entry, Role, Run, Section
+from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.plots.labels import spread
 from bench.report.plots.style import (
     INK,
@@ -25,19 +25,19 @@ from bench.report.plots.style import (
     left_out,
     looks,
     say,
-    square_panels,  # fmt: skip
+    square_panels,
 )
+from decoders.api import whole_steps
 
-TITLE = "Acceptance by draft depth"
 FEWEST_STEPS = 20  # a share of fewer steps than this is not drawn
 
 
-def shown(run: Run) -> bool:
+def shown(run: RunData) -> bool:
     """Whether the accepted drafts of any decoder were recorded."""
     return any(len(acceptance_by_depth(e.images)) for s in run.sections for e in _drafting(s))
 
 
-def draw(run: Run) -> Plot:
+def draw(run: RunData) -> Plot:
     """Two panels a section: conditional acceptance above, reach below."""
     caption = (
         "Above: share of the steps which accepted depth d - 1 that also accepted depth d (points "
@@ -59,7 +59,7 @@ def draw(run: Run) -> Plot:
             drawn = [entry for entry, _ in curves]
             drawn += [e for e in section.decoders if e.role is Role.BASELINE]
             caption += left_out(section, drawn, "no drafts recorded")
-        return finish("acceptance_depth", TITLE, caption, figure)
+        return finish("acceptance_depth", "Acceptance by draft depth", caption, figure)
 
 
 def acceptance_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
@@ -68,12 +68,10 @@ def acceptance_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
     rows: image rows with `accepted` (drafts accepted a step, -1 past the last) and `tree_depth`.
     """
     levels = int(rows["tree_depth"].max()) if len(rows) else 0
-    steps = [np.asarray(row)[np.asarray(row) >= 0][:-1] for row in rows["accepted"]]
-    accepted = (
-        np.concatenate(steps) if steps else np.empty(0, dtype=np.int16)
-    )  # [steps of all rows]
-    if not levels or not len(accepted):
+    steps = [whole_steps(row) for row in rows["accepted"]]
+    if not levels or not sum(map(len, steps)):
         return pd.DataFrame(columns=["depth", "steps", "conditional", "reach"])
+    accepted = np.concatenate(steps)  # [steps of all rows]
     reached = np.array([(accepted >= depth).sum() for depth in range(levels + 1)])
     before = reached[:-1]
     return pd.DataFrame(

@@ -15,16 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.report.model import Entry, Role, Run, Section
+from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.plots.style import INK, MUTED, RC, Look, Plot, finish, left_out, looks, row_panels
 
-TITLE = "Moved mass against declared bound"
 TESTED = (1, 2, 3)  # CodeKind DRAFT, RELAXED, CORRECTED: the codes at which a draft was tested
 MOVED_AT, OUTPUT_AT = -0.17, 0.2  # offsets of the two strips of a decoder
 VIOLATION = "#B2182B"
 
 
-def shown(run: Run) -> bool:
+def shown(run: RunData) -> bool:
     """Whether any decoder but AR has recorded positions."""
     every = [e for s in run.sections for e in s.decoders if not e.failed]
     return any(
@@ -34,7 +33,7 @@ def shown(run: Run) -> bool:
     )
 
 
-def draw(run: Run) -> Plot:
+def draw(run: RunData) -> Plot:
     """Two strips a decoder: moved mass with its bound, output TV with its bound."""
     caption = (
         "Upper strip: mass moved at tested positions (thick: middle half, thin: 5 to 95 %, dot: "
@@ -57,7 +56,7 @@ def draw(run: Run) -> Plot:
             ax.set_xlim(left=-0.01)
         panels[-1][0].set_xlabel("total variation (share of probability mass)")
         _key(figure)
-        return finish("moved_mass", TITLE, caption, figure)
+        return finish("moved_mass", "Moved mass against declared bound", caption, figure)
 
 
 def tested_positions(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -74,19 +73,17 @@ def _flat(column: pd.Series) -> np.ndarray:
 
 def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
     """Draws a decoder's two strips; False when it has neither."""
-    if entry.role is Role.BASELINE:
-        ax.text(0.004, at, "drafts nothing", va="center", color=MUTED, fontsize=8.5)
-        return True
-    if entry.replayed:
-        ax.text(0.004, at, "replayed: no rule decided", va="center", color=MUTED, fontsize=8.5)
-        return True
     rows = entry.images
     moved, bound = tested_positions(rows)
     output, limit = _flat(rows["tv_output"]), _flat(rows["tv_declared_bound"])
-    if not len(moved) and not len(output):
-        text = "failed" if entry.failed else "not measured"
+    text = "failed" if entry.failed else "not measured"
+    if entry.role is Role.BASELINE or entry.replayed:
+        text = "replayed: no rule decided" if entry.replayed else "drafts nothing"
+    elif len(moved) or len(output):
+        text = ""
+    if text:
         ax.text(0.004, at, text, va="center", color=MUTED, fontsize=8.5)
-        return False
+        return entry.role is Role.BASELINE or entry.replayed
     if len(moved):
         y = at + MOVED_AT
         low, lower, upper, high = np.quantile(moved, [0.05, 0.25, 0.75, 0.95])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from bench.report.plots.labels import Label, place
-from bench.report.plots.style import BASELINE, FAINT, HUES, INK, MUTED, RC, Plot, finish, save
+from bench.report.plots.labels import Label
+from bench.report.plots.style import BASELINE, FAINT, HUES, INK, MUTED, RC, finish, save
 
 SIDE = 5.2  # inches of a square figure
 CROWDED = 12  # labels at most
@@ -41,11 +39,11 @@ def predicted_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, 
         ax.set_xlabel("predicted speed-up over AR")
         ax.set_ylabel("measured speed-up over AR")
         ax.grid()
-        plot = _finished(
-            figure, ax, labels, boxes, "predicted", title,
-            "Dashed: prediction and measurement agree; grey: within 10 %. Bars: 95 % intervals.",
-        )  # fmt: skip
-        return save(plot, folder)
+        ax.set_title(title)
+        caption = (
+            "Dashed: prediction and measurement agree; grey: within 10 %. Bars: 95 % intervals."
+        )
+        return save(finish("predicted", title, caption, figure, [(ax, labels, boxes)]), folder)
 
 
 def frontier_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, Path]:
@@ -72,33 +70,15 @@ def frontier_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, P
         ax.grid()
         named = _points(front.head(CROWDED), column, "speedup")
         labels = [Label(x, y, name, INK) for name, x, y, _, _ in named]
-        plot = _finished(
-            figure, ax, labels, [], "frontier", title,
+        ax.set_title(title)
+        caption = (
             "Dots: predicted; faint ones are outside the class asked for. Dashed: no candidate is "
-            "both faster and milder. Diamonds: measured, with 95 % intervals.",
-        )  # fmt: skip
-        return save(plot, folder)
+            "both faster and milder. Diamonds: measured, with 95 % intervals."
+        )
+        return save(finish("frontier", title, caption, figure, [(ax, labels, [])]), folder)
 
 
 def _points(rows: pd.DataFrame, x: str, y: str) -> list[tuple[str, float, float, float, float]]:
     """(decoder, x, y, ends of the measured interval) of every row."""
     columns = (rows["decoder"], rows[x], rows[y], rows["measured_lo"], rows["measured_hi"])
     return [(str(n), *map(float, values)) for n, *values in zip(*columns, strict=True)]  # type: ignore[misc]
-
-
-def _finished(
-    figure: Figure,
-    ax: Axes,
-    labels: Sequence[Label],
-    boxes: Sequence[Bbox],
-    name: str,
-    title: str,
-    caption: str,
-) -> Plot:
-    """The plot with its caption and its labels placed in the final layout."""
-    ax.set_title(title)
-    plot = finish(name, title, caption, figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    place(ax, list(labels), [box.transformed(ax.transData).padded(3) for box in boxes])
-    return plot

@@ -1,8 +1,8 @@
-"""What the plots share: palette, sizes, captions, label placement and saving.
+"""What the plots share: palette, sizes, panels, captions and saving.
 
 Plots are read in a README column about 830 pixels wide, so figures are 8.5 inches wide with text of
-8 points or more. Colours are Okabe and Ito's, two of Tol's after them, told apart by colour-blind
-readers too; every mark is also labelled directly, so colour never stands alone. No pyplot: nothing
+8 points or more. Colours are Okabe and Ito's, two of Tol's after them: colour-blind readers tell
+them apart. Every mark is also labelled directly, so colour never stands alone. No pyplot: nothing
 global is touched.
 """
 
@@ -18,9 +18,11 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
+from bench.records.run_data import Entry, Role, RunData, Section
 from bench.records.schema import write_atomically
-from bench.report.model import Entry, Role, Run, Section
+from bench.report.plots.labels import Label, place
 
 WIDTH = 8.5  # inches
 CAPTION = 128  # characters of a caption's line at that width
@@ -76,7 +78,7 @@ class Look:
     dash: str
 
 
-def looks(run: Run) -> dict[tuple[str, str], Look]:
+def looks(run: RunData) -> dict[tuple[str, str], Look]:
     """(acceptance, tree) -> Look, by appearance; AR is grey, hues repeat with new dashes."""
     found: dict[tuple[str, str], Look] = {}
     hues, markers = cycle(HUES), cycle(MARKERS)
@@ -92,7 +94,7 @@ def looks(run: Run) -> dict[tuple[str, str], Look]:
     return found
 
 
-def row_panels(run: Run, columns: int, row_inches: float) -> tuple[Figure, list[list[Axes]]]:
+def row_panels(run: RunData, columns: int, row_inches: float) -> tuple[Figure, list[list[Axes]]]:
     """One band of `columns` axes a section, stacked, as high as its decoders need."""
     counts = [max(len(section.decoders), 1) for section in run.sections]
     height = sum(counts) * row_inches + 0.75 * len(counts) + 0.5
@@ -112,7 +114,7 @@ def row_panels(run: Run, columns: int, row_inches: float) -> tuple[Figure, list[
     return figure, [list(axes) for axes in grid]
 
 
-def square_panels(run: Run, rows: int, panel_inches: float) -> tuple[Figure, list[list[Axes]]]:
+def square_panels(run: RunData, rows: int, panel_inches: float) -> tuple[Figure, list[list[Axes]]]:
     """[section][row] axes: two sections side by side, further ones below."""
     count = len(run.sections)
     across = min(count, 2)
@@ -154,8 +156,13 @@ def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
     return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
 
 
-def finish(name: str, title: str, caption: str, figure: Figure) -> Plot:
-    """Writes the caption under the panels and returns the plot."""
+Labelled = tuple[Axes, list[Label], list[Bbox]]  # labels, and boxes in data units to keep free
+
+
+def finish(
+    name: str, title: str, caption: str, figure: Figure, labels: Sequence[Labelled] = ()
+) -> Plot:
+    """Writes the caption under the panels, then the labels of points where there is room."""
     width, height = figure.get_size_inches()
     text = textwrap.fill(caption, int(CAPTION * width / WIDTH))
     lines = text.count("\n") + 1
@@ -164,6 +171,11 @@ def finish(name: str, title: str, caption: str, figure: Figure) -> Plot:
     rect = (0, room / (height + room), 1, height / (height + room))
     figure.set_layout_engine("constrained", rect=rect, w_pad=0.09, h_pad=0.06)
     figure.text(0.01, 0.04 / height, text, fontsize=8, color=MUTED, va="bottom", linespacing=1.35)
+    if labels:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # labels are placed in the final layout
+    for ax, texts, boxes in labels:
+        place(ax, texts, [box.transformed(ax.transData).padded(3) for box in boxes], MUTED)
     return Plot(name, title, caption, figure)
 
 

@@ -21,7 +21,7 @@ PANELS = (
 
 
 def draw_curves(curve: Path, path: Path) -> None:
-    """Draws the CSV of `decoders.training.progress.write_curve` as a PNG of three panels."""
+    """Draws the CSV of `decoders.training.loop.Loop` as a PNG of three panels."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a forward costs by the codes that it is over: measured, beside the roofline."""
+"""What a forward costs by the codes that it is over: measured, and by the roofline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -14,24 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from bench.report.model import Run, Section
-from bench.report.plots.labels import Label, place
-from bench.report.plots.style import (
-    HUES,
-    INK,
-    MUTED,
-    RC,
-    WIDTH,
-    Plot,
-    finish,
-    left_out,
-    say,
-)
-from bench.report.regime import Bounds, bounds
+from bench.records.run_data import RunData, Section
+from bench.report.plots.labels import Label
+from bench.report.plots.style import HUES, INK, MUTED, RC, WIDTH, Plot, finish, left_out, say
+from bench.report.roofline import Bounds, bounds, forward_part
 from bench.report.roofline import figure as number
-from bench.report.roofline import forward_part
 
-TITLE = "What verifying more codes costs"
 PANEL = 3.1  # inches of a section's panel
 READING, COMPUTING, MEASURED = HUES[0], HUES[1], INK
 
@@ -47,7 +36,7 @@ class Seen:
     whole: bool = False
 
 
-def seen(run: Run, section: Section) -> list[Seen]:
+def seen(run: RunData, section: Section) -> list[Seen]:
     """A section's forwards by their codes, decoders of as many codes together at their mean."""
     found: dict[tuple[int, bool], list[tuple[str, float]]] = {}
     for entry in section.decoders:
@@ -77,7 +66,7 @@ def takes_over(found: Bounds | None) -> str:
     return f"arithmetic takes over at {over} codes"
 
 
-def draw(run: Run) -> Plot:
+def draw(run: RunData) -> Plot:
     """A panel a section: milliseconds of a target forward over its codes per row."""
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
@@ -88,7 +77,7 @@ def draw(run: Run) -> Plot:
         size = (WIDTH, PANEL * len(run.sections) + 0.5)
         shape = Figure(figsize=size, layout="constrained")
         grid = shape.subplots(len(run.sections), 1, squeeze=False)[:, 0]
-        panels, said = [], []
+        labels, said = [], []
         for section, ax in zip(run.sections, grid, strict=True):
             ax.set_title(section.title)
             points, found = seen(run, section), bounds(run, section)
@@ -99,41 +88,37 @@ def draw(run: Run) -> Plot:
             if not points:
                 say(ax, "no forward was timed")
                 continue
-            panels.append((ax, points, _panel(ax, points, found)))
-        key = {label: mark for ax in grid for mark, label in zip(*_legend(ax), strict=True)}
+            texts = [Label(p.codes, p.ms, ", ".join(p.names), INK, 8.5) for p in points]
+            labels.append((ax, texts, _panel(ax, points, found)))
+        key: dict[str, Any] = {}  # the same marks in all panels that have them
+        for ax in grid:
+            marks, words = ax.get_legend_handles_labels()
+            key |= dict(zip(words, marks, strict=True))
         if key:
             shape.legend([*key.values()], [*key], loc="outside upper right", ncols=len(key))
         grid[-1].set_xlabel("codes per row of a target forward, root included")
         caption += " ".join(filter(None, said))
-        plot = finish("verification", TITLE, caption, shape)
-        shape.draw_without_rendering()
-        shape.set_layout_engine("none")
-        for ax, points, lines in panels:
-            labels = [Label(p.codes, p.ms, ", ".join(p.names), INK) for p in points]
-            place(ax, labels, [_box(ax, *ends) for ends in lines], size=8.5)
-        return plot
+        return finish("verification", "What verifying more codes costs", caption, shape, labels)
 
 
-Ends = tuple[float, float, float, float]  # of a piece of a line: x, y, x, y
-
-
-def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Ends]:
+def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Bbox]:
     """Draws points and lines; returns the pieces of lines that labels should not cover."""
     widest = max(point.codes for point in points)
     over = None if found is None else found.crossing
     right = max(1.18 * widest, 1.15 * over if over and over < 2 * widest else 0.0, 3.0)
     highest = max(point.ms for point in points)
-    pieces: list[Ends] = []
+    pieces: list[Bbox] = []
     if found is not None:
         x = np.linspace(0, right, 61)
-        reading = [1e3 * found.growth.reading(n, found.rates) for n in x]
-        computing = [1e3 * found.growth.computing(n, found.rates) for n in x]
+        reading = [1e3 * found.growth.at(n).reading(found.rates) for n in x]
+        computing = [1e3 * found.growth.at(n).computing(found.rates) for n in x]
         floor = np.maximum(reading, computing)
         ax.plot(x, reading, color=READING, lw=1, ls="--", label="reading")
         ax.plot(x, computing, color=COMPUTING, lw=1, ls="--", label="arithmetic")
         ax.plot(x, floor, color=MUTED, lw=2.2, alpha=0.45, label="floor", zorder=1)
         highest = max(highest, float(floor.max()))
-        pieces = [*zip(x[:-1], floor[:-1], x[1:], floor[1:], strict=True)]
+        ends = [*zip(x, floor, strict=True)]
+        pieces = [Bbox([start, end]) for start, end in pairwise(ends)]
         if over and 1 < over <= right:
             ax.axvline(over, color=COMPUTING, lw=0.9, ls=":")
             ax.annotate(
@@ -162,13 +147,3 @@ def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Ends]
 def _scaled(factor: float, values: Any) -> Any:
     """From milliseconds to AR steps, or back."""
     return np.asarray(values) * factor
-
-
-def _legend(ax: Axes) -> tuple[list[Any], list[str]]:
-    """Marks and labels of a panel: the same in all that have them."""
-    return ax.get_legend_handles_labels()
-
-
-def _box(ax: Axes, x0: float, y0: float, x1: float, y1: float) -> Bbox:
-    """A piece of a line in display units."""
-    return Bbox([[x0, y0], [x1, y1]]).transformed(ax.transData).padded(2)

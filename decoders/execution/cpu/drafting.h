@@ -55,10 +55,6 @@ struct Expand {
   void* features;            // [R, N + 1, D]
   uint8_t* seen;             // [R, N + 1, S]
   const int64_t* root_slot;  // [R]
-  const int64_t* codes;      // [B, w]
-  const int64_t* node;       // [w]
-  const int64_t* parents;    // [B, w]
-  long depth;
   void* mixed;               // [R, w, 2 D]
   float* raw;                // [R, w, V]
   float* logits;             // [B, w, V]
@@ -67,21 +63,6 @@ struct Expand {
 }  // extern "C"
 
 namespace {
-
-// Whether every code, node and slot is in its table.
-bool fits(const Expand& e) {
-  const long w = e.layer.queries;
-  bool all = within(e.codes, e.batch * w, e.tokens == nullptr ? e.embedded : e.vocab);
-  all &= within(e.parents, e.batch * w, e.nodes) && within(e.node, w, e.nodes);
-  for (long i = 0; i < e.batch * w && all && e.tokens != nullptr; ++i)
-    all &= e.tokens[e.codes[i]] >= 0 && e.tokens[e.codes[i]] < e.embedded;
-  for (long r = 0; r < e.layer.rows; ++r)
-    for (long i = 0; i < w; ++i) {
-      const long slot = e.root_slot[r] + e.node[i];
-      all &= e.root_slot[r] >= 0 && slot < e.layer.slots;
-    }
-  return all;
-}
 
 // The layer's input [M, D]: `fc` of M rows of [embedding ; feature]. Part `self` of `threads`.
 template <class T>
@@ -138,14 +119,6 @@ void expand_part(const Expand& e, const Forward& f, long depth, Of of, int self,
   }
   logits_part(output, static_cast<const T*>(e.head), f.rows * w, D, e.vocab,
               static_cast<int>(f.rows / e.batch), e.cfg, e.raw, e.logits, self, threads);
-}
-
-template <class T>
-void expand(const Expand& e) {
-  const long w = e.layer.queries;
-  const auto of = [&](long b, long i) { return Node{e.codes[b * w + i], e.node[i], e.parents[b * w + i]}; };
-#pragma omp parallel num_threads(e.layer.threads)
-  expand_part<T>(e, e.layer, e.depth, of, omp_get_thread_num(), omp_get_num_threads());
 }
 
 }  // namespace

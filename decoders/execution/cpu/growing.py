@@ -8,64 +8,18 @@ anew: nothing is allocated in a step.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
 from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import Draft, Sampling
-from decoders.execution.cpu.checks import require
-from decoders.execution.cpu.drafting import NativeDrafter
-from decoders.execution.cpu.library import Expand, Filter, filter_of, library, run
+from decoders.capability import Capability, knows
+from decoders.execution.cpu.drafting import NativeDraft, NativeDrafter, drafter_of
+from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.structures import Filter, Grow, GrowDynamic, GrowStatic, require
 from decoders.noise import DRAFT_SLOT, SLOTS, Noise
-
-
-class Grow(ctypes.Structure):
-    """`Grow` of growing.h."""
-
-    _fields_ = [
-        ("drafter", Expand),
-        *((n, ctypes.c_void_p) for n in ("root_logits", "root_code")),
-        ("filter", Filter),
-        *((n, ctypes.c_long) for n in ("size", "children", "levels")),
-        *((n, ctypes.c_void_p) for n in ("left", "codes", "child")),
-    ]
-
-
-class GrowStatic(ctypes.Structure):
-    """`GrowStatic` of growing.h."""
-
-    _fields_ = [
-        ("base", Grow),
-        *((n, ctypes.c_void_p) for n in ("parents", "first", "parent", "shape", "uniform")),
-        *((n, ctypes.c_long) for n in ("places", "row")),
-        *((n, ctypes.c_void_p) for n in ("position", "q")),
-    ]
-
-
-class GrowDynamic(ctypes.Structure):
-    """`GrowDynamic` of growing.h."""
-
-    _fields_ = [
-        ("base", Grow),
-        ("candidates", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("code", "above", "score", "front", "session", "best")),
-        *((n, ctypes.c_void_p) for n in ("order", "parents", "depth", "ancestry", "expected")),
-    ]
-
-
-@dataclass(frozen=True)
-class Flat:
-    """A static tree, int64 on the CPU: parents, the nodes that have children, level by level, and
-    first [levels + 1], where a level of them begins; parent [N + 1]; children [N + 1, K], 0 where
-    there is none."""
-
-    parents: Tensor
-    first: Tensor
-    parent: Tensor
-    children: Tensor
 
 
 class _Tree:
@@ -80,17 +34,17 @@ class _Tree:
         levels: int,
         widest: int,
     ) -> None:
-        call, kept = drafter.structure(widest)
-        left = torch.empty(call.layer.threads, drafter.vocab)
+        call = drafter.structure(widest)
         size, batch = nodes + 1, drafter.batch
-        self.drafter, self.kept = drafter, (kept, left)
+        self.drafter = drafter
         self.codes = torch.zeros(batch, size, dtype=torch.long)
         self.children = torch.zeros(batch, size, children, dtype=torch.long)
         self.given: tuple[Tensor, ...] = (self.codes,) * 3  # what the call was prepared for
         self.base = Grow(
-            call, None, drafter.state.root_code.data_ptr(),
-            filter_of(sampling), size, children, levels,
-            left.data_ptr(), self.codes.data_ptr(), self.children.data_ptr(),
+            drafter=call, root_code=drafter.state.root_code, filter=Filter.of(sampling),
+            size=size, children=children, levels=levels,
+            left=torch.empty(call.layer.threads, drafter.vocab),
+            codes=self.codes, child=self.children,
         )  # fmt: skip
 
     def check(self, root_logits: Tensor) -> Tensor:
@@ -100,30 +54,21 @@ class _Tree:
 
 
 class NativeStatic(_Tree):
-    """Trees of one shape, see `decoders.propose.trees.static.Static.grow`. shaped: a draft of codes
-    [B, N + 1], children [B, N + 1, K], and q [B, N + 1, V] or None."""
+    """Trees of one shape, a `decoders.propose.trees.static.Shape`; see its `Static.grow`."""
 
-    def __init__(
-        self,
-        drafter: NativeDrafter,
-        sampling: Sampling,
-        flat: Flat,
-        shaped: Callable[[Tensor, Tensor, Tensor | None], Draft],
-    ) -> None:
-        size, children = flat.children.shape
-        levels = len(flat.first) - 1
-        widest = int(flat.first.diff().max())
-        super().__init__(drafter, sampling, size - 1, children, levels, widest)
-        self.flat = flat
-        self.children.copy_(flat.children)  # what greedy trees and chains keep
+    def __init__(self, drafter: NativeDrafter, sampling: Sampling, shape: Any) -> None:
+        size, children = shape.children.shape[1:]
+        sizes = torch.tensor([len(level.parents) for level in shape.levels])
+        super().__init__(drafter, sampling, size - 1, children, len(sizes), int(sizes.max()))
+        self.children.copy_(shape.children)  # what greedy trees and chains keep
         # A leaf's rows are read by no one and stay zeros; the others are written in every call.
         q = None if sampling.greedy else torch.zeros(drafter.batch, size, drafter.vocab)
-        self.draft = shaped(self.codes, self.children, q)
+        self.draft: Draft = shape.draft(self.codes, self.children, q)
         if children == 1:
-            self.base.child = None  # no child is dropped
+            self.base.set(child=None)  # no child is dropped
         self.call = GrowStatic(
-            self.base, flat.parents.data_ptr(), flat.first.data_ptr(), flat.parent.data_ptr(),
-            flat.children.data_ptr(), None, 0, 0, None, None if q is None else q.data_ptr(),
+            base=self.base, parents=shape.inner, parent=shape.parent, shape=shape.children, q=q,
+            first=torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]),
         )  # fmt: skip
         self._function = library().lantern_grow_static
 
@@ -138,15 +83,14 @@ class NativeStatic(_Tree):
 
     def _read(self, root_logits: Tensor, uniform: Tensor, position: Tensor) -> None:
         """uniform [B, L + OVERRUN, SLOTS] float32."""
-        batch, call = self.drafter.batch, self.call
-        places, slots = uniform.shape[1:]
+        batch, (places, slots) = self.drafter.batch, uniform.shape[1:]
         uniform = require("noise", uniform, (batch, places, max(slots, SLOTS)), torch.float32)
         position = require("places", position, (batch,), torch.int64)
         self.given = self.check(root_logits), uniform, position
-        root_logits, uniform, position = self.given
-        call.base.root_logits, call.position = root_logits.data_ptr(), position.data_ptr()
-        call.uniform = uniform[:, :, DRAFT_SLOT:].data_ptr()
-        call.places, call.row = uniform.shape[1:]
+        self.call.base.root_logits = self.given[0].data_ptr()
+        self.call.set(
+            uniform=uniform[:, :, DRAFT_SLOT:], places=places, row=slots, position=position
+        )
 
 
 class NativeDynamic(_Tree):
@@ -157,20 +101,18 @@ class NativeDynamic(_Tree):
     ) -> None:
         super().__init__(drafter, sampling, nodes, top_k, depth, top_k)
         batch, size, total = drafter.batch, nodes + 1, top_k + (depth - 1) * top_k**2
-        levels = torch.empty(2, batch, top_k, dtype=torch.long)
-        scores = torch.empty(batch, total), torch.empty(batch, top_k)
         code, above = torch.empty(2, batch, total, dtype=torch.long)
-        order = torch.empty(batch, 2, total, dtype=torch.long)
+        front, session = torch.empty(2, batch, top_k, dtype=torch.long)
         parents, level = torch.zeros(2, batch, size, dtype=torch.long)
         ancestry = torch.zeros(batch, size, size, dtype=torch.bool)
-        self.space = (code, above, order, levels, scores)
-        draft = (self.codes, parents, level, self.children, None, ancestry, depth)
         expected = torch.ones(batch)
+        draft = (self.codes, parents, level, self.children, None, ancestry, depth)
         self.draft = Draft(*draft, by_leaf=True, expected=expected)
         self.call = GrowDynamic(
-            self.base, total, code.data_ptr(), above.data_ptr(), scores[0].data_ptr(),
-            levels[0].data_ptr(), levels[1].data_ptr(), scores[1].data_ptr(), order.data_ptr(),
-            parents.data_ptr(), level.data_ptr(), ancestry.data_ptr(), expected.data_ptr(),
+            base=self.base, candidates=total, code=code, above=above,
+            score=torch.empty(batch, total), front=front, session=session,
+            best=torch.empty(batch, top_k), order=torch.empty(batch, 2, total, dtype=torch.long),
+            parents=parents, depth=level, ancestry=ancestry, expected=expected,
         )  # fmt: skip
         self._function = library().lantern_grow_dynamic
 
@@ -182,3 +124,23 @@ class NativeDynamic(_Tree):
             self.call.base.root_logits = self.given[0].data_ptr()
         run("grow", self._function, ctypes.byref(self.call), self.drafter.half)
         return self.draft
+
+
+def native_draft(session: Any, execution: Any, renews: bool = False) -> NativeDraft | None:
+    """None where the kernel does not do all of the work. renews: numbers change from step to step;
+    a tree then draws node by node, the kernel level by level."""
+    if not knows(session, Capability.GROWN):
+        return None
+    tree, drafter = session.tree, drafter_of(session.session, execution)
+    apart = renews and knows(tree, Capability.STATIC_TREE) and tree.wide
+    grow = None if drafter is None or apart else grower(tree, drafter, session.sampling)
+    return None if drafter is None or grow is None else NativeDraft(session, drafter, grow)
+
+
+def grower(tree: Any, drafter: NativeDrafter, sampling: Any) -> Any:
+    """What grows a tree in one call; None for a tree that the kernel does not know."""
+    if knows(tree, Capability.STATIC_TREE):
+        return NativeStatic(drafter, sampling, tree.shape_on(torch.device("cpu")))
+    if knows(tree, Capability.DYNAMIC_TREE):
+        return NativeDynamic(drafter, sampling, tree.depth, tree.top_k, tree.nodes)
+    return None

@@ -6,6 +6,8 @@
 // else is plain vector code, in the lengths that the processor has (vectors.h).
 #include <omp.h>
 
+#include <cstring>
+
 #include "acceptance.h"
 #include "advancing.h"
 #include "drafting.h"
@@ -15,7 +17,7 @@
 
 extern "C" {
 
-// All calls but `lantern_scratch` return 0, or 1 where an index lies outside its table: then nothing was
+// All calls but `lantern_size` and `lantern_scratch` return 0, or 1 where an index lies outside its table: then nothing was
 // written.
 
 // p [M, V] becomes the residuals; q [M, V] (or null) is used up; verdicts [4, M, K]; left [threads, V].
@@ -31,6 +33,27 @@ int lantern_judge(float* p, float* q, float* left, const int64_t* codes, const u
                Judged{at, at + all, at + 2 * all, at + 3 * all});
   }
   return 0;
+}
+
+// Bytes of a structure, so that Python's declaration can be compared; -1 for an unknown name.
+long lantern_size(const char* name) {
+#define SIZE(kind) \
+  if (std::strcmp(name, #kind) == 0) return sizeof(kind)
+  SIZE(LayerWeights);
+  SIZE(Forward);
+  SIZE(Filter);
+  SIZE(Rule);
+  SIZE(Expand);
+  SIZE(Advance);
+  SIZE(Grow);
+  SIZE(GrowStatic);
+  SIZE(GrowDynamic);
+  SIZE(NextCode);
+  SIZE(Nodes);
+  SIZE(Verify);
+  SIZE(Settle);
+#undef SIZE
+  return -1;
 }
 
 long lantern_scratch(const Forward* f) { return Scratch(*f).floats(f->threads); }

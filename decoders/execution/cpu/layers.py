@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.cache import KVCache
-from decoders.execution.cpu.library import Forward, LayerWeights, library, missing, run
+from decoders.cache import KVCache, zeros
+from decoders.execution.cpu.library import library, missing, run
 from decoders.execution.cpu.operators import numbered
-from decoders.memory import zeros
+from decoders.execution.cpu.structures import Forward, LayerWeights
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
@@ -183,29 +183,22 @@ class NativeLayers:
         first = layers[0]
         self.width, self.ffn = len(first.wo), first.w2.shape[1]
         self.heads, self.eps, self.dtype = heads, eps, first.wo.dtype
-        self._kept: list[Tensor] = []  # what the kernel holds addresses of
-        panels = packed([w for one in layers for w in _matrices(one)])
-        rows = zip(*(iter(panels),) * 4, strict=True)
-        table = [self._layer(one, *row) for one, row in zip(layers, rows, strict=True)]
-        self._table, self.count = (LayerWeights * len(layers))(*table), len(layers)
-        self._norm = None if norm is None else self._address(_copy(norm))
+        panels = iter(packed([w for one in layers for w in _matrices(one)]))
+        # Norms are copied as packed weights are, so that all of a forward's are of one moment.
+        self._layers = [
+            LayerWeights(
+                attention_norm=None if one.attention_norm is None else _copy(one.attention_norm),
+                **dict(zip(("wqkv", "wo", "w13", "w2"), panels, strict=False)),
+                ffn_norm=_copy(one.ffn_norm),
+            )
+            for one in layers
+        ]
+        self._table, self.count = (LayerWeights * len(layers))(*self._layers), len(layers)
+        self._norm = None if norm is None else _copy(norm)
         self._rope = torch.view_as_real(rope).contiguous()
         self._scratch = torch.empty(0)
         self._library = library()
         self.number = numbered(self)
-
-    def _address(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
-        return self._kept[-1].data_ptr()
-
-    def _layer(
-        self, one: Weights, wqkv: Tensor, wo: Tensor, w13: Tensor, w2: Tensor
-    ) -> LayerWeights:
-        before = one.attention_norm
-        norm = None if before is None else self._address(_copy(before))
-        ffn_norm = self._address(_copy(one.ffn_norm))
-        first, *others = (self._address(panel) for panel in (wqkv, wo, w13, w2))
-        return LayerWeights(norm, first, others[0], ffn_norm, *others[1:])
 
     def __call__(
         self,
@@ -236,7 +229,9 @@ class NativeLayers:
         if mask.stride(-1) != 1:
             mask = mask.contiguous()
         out = torch.empty_like(x)
-        self._run(self.forward(x, places, slots, mask, cache, out))
+        call = self.forward(x, places, slots, mask, cache, out)
+        half = ctypes.c_int(self.dtype == torch.bfloat16)
+        run("layers", self._library.lantern_forward, ctypes.byref(call), half)
         return out
 
     def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
@@ -265,14 +260,11 @@ class NativeLayers:
         mask = torch.ones(rows, queries, slots, dtype=torch.bool)
         shape = (self.count, 2, rows, self.heads, slots, width // self.heads)
         cache = zeros(shape if seen else (0,), self.dtype, x.device)
-        out = torch.empty_like(x)
-        call = self.forward(x, places, places, mask, cache, out)
+        call = self.forward(x, places, places, mask, cache, torch.empty_like(x))
         call.products = 2 if seen else 1
-        kept = (x, places, mask, cache, out, self.scratch)
         arguments = (ctypes.byref(call), ctypes.c_int(self.dtype == torch.bfloat16))
 
-        def multiply(times: int, kept: tuple[Tensor, ...] = kept) -> None:
-            del kept  # what the call points to
+        def multiply(times: int) -> None:
             call.times = times
             run("layers", self._library.lantern_forward, *arguments)
 
@@ -288,13 +280,14 @@ class NativeLayers:
         out: Tensor,
         embedding: Tensor | None = None,
     ) -> Forward:
-        """The call of these tensors, which must live until it is over; see `__call__`."""
+        """The call of these tensors; see `__call__`."""
         rows, queries, capacity = mask.shape
         source, codes = (x, None) if embedding is None else (embedding, x.data_ptr())
         size = 0 if embedding is None else len(embedding)
+        norm = None if self._norm is None else self._norm.data_ptr()
         call = Forward(
             rows, queries, self.width, self.heads, self.ffn, self.count, capacity,
-            self.eps, torch.get_num_threads(), ctypes.addressof(self._table), self._norm,
+            self.eps, torch.get_num_threads(), ctypes.addressof(self._table), norm,
             source.data_ptr(), codes, size, out.data_ptr(), cache.data_ptr(),
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),
             slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0, 1,
@@ -303,17 +296,8 @@ class NativeLayers:
         if need > self._scratch.numel():
             self._scratch = torch.zeros(need)  # no stray NaN for the products alone
         call.scratch = self._scratch.data_ptr()
+        call.held["all"] = (self, x, places, slots, mask, cache, out, embedding, self._scratch)
         return call
-
-    @property
-    def scratch(self) -> Tensor:
-        """The memory of the calls made last, to be held as long as such a call is: a later forward
-        may need a larger one."""
-        return self._scratch
-
-    def _run(self, call: Forward) -> None:
-        half = ctypes.c_int(self.dtype == torch.bfloat16)
-        run("layers", self._library.lantern_forward, ctypes.byref(call), half)
 
 
 def _copy(weight: Tensor) -> Tensor:

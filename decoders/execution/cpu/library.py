@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError
 from decoders.execution.cpu.processor import cpuinfo
+from decoders.execution.cpu.structures import Struct
 from decoders.places import folder
 
 NAMES = "lantern::"  # what a profiler calls these functions
@@ -31,95 +32,6 @@ SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
 FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-
-
-class LayerWeights(ctypes.Structure):
-    """`LayerWeights` of layers.h."""
-
-    _fields_ = [
-        (n, ctypes.c_void_p) for n in ("attention_norm", "wqkv", "wo", "ffn_norm", "w13", "w2")
-    ]
-
-
-class Forward(ctypes.Structure):
-    """`Forward` of layers.h."""
-
-    _fields_ = [
-        *((n, ctypes.c_long) for n in ("rows", "queries", "width", "heads", "ffn", "layers")),
-        ("slots", ctypes.c_long),
-        ("eps", ctypes.c_float),
-        ("threads", ctypes.c_int),
-        *((n, ctypes.c_void_p) for n in ("weights", "final_norm", "input")),
-        ("codes", ctypes.c_void_p),
-        ("embedded", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("output", "cache")),
-        ("rope", ctypes.c_void_p),
-        ("places", ctypes.c_long),
-        ("place", ctypes.c_void_p),
-        ("place_row", ctypes.c_long),
-        ("place_query", ctypes.c_long),
-        ("slot", ctypes.c_void_p),
-        ("slot_row", ctypes.c_long),
-        ("slot_query", ctypes.c_long),
-        ("mask", ctypes.c_void_p),
-        ("mask_row", ctypes.c_long),
-        ("mask_query", ctypes.c_long),
-        ("scratch", ctypes.c_void_p),
-        ("products", ctypes.c_int),
-        ("times", ctypes.c_long),
-    ]
-
-
-class Expand(ctypes.Structure):
-    """`Expand` of drafting.h."""
-
-    _fields_ = [
-        ("layer", Forward),
-        ("batch", ctypes.c_long),
-        ("nodes", ctypes.c_long),
-        ("embedding", ctypes.c_void_p),
-        ("embedded", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("tokens", "fc", "fc_bias", "head")),
-        ("vocab", ctypes.c_long),
-        ("cfg", ctypes.c_float),
-        *((n, ctypes.c_void_p) for n in ("features", "seen", "root_slot", "codes", "node")),
-        ("parents", ctypes.c_void_p),
-        ("depth", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("mixed", "raw", "logits")),
-    ]
-
-
-class Filter(ctypes.Structure):
-    """`Filter` of distribution.h."""
-
-    _fields_ = [
-        ("temperature", ctypes.c_float),
-        ("top_p", ctypes.c_float),
-        ("top_k", ctypes.c_long),
-    ]
-
-
-def filter_of(sampling: Sampling) -> Filter:
-    return Filter(sampling.temperature, sampling.top_p, sampling.top_k)
-
-
-class NextCode(ctypes.Structure):
-    """`NextCode` of stepping.h."""
-
-    _fields_ = [
-        ("body", Forward),
-        *((n, ctypes.c_long) for n in ("count", "batch", "prefix", "vocab")),
-        *((n, ctypes.c_void_p) for n in ("tokens", "head")),
-        ("cfg", ctypes.c_float),
-        ("filter", Filter),
-        ("uniform", ctypes.c_void_p),
-        *((n, ctypes.c_long) for n in ("uniform_row", "uniform_place", "uniforms")),
-        *((n, ctypes.c_void_p) for n in ("codes", "place", "chosen")),
-        ("recorded", ctypes.c_long),
-        ("accepted", ctypes.c_void_p),
-        ("most", ctypes.c_long),
-        *((n, ctypes.c_void_p) for n in ("steps", "bad", "raw", "logits", "p")),
-    ]
 
 
 def compiler() -> str | None:
@@ -131,7 +43,7 @@ def compiler() -> str | None:
 
 @cache
 def version(found: str) -> str:
-    """What the compiler says of itself; Clang is told by it, under whatever name it goes."""
+    """What the compiler says of itself; it names Clang, under whatever name that goes."""
     done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
     return done.stdout
 
@@ -187,7 +99,14 @@ def library() -> ctypes.CDLL:
         raise DecoderError(
             f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
         ) from error
-    loaded.lantern_scratch.restype = ctypes.c_long
+    loaded.lantern_scratch.restype = loaded.lantern_size.restype = ctypes.c_long
+    for kind in Struct.__subclasses__():
+        size = loaded.lantern_size(kind.__name__.encode())
+        if size != ctypes.sizeof(kind):
+            raise DecoderError(
+                f"the CPU kernel's {kind.__name__} has {size} bytes, Python's has "
+                f"{ctypes.sizeof(kind)}: its fields are not those of the header (structures.py)"
+            )
     return loaded
 
 
@@ -207,7 +126,7 @@ def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _compile(found: str, path: Path) -> None:
-    """Beside its place, then moved there: two processes may build at once."""
+    """In the same folder, then moved to its place: two processes may build at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         part, made = Path(name) / "kernel.o", Path(name) / "kernel.so"

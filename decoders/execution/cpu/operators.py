@@ -31,24 +31,9 @@ def numbered(net: Any) -> int:
     return number
 
 
-@torch.library.impl(OPERATORS, "layers", "CPU")
-def _layers(
-    net: int, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: Tensor
-) -> Tensor:
-    found: Tensor = _HELD[net].run(x, places, slots, mask, cache)
-    return found
-
-
-@torch.library.impl(OPERATORS, "linear", "CPU")
-def _linear(net: int, x: Tensor) -> Tensor:
-    found: Tensor = _HELD[net].product(x)
-    return found
-
-
-@torch.library.impl(OPERATORS, "guided", "CPU")
-def _guided(net: int, hidden: Tensor, cfg: float) -> Tensor:
-    found: Tensor = _HELD[net].guidance(hidden, cfg)
-    return found
+OPERATORS.impl("layers", lambda net, *given: _HELD[net].run(*given), "CPU")
+OPERATORS.impl("linear", lambda net, x: _HELD[net].product(x), "CPU")
+OPERATORS.impl("guided", lambda net, hidden, cfg: _HELD[net].guidance(hidden, cfg), "CPU")
 
 
 @torch.library.register_fake("lantern_cpu::layers", lib=OPERATORS)

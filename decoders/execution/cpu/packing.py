@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from decoders.api import DecoderError
 from decoders.execution.cpu import layers as cpu
 from decoders.models.shape import TransformerConfig
@@ -45,17 +47,16 @@ def pack(net: Any) -> Native:
     why = reason(net)
     if why is not None:
         raise DecoderError(f"the CPU kernel cannot run these layers: {why}; set layers to torch")
-    final = getattr(net, "norm", None)
+    target = hasattr(net, "norm")  # a drafter has no norm behind its layer
     rows = [_weights(layer) for layer in net.layers]
-    norm = None if final is None else final.weight
+    norm, linear = (net.norm.weight, net.output) if target else (None, net.fc)
     made = cpu.NativeLayers(rows, norm, net.rope, net.cfg.heads, net.cfg.norm_eps)
-    linear = net.output if final is not None else net.fc
     return Native(made, cpu.NativeLinear(linear.weight, linear.bias))
 
 
 def _weights(layer: Any) -> cpu.Weights:
     return cpu.Weights(
-        getattr(layer.attention_norm, "weight", None),  # none where the input is not normalised
+        None if isinstance(layer.attention_norm, nn.Identity) else layer.attention_norm.weight,
         layer.attention.wqkv.weight,
         layer.attention.wo.weight,
         layer.ffn_norm.weight,

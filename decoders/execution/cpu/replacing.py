@@ -15,23 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
 from decoders.capability import Capability, knows
 from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.drafts import native_draft
+from decoders.execution.cpu.growing import native_draft
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeStep, Parts, State
 from decoders.execution.cpu.stepping import Head, Moving, NativeNext
-from decoders.execution.eager import Loop, Piece, chain
+from decoders.execution.eager import chain
 from decoders.noise import TARGET_SLOT
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 
 
-class Cpu:
+class Cpu(Execution):
     """The execution. It keeps the packed weights of a model's target and drafters. compiled: batch
     sizes at which the pieces without a call are compiled; at others they run operator by operator,
     as pictures alone are not worth the compiling."""
@@ -49,6 +49,9 @@ class Cpu:
         plain = Cpu()
         plain.packed = self.packed
         return plain
+
+    def compiling(self) -> float:
+        return self.compiler.compiling()
 
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
@@ -77,10 +80,10 @@ class Cpu:
     def fit(self, loop: Any) -> bool:
         """Packs the proposer's net. Caches need not grow where the target runs in the kernel, which
         reads only the slots that are seen, and may not where a step is compiled."""
-        target = loop.model.target
-        net = getattr(getattr(loop.proposer, "drafter", None), "net", None)
+        target, drafter = loop.model.target, loop.drafter
+        net = None if drafter is None else drafter.net
         if self.native(target) is not None and isinstance(net, torch.nn.Module):
-            self.offer(net, f"drafter {loop.proposer.drafter}")
+            self.offer(net, f"drafter {drafter}")
         return self.native(target) is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:
@@ -92,7 +95,7 @@ class Cpu:
             if call is None and loop.static and run.shape in self.compiled:
                 run.path[phase], call = self.compiler.ready(loop, run, phase, piece)
             chosen.append((phase, call or piece))
-        run.pieces = {**getattr(run, "pieces", {}), id(loop): chosen}
+        run.pieces[id(loop)] = chosen
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
@@ -101,17 +104,16 @@ class Cpu:
 
     def _calls(self, loop: Any, run: Any) -> dict[str, Call]:
         """By a piece's name the call that takes its place."""
-        if not knows(loop, Capability.NEXT) and not knows(loop, Capability.FORWARD):
+        alone = knows(loop, Capability.NEXT)
+        if not alone and not (knows(loop, Capability.DRAFT) and knows(loop, Capability.FORWARD)):
             return {}
         target = loop.model.target
         native = self.native(target)
         if native is None or target.barred is not None or not knows(target, Capability.TARGET):
             return {}
         head = Head(native.project, target.tok_embeddings.weight, target.code_tokens, target.prefix)
-        if knows(loop, Capability.NEXT):
+        if alone:
             return {"next": next_codes(loop, run, native, head)}
-        if not knows(loop, Capability.DRAFT) or not knows(loop, Capability.FORWARD):
-            return {}
         calls = forward_and_settle(loop, run, native, head)
         draft = native_draft(run.session, self, loop.renews)
         return calls if draft is None else {**calls, "draft": draft}

@@ -2,7 +2,7 @@
 all that follows from it (record, commit, what the drafter is told).
 
 They compute what `decoders.loops.speculative.Speculative` does in some ninety operators, each a few
-microseconds, beside a verification of less than two milliseconds. Structures and buffers are made
+microseconds, around a verification of less than two milliseconds. Structures and buffers are made
 once an image.
 """
 
@@ -17,75 +17,12 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
-from decoders.execution.cpu.checks import require
 from decoders.execution.cpu.layers import NativeLayers, check
-from decoders.execution.cpu.library import Filter, Forward, filter_of, library, run
-from decoders.execution.cpu.rules import NativeRule, Rule
+from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.rules import NativeRule
 from decoders.execution.cpu.stepping import Head
-from decoders.loops.recording import Recorder
+from decoders.execution.cpu.structures import Filter, Nodes, Settle, Verify, require
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
-
-POINTER, LONG = ctypes.c_void_p, ctypes.c_long
-
-
-def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
-
-
-class Nodes(ctypes.Structure):
-    """`Nodes` of speculation.h."""
-
-    _fields_ = [
-        *_fields(LONG, "batch count children"),
-        *_fields(POINTER, "codes parents"),
-        ("parents_row", LONG),
-        ("level", POINTER),
-        ("level_row", LONG),
-        ("child", POINTER),
-        *_fields(LONG, "child_row by_leaf"),
-    ]
-
-
-class Verify(ctypes.Structure):
-    """`Verify` of speculation.h."""
-
-    _fields_ = [
-        ("layer", Forward),
-        ("tree", Nodes),
-        ("prefix", LONG),
-        *_fields(POINTER, "length seen"),
-        ("seen_row", LONG),
-        *_fields(POINTER, "tokens head"),
-        ("vocab", LONG),
-        ("cfg", ctypes.c_float),
-        *_fields(POINTER, "raw logits"),
-    ]
-
-
-class Settle(ctypes.Structure):
-    """`Settle` of speculation.h."""
-
-    _fields_ = [
-        ("tree", Nodes),
-        *_fields(LONG, "copies vocab depth"),
-        *_fields(POINTER, "q logits"),
-        ("filter", Filter),
-        ("rule", Rule),
-        ("uniform", POINTER),
-        *_fields(LONG, "places slots accept_slot target_slot image prefix"),
-        *_fields(POINTER, "length hidden"),
-        ("state", LONG),
-        ("cache", POINTER),
-        *_fields(LONG, "lines heads capacity head"),
-        *_fields(POINTER, "told_hidden told_codes told_count told_start"),
-        *_fields(POINTER, "codes kind step at moved bound"),
-        ("width", LONG),
-        *_fields(POINTER, "accepted steps bad target_calls drafter_calls"),
-        ("draft_calls", LONG),
-        *_fields(POINTER, "path count p work"),
-        ("room", LONG),
-        ("threads", ctypes.c_int),
-    ]
 
 
 @dataclass(frozen=True)
@@ -104,13 +41,12 @@ class Parts:
 
 @dataclass(frozen=True)
 class State:
-    """The moving state of B images, changed in place: see `Run` and `Told` of
-    `decoders.loops.speculative_run`."""
+    """The moving state of B images, changed in place: see `decoders.loops.speculative_run.Run`."""
 
     seen: Tensor
     uniform: Tensor
     length: Tensor
-    record: Recorder
+    record: Any  # a decoders.loops.recording.Recorder
     target_calls: Tensor
     drafter_calls: Tensor
     told_hidden: Tensor
@@ -140,13 +76,17 @@ class NativeStep:
         require("noise", state.uniform, (batch, places, slots), torch.float32)
         if slots < ACCEPT_SLOT + children:
             raise DecoderError(f"{children} children a node need more noise than {slots} a place")
+        self._tree = Nodes(batch=batch, count=nodes, children=children)
         self._cache: Tensor | None = None
         self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
         self._half = ctypes.c_int(parts.layers.dtype == torch.bfloat16)
         self._verify, self._settle = library().lantern_verify, library().lantern_settle
-        self._verifying = Verify(prefix=parts.head.prefix, cfg=parts.sampling.cfg, vocab=vocab)
+        self._verifying = Verify(
+            prefix=parts.head.prefix, length=state.length, seen=state.seen,
+            seen_row=state.seen.stride(0), tokens=parts.head.tokens, head=parts.head.output.weight,
+            vocab=vocab, cfg=parts.sampling.cfg, raw=self.logits[1:], logits=self.logits[0],
+        )  # fmt: skip
         self._settling = self._prepared()
-        self._address()
 
     def forward(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Hidden states [R, N + 1, D] and guided logits [B, N + 1, V] float32 of the draft's nodes;
@@ -179,56 +119,47 @@ class NativeStep:
         if codes.stride(0) != nodes and batch > 1:
             codes = codes.contiguous()
         self._held = (codes, parents, level, child)  # until both calls are over
-        return Nodes(
-            batch, nodes, children, codes.data_ptr(), parents.data_ptr(), parents.stride(0),
-            level.data_ptr(), level.stride(0), child.data_ptr(), child.stride(0), draft.by_leaf,
-        )  # fmt: skip
+        made = self._tree
+        made.codes, made.by_leaf = codes.data_ptr(), draft.by_leaf
+        made.parents, made.parents_row = parents.data_ptr(), parents.stride(0)
+        made.level, made.level_row = level.data_ptr(), level.stride(0)
+        made.child, made.child_row = child.data_ptr(), child.stride(0)
+        return made
 
     def _fit(self, cache: KVCache) -> None:
         """Mask and addresses for a cache that is new or has grown."""
-        parts, call = self.parts, self._verifying
-        rows, nodes = self.hidden.shape[:2]
+        layers, (rows, nodes) = self.parts.layers, self.hidden.shape[:2]
         self.mask = torch.empty(rows, nodes, cache.capacity, dtype=torch.bool)
-        parts.layers.check_cache(cache, rows, nodes, self.mask)
+        layers.check_cache(cache, rows, nodes, self.mask)
         self._cache = cache.data
         codes, places, slots = self.indices
-        call.layer = parts.layers.forward(
+        call = layers.forward(
             codes, places, slots, self.mask, cache.data, self.hidden, self.embedding
         )
-        self._scratch = parts.layers.scratch
-        self._settling.cache, self._settling.capacity = cache.data.data_ptr(), cache.capacity
-
-    def _address(self) -> None:
-        """What `forward` reads and writes besides."""
-        parts, state, call = self.parts, self.state, self._verifying
-        call.length, call.seen = state.length.data_ptr(), state.seen.data_ptr()
-        call.seen_row = state.seen.stride(0)
-        call.tokens = None if parts.head.tokens is None else parts.head.tokens.data_ptr()
-        call.head = parts.head.output.weight.data_ptr()
-        call.raw, call.logits = self.logits[1:].data_ptr(), self.logits[0].data_ptr()
+        self._verifying.set(layer=call)
+        self._settling.set(cache=cache.data, capacity=cache.capacity)
 
     def _prepared(self) -> Settle:
         """All of `Settle` but the draft and the cache."""
         parts, state, record = self.parts, self.state, self.state.record
         sampling, layers, vocab = parts.sampling, parts.layers, parts.head.output.outputs
-        head = layers.width // layers.heads * layers.dtype.itemsize
+        places, slots = state.uniform.shape[1:]
         return Settle(
-            Nodes(), sampling.guidance_rows, vocab, parts.depth, None,
-            self.logits[0].data_ptr(), filter_of(sampling), parts.rule.structure(vocab),
-            state.uniform.data_ptr(), *state.uniform.shape[1:], ACCEPT_SLOT, TARGET_SLOT,
-            parts.image, parts.head.prefix,
-            state.length.data_ptr(), self.hidden.data_ptr(), layers.width * layers.dtype.itemsize,
-            None, 2 * layers.count, layers.heads, 0, head, state.told_hidden.data_ptr(),
-            state.told_codes.data_ptr(), state.told_count.data_ptr(), state.told_start.data_ptr(),
-            *(getattr(record, name).data_ptr() for name in RECORD), record.codes.shape[1],
-            record.accepted.data_ptr(), record.steps.data_ptr(), record.bad.data_ptr(),
-            state.target_calls.data_ptr(), state.drafter_calls.data_ptr(), parts.draft_calls,
-            self.path.data_ptr(), self.count.data_ptr(), self.p.data_ptr(), self.work.data_ptr(),
-            self.work.shape[-1], len(self.work),
+            copies=sampling.guidance_rows, vocab=vocab, depth=parts.depth, logits=self.logits[0],
+            filter=Filter.of(sampling), rule=parts.rule.structure(vocab), uniform=state.uniform,
+            places=places, slots=slots, accept_slot=ACCEPT_SLOT, target_slot=TARGET_SLOT,
+            image=parts.image, prefix=parts.head.prefix, length=state.length, hidden=self.hidden,
+            state=layers.width * layers.dtype.itemsize, lines=2 * layers.count, heads=layers.heads,
+            head=layers.width // layers.heads * layers.dtype.itemsize,
+            told_hidden=state.told_hidden, told_codes=state.told_codes,
+            told_count=state.told_count, told_start=state.told_start,
+            codes=record.codes, kind=record.kind, step=record.step, at=record.depth,
+            moved=record.moved, bound=record.bound, width=record.codes.shape[1],
+            accepted=record.accepted, steps=record.steps, bad=record.bad,
+            target_calls=state.target_calls, drafter_calls=state.drafter_calls,
+            draft_calls=parts.draft_calls, path=self.path, count=self.count, p=self.p,
+            work=self.work, room=self.work.shape[-1], threads=len(self.work),
         )  # fmt: skip
-
-
-RECORD = ("codes", "kind", "step", "depth", "moved", "bound")  # buffers of a Recorder, in order
 
 
 def _whole(values: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear, check
-from decoders.execution.cpu.library import NextCode, filter_of, library, run
+from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.structures import Filter, NextCode
 
 
 @dataclass(frozen=True)
@@ -78,25 +79,22 @@ class NativeNext:
             raise DecoderError(f"{batch} codes with guidance {sampling.cfg} in {rows} cache rows")
         state.require(rows, batch)
         embedding = head.embedding.detach().contiguous()
-        index = torch.zeros(2, rows, 1, dtype=torch.long)  # rows of the embedding, slots
+        ids, slots = torch.zeros(2, rows, 1, dtype=torch.long)  # rows of the embedding, slots
         mask = state.seen[..., : cache.capacity]
         layers.check_cache(cache, rows, 1, mask)
         out = torch.empty(rows, 1, layers.width, dtype=layers.dtype)
         logits = torch.empty(2 + sampling.guidance_rows, batch, vocab)  # guided, p, of the rows
-        ids, slots = index
-        # A code's place in the rotary table is its slot.
-        body = layers.forward(ids, slots, slots, mask, cache.data, out, embedding)
-        self._kept = (layers.scratch, head, state, cache, embedding, index, out, logits)
-        tokens = head.tokens
         self._call = NextCode(
-            body, 1, batch, head.prefix, vocab, None if tokens is None else tokens.data_ptr(),
-            head.output.weight.data_ptr(), sampling.cfg, filter_of(sampling),
-            state.uniform.data_ptr(), *state.uniform.stride(), state.uniform.shape[1],
-            state.codes.data_ptr(), state.place.data_ptr(),
-            state.chosen.data_ptr(), state.chosen.shape[1],
-            state.accepted.data_ptr(), state.accepted.shape[1],
-            state.steps.data_ptr(), state.bad.data_ptr(),
-            logits[2].data_ptr(), logits[0].data_ptr(), logits[1].data_ptr(),
+            # A code's place in the rotary table is its slot.
+            body=layers.forward(ids, slots, slots, mask, cache.data, out, embedding),
+            batch=batch, prefix=head.prefix, vocab=vocab, tokens=head.tokens,
+            head=head.output.weight, cfg=sampling.cfg, filter=Filter.of(sampling),
+            uniform=state.uniform, uniform_row=state.uniform.stride(0),
+            uniform_place=state.uniform.stride(1), uniforms=state.uniform.shape[1],
+            codes=state.codes, place=state.place,
+            chosen=state.chosen, recorded=state.chosen.shape[1],
+            accepted=state.accepted, most=state.accepted.shape[1],
+            steps=state.steps, bad=state.bad, raw=logits[2], logits=logits[0], p=logits[1],
         )  # fmt: skip
         half = ctypes.c_int(layers.dtype == torch.bfloat16)
         self._arguments = (library().lantern_next, ctypes.byref(self._call), half)

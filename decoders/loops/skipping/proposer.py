@@ -1,7 +1,7 @@
-"""Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, METHODS2 (s)).
+"""Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, decoders.md (s)).
 
 Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
-paths that look alike (`decoders.loops.skipping.alike`). A path of the draft tree, chosen uniformly,
+paths that look alike (`Alike`). A path of the draft tree, chosen uniformly,
 is taken as it is, cut to the mean codes per forward less one; the next root comes from the target's
 last law. The drafter goes on from there with its old feature. The following step's forward runs on
 the taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under
@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Draft, Seen, Start
-from decoders.loops.expected import expected_of
-from decoders.loops.skipping.alike import Alike, leaves
+from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
+from decoders.loops.recording import expected_of
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
+from decoders.verify.children import ancestry
 
 
 @dataclass
@@ -35,10 +35,8 @@ class SkippedDraft(Draft):
     laws: Tensor | None = None  # [B, S, V], where the chain's codes were drawn from
 
 
-class Skipping:
+class Skipping(Proposer):
     """A drafter and its tree, with a skipped step before every (interval - 1)-th draft."""
-
-    reads_laws = False  # `SkippingSession.last` is all that is read
 
     def __init__(self, grown: Grown, interval: int, alike: Alike | None = None) -> None:
         """alike: what decides instead of the interval."""
@@ -51,7 +49,7 @@ class Skipping:
         return SkippingSession(self, start)
 
 
-class SkippingSession:
+class SkippingSession(ProposerSession):
     def __init__(self, part: Skipping, start: Start) -> None:
         self.part, self.greedy = part, start.sampling.greedy
         self.inner = GrownSession(part.grown, start, part.depth + 1)
@@ -189,3 +187,45 @@ def below(
         taken=taken,
         laws=laws if size else None,
     )
+
+
+class Alike:
+    """Whether the paths of a draft look alike: when the dynamic mode skips a step.
+
+    At every level: the mean cosine between the latents of the codes of two paths, over all pairs of
+    root-to-leaf paths that reach it (two paths through one node have cosine 1). The levels are
+    weighed by decay^(level - 1). Where all paths would draw much the same picture, an untested one
+    does little harm. The published text leaves open how pairs are weighed: this is the plain
+    reading of it. threshold: weighted cosine above which a step is skipped; codebook [V, C].
+    """
+
+    def __init__(self, codebook: Tensor, threshold: float, decay: float) -> None:
+        self.threshold, self.decay = threshold, decay
+        self.latents = torch.nn.functional.normalize(codebook.float(), dim=-1)  # [V, C]
+
+    def __call__(self, tree: Draft) -> Tensor:
+        """[B] bool."""
+        return self.cosine(tree) > self.threshold
+
+    def cosine(self, tree: Draft) -> Tensor:
+        """The weighted cosine, [B]; 0 of a draft with a single path."""
+        leaf, above = leaves(tree)
+        paths = (leaf[..., None] & above).sum(1).float()  # [B, N + 1], through every node
+        level = torch.arange(1, tree.levels + 1, device=leaf.device)
+        own = paths[..., None] * (tree.depth[..., None] == level)  # [B, N + 1, D]
+        count = own.sum(1)  # [B, D], paths that reach a level
+        total = own.transpose(1, 2) @ self.latents[tree.codes]  # [B, D, C]
+        pairs = count * (count - 1)
+        mean = (total.square().sum(-1) - count) / pairs.clamp_min(1)
+        weight = torch.where(pairs > 0, self.decay ** (level - 1.0), 0.0)  # [B, D]
+        return (weight * mean).sum(-1) / weight.sum(-1).clamp_min(1e-9)
+
+
+def leaves(tree: Draft) -> tuple[Tensor, Tensor]:
+    """The leaves that can be reached, [B, N + 1] bool, and who is above whom, [B, N + 1, N + 1]."""
+    above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
+    child = tree.children.reshape(len(tree.codes), -1)
+    linked = torch.zeros_like(tree.codes).scatter(1, child, 1).bool()
+    linked[:, 0] = True
+    whole = (linked[:, None] | ~above).all(-1)  # [B, N + 1], nodes that can be reached
+    return whole & ~(tree.children > 0).any(-1), above

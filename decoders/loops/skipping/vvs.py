@@ -1,5 +1,5 @@
-"""VVS, verification skipping (2511.13587, METHODS2 (s)): some steps have no forward. Uniform: every
-`interval`-th one; dynamic: those whose draft has paths that look alike.
+"""VVS, verification skipping (2511.13587, decoders.md (s)): some steps have no forward. Uniform:
+every `interval`-th one; dynamic: those whose draft has paths that look alike.
 
 What a skipped step commits is drafted by `decoders.loops.skipping.proposer` and fed in the next
 forward. No rule tests it. Its distance from the target, TV(p, q), is known once that forward shows
@@ -14,10 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, ImageModel, Law, Sampling, Settled, Start, Verifier
+from decoders.api import (
+    DecoderError,
+    Draft,
+    ImageModel,
+    Law,
+    Sampling,
+    Settled,
+    Start,
+    Verifier,
+    completed,
+)
 from decoders.kinds import Within
-from decoders.loops.skipping.alike import Alike
-from decoders.loops.skipping.proposer import SkippedDraft, Skipping
+from decoders.loops.skipping.proposer import Alike, SkippedDraft, Skipping
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
@@ -26,12 +35,12 @@ from decoders.verify.children import at_node
 MODES = ("uniform", "dynamic")
 
 
-class Untested:
+class Untested(Verifier):
     """A verifier that lets a draft's chain stand and has the tree under it judged by another."""
 
     def __init__(self, inner: Verifier, depth: int) -> None:
         self.inner, self.depth = inner, depth  # depth: most drafts that a step commits
-        self.rule = getattr(inner, "rule", None)
+        self.rule = inner.rule
 
     def __str__(self) -> str:
         return str(self.inner)
@@ -77,7 +86,7 @@ class Untested:
 
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
-    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.alike`; there a forward
+    loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
     follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
     compiler nor a graph can run them."""
 
@@ -101,16 +110,15 @@ class Vvs(Speculative):
             raise DecoderError(
                 "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
             )
-        how = getattr(model.execution, "name", "eager")
-        if how not in ("eager", "cpu"):
+        if model.mode not in ("eager", "cpu"):
             raise DecoderError(
-                f"VVS has steps of two kinds, which execution {how!r} cannot repeat; use "
+                f"VVS has steps of two kinds, which execution {model.mode!r} cannot repeat; use "
                 "backend.mode=eager"
             )
         if isinstance(proposer, Grown) and verifier is not None:
             paths = Alike(model.codebook, alike, decay) if mode == "dynamic" else None
             proposer = Skipping(proposer, interval, paths)
-            verifier = Untested(verifier, proposer.depth)
+            verifier = Untested(completed(verifier, Verifier), proposer.depth)
         elif proposer is not None:
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
         super().__init__(model, sampling, proposer, verifier)

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checked import checked
 from decoders.models.checkpoint import index_checkpoint, locate
 from decoders.models.text.cleaning import clean
-from decoders.models.text.padding import left_padded
-from decoders.models.weights import dtype_of, sha256_of
+from decoders.models.text.features import left_padded
+from decoders.models.weights import checked, dtype_of, sha256_of
 
 log = logging.getLogger(__name__)
 HUB = "google/flan-t5-xl"
@@ -36,8 +35,6 @@ NEEDED = (
         "pytorch_model.bin.index.json",
     ),
 )
-
-
 ENCODER = ("shared.", "encoder.")  # tensors that are used; the rest are the decoder's
 
 
@@ -81,7 +78,7 @@ class T5Encoder:
     def check(self, prompts: list[str]) -> None:
         """Raises what `encode` would raise, without encoding: a prompt that is empty, or of which
         cleaning leaves nothing; missing weights."""
-        self._encoder()
+        self._load()
         self._tokens(prompts)
 
     @torch.inference_mode()
@@ -91,7 +88,7 @@ class T5Encoder:
         A prompt of more than P tokens is cut, as the released code does; it is logged once and kept
         in `truncated`. Raises DecoderError: no or empty prompts, no weights.
         """
-        encoder = self._encoder()
+        encoder = self._load()[1]
         ids, mask = self._tokens(prompts)
         rows = [
             encoder(
@@ -142,9 +139,6 @@ class T5Encoder:
                 "(%d tokens)", len(new), self.length, first, count,
             )  # fmt: skip
             self.truncated |= new
-
-    def _encoder(self) -> Any:
-        return self._load()[1]
 
     def _load(self) -> tuple[Any, Any]:
         """The tokenizer and the encoder."""

@@ -6,8 +6,8 @@ four. Before it there is nothing, and doubling the frames repeats it, so of ever
 only the last slice meets anything but zeros. That slice is a plain 2-D convolution, and it is all
 that is kept here: the same picture for a quarter of the work.
 
-Module names follow transformers' checkpoint. Norms of the decoder are modulated by the codes'
-latents ("spatial norm", 2209.09002).
+Module names follow transformers' checkpoint (`theirs`). Norms of the decoder are modulated by the
+codes' latents ("spatial norm", 2209.09002).
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.kinds import Within
-from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, some
+from decoders.models.checkpoint import Checkpoint, Source, fill, numbered
 from decoders.models.vq.blocks import GROUPS, Upsample, to_unit
 
-ROOTS = ("model.vqmodel.", "vqmodel.", "")
 Size = Annotated[int, Within(1, 2**24)]
 EPS = 1e-6
 
@@ -61,24 +60,14 @@ class ChannelNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
 
 
-class Slice(nn.Module):
-    """What is left of a convolution over time at the first frame."""
-
-    def __init__(self, channels: int, out: int, size: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, out, size, padding=size // 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)
-
-
 class TimeBlock(nn.Module):
-    """A residual block over time."""
+    """A residual block over time, of whose convolutions the last slice is left."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = ChannelNorm(channels), ChannelNorm(channels)
-        self.conv1, self.conv2 = Slice(channels, channels, 3), Slice(channels, channels, 3)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
@@ -168,33 +157,22 @@ class Level(nn.Module):
         return self.upsample(x)
 
 
-class UpBlock(nn.Module):
-    def __init__(self, cfg: Emu3VQConfig) -> None:
-        super().__init__()
-        before = [*cfg.widths[1:], cfg.widths[-1]]
-        self.up = nn.ModuleList(
-            Level(first, width, cfg, level)
-            for level, (first, width) in enumerate(zip(before, cfg.widths, strict=True))
-        )
-
-    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        for level in reversed(self.up):
-            x = level(x, latents)
-        return x
-
-
 class Decoder(nn.Module):
     def __init__(self, cfg: Emu3VQConfig) -> None:
         super().__init__()
         blocks, doublings = cfg.temporal
         coarse = cfg.widths[-1]
+        before = [*cfg.widths[1:], coarse]
         self.time_res_stack = nn.ModuleList(TimeBlock(cfg.latent) for _ in range(blocks))
         self.time_conv = nn.ModuleList(
-            nn.ModuleDict({"conv": Slice(cfg.latent, cfg.latent, 3)}) for _ in range(doublings)
+            nn.Conv2d(cfg.latent, cfg.latent, 3, padding=1) for _ in range(doublings)
         )
         self.conv_in = nn.Conv2d(cfg.latent, coarse, 3, padding=1)
         self.middle_block = Middle(coarse, cfg)
-        self.up_block = UpBlock(cfg)
+        self.up = nn.ModuleList(
+            Level(first, width, cfg, level)
+            for level, (first, width) in enumerate(zip(before, cfg.widths, strict=True))
+        )
         self.norm_out = SpatialNorm(cfg.dim, cfg.widths[0])
         self.conv_out = nn.Conv2d(cfg.widths[0], 3, 3, padding=1)
 
@@ -204,9 +182,11 @@ class Decoder(nn.Module):
         for layer in self.time_res_stack:
             both = layer(both)
         for layer in self.time_conv:
-            both = F.silu(layer["conv"](both))  # type: ignore[index]
+            both = F.silu(layer(both))
         x, latents = both.chunk(2)
-        x = self.up_block(self.middle_block(self.conv_in(x), latents), latents)
+        x = self.middle_block(self.conv_in(x), latents)
+        for level in reversed(self.up):
+            x = level(x, latents)
         return self.conv_out(F.silu(self.norm_out(x, latents)))
 
 
@@ -217,7 +197,7 @@ class Emu3VQ(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.quantize = nn.ModuleDict({"embedding": nn.Embedding(cfg.codes, cfg.dim)})
-        self.post_quant_conv = Slice(cfg.dim, cfg.latent, 1)
+        self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.latent, 1)
         self.decoder = Decoder(cfg)
 
     @property
@@ -225,6 +205,17 @@ class Emu3VQ(nn.Module):
         """[V, C] float32, looked up by plain L2."""
         table: Any = self.quantize["embedding"]
         return table.weight.detach()
+
+    @property
+    def raw_codebook(self) -> Tensor:
+        return self.codebook
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Raises DecoderError."""
+        raise DecoderError(
+            "Emu3's VQ model turns codes into pictures alone; give codes (data=shards), not "
+            "pictures"
+        )
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
@@ -235,29 +226,13 @@ class Emu3VQ(nn.Module):
         return to_unit(self.decoder(self.post_quant_conv(latents), latents))
 
 
-def root_of(opened: Checkpoint) -> str | None:
-    """The prefix of the VQ model's names in a checkpoint; None where it has no decoder."""
-    return next((at for at in ROOTS if f"{at}decoder.norm_out.conv_y.weight" in opened.index), None)
-
-
-def read_emu3_vq(opened: Checkpoint, grid: int) -> Emu3VQ:
-    """The VQ decoder of a checkpoint in transformers' layout, float32 on the CPU. Raises
-    DecoderError where there is none."""
-    at = root_of(opened)
-    if at is None:
-        raise DecoderError(
-            f"{opened.path} holds no VQ decoder of Emu3 in transformers' layout: expected "
-            f"{ROOTS[0]}decoder.norm_out.conv_y.weight, found {some(opened.keys())}"
-        )
+def read_emu3_vq(opened: Checkpoint, grid: int, at: str) -> Emu3VQ:
+    """The VQ decoder whose names begin with `at` in a checkpoint of transformers' layout, float32
+    on the CPU."""
     with torch.device("meta"):
         module = Emu3VQ(_config(opened, at, grid))
-    sources = {}
-    for name, parameter in module.named_parameters():
-        over_time = (
-            len(opened.shape(f"{at}{name}")) == 5 if f"{at}{name}" in opened.index else False
-        )
-        last = (lambda kernel: kernel[:, :, -1]) if over_time and parameter.ndim == 4 else None
-        sources[name] = Source((f"{at}{name}",), last)
+    names = [name for name, _ in module.named_parameters()]
+    sources = {name: Source((f"{at}{theirs(name)}",), _last) for name in names}
 
     def unused(name: str) -> bool:
         """The encoder, counters of batch norms, and the language model."""
@@ -270,6 +245,19 @@ def read_emu3_vq(opened: Checkpoint, grid: int) -> Emu3VQ:
 
     fill(module, sources, opened, torch.float32, torch.device("cpu"), unused)
     return module.eval()
+
+
+def theirs(own: str) -> str:
+    """A parameter's name in transformers' checkpoint, which wraps convolutions over time."""
+    name = re.sub(r"^(decoder\.time_res_stack\.\d+\.conv\d)\.", r"\1.conv.", own)
+    name = re.sub(r"^(decoder\.time_conv\.\d+)\.", r"\1.conv.conv.", name)
+    name = name.replace("decoder.up.", "decoder.up_block.up.")
+    return name.replace("post_quant_conv.", "post_quant_conv.conv.")
+
+
+def _last(given: list[Tensor]) -> list[Tensor]:
+    """Of kernels over time the last slice."""
+    return [kernel[:, :, -1] if kernel.ndim == 5 else kernel for kernel in given]
 
 
 def _config(opened: Checkpoint, at: str, grid: int) -> Emu3VQConfig:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, aligned
 from decoders.capability import RESTART, Capability, Known
 from decoders.distribution import code_logits
@@ -25,7 +25,7 @@ from decoders.models.transformer import prefix_mask
 from decoders.propose.drafters.eagle_checkpoint import load_eagle
 
 
-class EagleSession(Known):
+class EagleSession(Known, DraftSession):
     """Drafts for B images: its own key/value cache, and what is known of the tree's nodes.
 
     Everything is kept for the R rows (conditional, then unconditional), so that a draft copies only
@@ -68,7 +68,7 @@ class EagleSession(Known):
         self._read(text, prefix_hidden)
 
     def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.propose.drafters.session.DraftSession`. Features and masks of nodes are
+        """See `decoders.api.DraftSession`. Features and masks of nodes are
         written before they are read."""
         self.cache.cleared()
         self._read(text, prefix_hidden)
@@ -141,7 +141,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 
-class Eagle:
+class Eagle(Drafter):
     """The drafter as a part: ``checkpoint`` names one of the model's drafters, or is a folder or
     hub id in the released layout."""
 
@@ -199,8 +199,7 @@ def check_match(net: Any, target: Any) -> None:
             + "; ".join(wrong)
             + ". Train a drafter for this target, or pick the one it was made for"
         )
-    theirs = getattr(getattr(target, "cfg", None), "pads", None)
-    if net.cfg.pads == "released" and theirs == "masked":
+    if net.cfg.pads == "released" and target.cfg is not None and target.cfg.pads == "masked":
         raise DecoderError(
             'drafter and target do not fit: the drafter (pads="released") reads the states of '
             'padded prefix places, which mean something in a target with pads="released" alone '

@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.chameleon_layout import layer_sources, released_layer
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.layouts import harmless
+from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer, Transformer, cast, empty
 from decoders.propose.drafters.eagle_files import grouping, require_one_layer, write_drafter

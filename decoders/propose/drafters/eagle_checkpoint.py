@@ -52,7 +52,7 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     for name in absent:
         assign(net, name, _filler(name, target, cfg))
     sources = {name: Source((name,)) for name in ("embed_tokens.weight", "fc.weight", "fc.bias")}
-    sources |= layer_sources("layers.0.", "layers.0.", llama=True, input_norm=False)
+    sources |= layer_sources("layers.0.", "layers.0.", cfg, input_norm=False)
     wanted = {name: s for name, s in sources.items() if name not in absent}
     fill(net, wanted, opened, model.dtype, model.device, harmless, given_elsewhere=absent)
     return cast(net, model.device, model.dtype), opened.sha256()

@@ -23,8 +23,7 @@ from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
 from decoders.propose.drafters.eagle import check_match, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
-from decoders.training.learner import Drafted
-from decoders.training.states import States, transformer_of
+from decoders.training.states import Drafted, States, transformer_of
 
 
 class Entries:
@@ -73,7 +72,7 @@ class EagleLearner:
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        """See `decoders.training.learner.Learner.draft`."""
+        """See `decoders.training.states.Learner.draft`."""
         net, entries = self.eagle, Entries()
         start = net.cfg.prefix - 1
         text, codes = states.text, states.codes

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
 from decoders.cache import aligned
 from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
@@ -40,7 +40,7 @@ def first_layers(target: Transformer, layers: int) -> Transformer:
     return net.eval()
 
 
-class EarlyExitSession(Known):
+class EarlyExitSession(Known, DraftSession):
     """Drafts for B images, kept as R rows. Node i of the tree writes i slots behind the root; what
     it may see is its parent's row of `seen` with its own slot."""
 
@@ -64,7 +64,7 @@ class EarlyExitSession(Known):
         self._read(text)
 
     def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.propose.drafters.session.DraftSession`."""
+        """See `decoders.api.DraftSession`."""
         del prefix_hidden  # its own first layers read the prefix
         self.cache.cleared()
         self._read(text)
@@ -111,7 +111,7 @@ class EarlyExitSession(Known):
         return code_logits(self.net, hidden, self.cfg, places.expand(-1, hidden.shape[1]))
 
 
-class EarlyExit:
+class EarlyExit(Drafter):
     """The drafter as a part. ``layers``: how many of the target's layers it runs."""
 
     def __init__(self, model: ImageModel, layers: int = 2) -> None:

@@ -22,8 +22,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.distribution import code_logits
 from decoders.kinds import Within
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
-from decoders.training.learner import Drafted
-from decoders.training.states import States, transformer_of
+from decoders.training.states import Drafted, States, transformer_of
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 Heads = Annotated[int, Within(most=64)]
@@ -122,7 +121,7 @@ class Medusa:
 
 
 class MedusaLearner:
-    """Trains the heads (`decoders.training.learner.Learner`): a head's drafts along known codes are
+    """Trains the heads (`decoders.training.states.Learner`): a head's drafts along known codes are
     its logits on the true states, whatever the depth."""
 
     net: nn.Module

@@ -13,18 +13,18 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.capability import Capability, Known
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
-from decoders.propose.drafters.session import DraftSession, require_logits
+from decoders.propose.grown import require_logits
 
 TINY = 1e-30  # probability
 FLOOR = math.log(TINY)
 
 
-class Dynamic(Known):
+class Dynamic(Known, Tree):
     known: ClassVar = {Capability.DYNAMIC_TREE: ("grow", "rank")}
 
     def __init__(

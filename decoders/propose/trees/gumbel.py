@@ -1,4 +1,4 @@
-"""A static tree whose children are drawn with the target's Gumbel rows (METHODS2 (c)).
+"""A static tree whose children are drawn with the target's Gumbel rows (decoders.md (c)).
 
 The codes of largest log q + g are a draw from q without replacement, in their order. With the row g
 that the target draws its own code with (`decoders.verify.gumbel`), drafter and target choose the

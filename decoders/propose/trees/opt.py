@@ -1,4 +1,5 @@
-"""OPT-Tree (2406.17276, METHODS2 (h)): the tree of a given size that the drafter expects most of.
+"""OPT-Tree (2406.17276, decoders.md (h)): the tree of a given size of which the drafter expects
+most.
 
 A node's weight w is the drafter's probability of its path, so 1 + sum w is what the drafter expects
 per forward. Levels are added while the best `nodes` weights together grow by more than `theta`. The

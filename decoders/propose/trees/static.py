@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.capability import Capability, Known, knows
-from decoders.distribution import probabilities
+from decoders.distribution import draw_distinct, probabilities, processed
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
-from decoders.processed import draw_distinct, processed
-from decoders.propose.drafters.session import DraftSession, require_logits
+from decoders.propose.grown import require_logits
 from decoders.propose.trees.named import Path, named_trees, own_name, tree_names
 from decoders.verify.children import ancestry
 
@@ -102,10 +101,11 @@ class Shape:
         return Draft(codes, parent, depth, children, q, above, len(self.levels), inner=inner)
 
 
-class Static(Known):
+class Static(Known, Tree):
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
     known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
+    paths: list[Path]
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"

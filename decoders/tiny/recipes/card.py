@@ -1,15 +1,24 @@
-"""The model card: what the embedded weights were trained on, for how long, how good they are.
+"""What the embedded weights were trained on, for how long, how good they are: entries of
+``models.json``, and the model card.
 
-Written from ``models.json`` (and ``clip.json``, if the metric's network is there), never by hand;
-the loss curves are drawn from the recipes' CSV files.
+The card is written from the entries, never by hand; the loss curves are drawn from the recipes' CSV
+files.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
+from decoders.tiny.recipes.plan import Plan, written_card
 
 CARD_NAME = "MODEL_CARD.md"
 TITLES = {
@@ -21,9 +30,47 @@ TITLES = {
 }
 
 
+def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
+    """Adds the entries of the parts that a stage made, and the settings of its training, to the
+    card, all at once; the others stay."""
+    path = plan.weights / CARD
+    card = json.loads(path.read_text()) if path.exists() else {}
+    before = card if plan.warm else written_card(plan.grows_from) if plan.large else {}
+    for name, entry in entries.items():
+        figures = entry["figures"]
+        if name in before:
+            figures = _added(before[name]["figures"], figures)
+        settings = plan.settings(STAGE_OF.get(name, name))
+        settings = settings | {"warm": plan.warm, "rate": plan.rate, "size": plan.size}
+        made = {**card, **entries}
+        others = {part: made[part]["sha256"] for part in TRAINED_WITH[name]}
+        card[name] = entry | {"figures": figures, "settings": settings, "trained_with": others}
+    write_entries(plan.weights, card)
+
+
+def write_entries(weights: Path, card: Mapping[str, Any]) -> None:
+    """Writes the whole card."""
+    path = weights / CARD
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
+
+
+def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of a training that went on from another: what was spent counts together, and what was
+    not measured again stays."""
+    spent = ("images", "steps", "seconds")
+    sums = {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
+    return before | figures | sums
+
+
+def trained_on() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
 def write_card(weights: Path, work: Path) -> Path:
     """Writes MODEL_CARD.md, and curves.png from whatever curves `work` holds; returns the card."""
-    entries: dict[str, Any] = json.loads((weights / "models.json").read_text())
+    entries: dict[str, Any] = json.loads((weights / CARD).read_text())
     lines = [
         "# The embedded models",
         "",

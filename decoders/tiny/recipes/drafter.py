@@ -25,67 +25,45 @@ from decoders.training.sources import Scenes
 from decoders.training.states import transformer_of
 from decoders.training.trainer import TrainConfig, Trainer
 
-BATCH = 3
-STEPS = 10000
 OFFSET = 5_000_000  # train-split indices that tokenizer and target never saw
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
 LOSS = LossConfig(
     guided=True, cfg=CFG, overlap=1.0, noise=0.0, rollout=4, unroll_from=0.35, roots=32, decay=0.7
 )
 DATA = DataConfig(shard=48, ring=16, reuse=4.0, chunk=6)
-MUON_LR, ADAM_LR, DECAY = 0.02, 2e-3, 0.01
-HELD_OUT, DEPTH = 96, 8
-
-
-def settings(
-    steps: int = STEPS,
-    seed: int = 0,
-    resume: bool = True,
-    budget_seconds: float | None = None,
-    rate: float = 1.0,
-) -> TrainConfig:
-    """The loop's settings, those of conf/train/model/tiny.yaml, learning rates times `rate`."""
-    return TrainConfig(
-        steps=steps,
-        batch=BATCH,
-        lr=rate * ADAM_LR,
-        muon_lr=rate * MUON_LR,
-        decay=DECAY,
-        clip_value=0.0,
-        clip_norm=1.0,
-        warmup=50,
-        schedule="cosine",
-        floor=0.02,
-        seed=seed,
-        save_every=100,
-        evaluate_every=2500,
-        held_out=HELD_OUT,
-        depth=DEPTH,
-        resume=resume,
-        budget_seconds=budget_seconds,
-    )
+TRAIN = TrainConfig(  # those of conf/train/model/tiny.yaml
+    steps=10000,
+    batch=3,
+    lr=2e-3,
+    muon_lr=0.02,
+    decay=0.01,
+    clip_value=0.0,
+    clip_norm=1.0,
+    warmup=50,
+    schedule="cosine",
+    floor=0.02,
+    save_every=100,
+    evaluate_every=2500,
+    held_out=96,
+    depth=8,
+)
 
 
 def train(
-    model: ImageModel,
-    out_dir: Path,
-    *,
-    steps: int = STEPS,
-    seed: int = 0,
-    resume: bool = True,
-    budget_seconds: float | None = None,
-    warm: bool = False,
+    model: ImageModel, out_dir: Path, *, warm: bool = False, **settings: Any
 ) -> tuple[EagleNet, dict[str, Any]]:
     """Trains the drafter; returns it with its model-card figures: `overlap_d` and `agree_d` are the
     held-out acceptance at depth d, sampling and greedy. warm: it goes on from the model's own
-    drafter, at half the rate, all depths from the start."""
+    drafter, at half the rate, all depths from the start. settings: of `TrainConfig`."""
     target = transformer_of(model)
-    config = settings(steps, seed, resume, budget_seconds, 0.5 if warm else 1.0)
-    loss = replace(LOSS, unroll_from=0.0) if warm else LOSS
+    config, loss = replace(TRAIN, **settings), LOSS
+    if warm:
+        config = replace(config, lr=config.lr / 2, muon_lr=config.muon_lr / 2)
+        loss = replace(LOSS, unroll_from=0.0)
     learner = EagleLearner(model, "eagle" if warm else None)
-    ring = Ring(StateMaker(target, Scenes(model, OFFSET), True, DATA, seed), BATCH, seed)
-    sampling = Sampling(cfg=CFG)
-    done = Trainer(learner, target, ring, sampling, loss, config, out_dir).run()
+    maker = StateMaker(target, Scenes(model, OFFSET), True, DATA, config.seed)
+    ring = Ring(maker, config.batch, config.seed)
+    done = Trainer(learner, target, ring, Sampling(cfg=CFG), loss, config, out_dir).run()
     figures = done.acceptance.figures()
     return learner.eagle.eval(), {
         "images": ring.seen(done.steps),

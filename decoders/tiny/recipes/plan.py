@@ -1,12 +1,9 @@
-"""What a training of the embedded models is told, and the card that it enters its parts in."""
+"""Settings of a training of the embedded models: where, how long, from what. No torch here."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,8 @@ from decoders.api import DecoderError
 
 STAGES = ("vq", "target", "drafter")
 GROWN = ("target", "drafter")  # the stages of the large model, whose tokenizer is the small one's
-# Of each stage, unless told: less than three hours in all on two cores; on a faster machine a stage
-# ends with its recipe's steps.
+# Of each stage where nothing is set: less than three hours in all on two cores; on a faster machine
+# a stage ends with its recipe's steps.
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
 # The written parts that a warm start of a stage rests on.
 RESTS_ON = {
@@ -60,7 +57,7 @@ class Plan:
         return self.small or WEIGHTS
 
     def settings(self, stage: str) -> dict[str, Any]:
-        """What the recipe of a stage is told."""
+        """What the recipe of a stage is given."""
         chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
         if self.steps is not None:
             chosen["steps"] = self.steps
@@ -80,8 +77,21 @@ class Plan:
         return self.root / stage / f"from_{begun}"
 
 
-def _truth(word: str) -> bool:
-    return {"true": True, "false": False}[word.lower()]
+def written_card(weights: Path) -> dict[str, Any]:
+    """The entries of the written parts; DecoderError where there is no card."""
+    from decoders.models.weights import read_json
+    from decoders.tiny.bundle import CARD
+
+    return read_json(weights / CARD)
+
+
+READ: dict[str, Callable[[str], Any]] = {  # a setting's kind -> its value from a word
+    "Path": Path,
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda word: {"true": True, "false": False}[word.lower()],
+}
 
 
 def plan_of(settings: dict[str, str]) -> Plan:
@@ -89,21 +99,7 @@ def plan_of(settings: dict[str, str]) -> Plan:
     kind."""
     from decoders.tiny.bundle import SIZES, shipped
 
-    kinds: dict[str, Callable[[str], Any]] = {
-        "work": Path,
-        "weights": Path,
-        "device": str,
-        "seed": int,
-        "steps": int,
-        "minutes": float,
-        "rate": float,
-        "compile": _truth,
-        "resume": _truth,
-        "warm": _truth,
-        "overwrite": _truth,
-        "size": str,
-        "small": Path,
-    }
+    kinds = {field.name: READ[str(field.type).removesuffix(" | None")] for field in fields(Plan)}
     weights = shipped(settings.get("size", SIZES[0]))
     values: dict[str, Any] = {"work": Path("work"), "weights": weights}
     for name, value in settings.items():
@@ -138,55 +134,3 @@ def keep_shipped(plan: Plan) -> None:
             "folder with weights=DIR (a study reads it with model.checkpoint=DIR), or say "
             "overwrite=true. Stages that are not trained again would no longer belong to new ones"
         )
-
-
-def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
-    """Adds the entries of the parts that a stage made, and the settings of its training, to the
-    card, all at once; the others stay."""
-    from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
-
-    path = plan.weights / CARD
-    card = json.loads(path.read_text()) if path.exists() else {}
-    before = card if plan.warm else written_card(plan.grows_from) if plan.large else {}
-    for name, entry in entries.items():
-        figures = entry["figures"]
-        if name in before:
-            figures = _added(before[name]["figures"], figures)
-        settings = plan.settings(STAGE_OF.get(name, name))
-        settings = settings | {"warm": plan.warm, "rate": plan.rate, "size": plan.size}
-        made = {**card, **entries}
-        others = {part: made[part]["sha256"] for part in TRAINED_WITH[name]}
-        card[name] = entry | {"figures": figures, "settings": settings, "trained_with": others}
-    enter_all(plan.weights, card)
-
-
-def enter_all(weights: Path, card: Mapping[str, Any]) -> None:
-    """Writes the whole card."""
-    from decoders.tiny.bundle import CARD
-
-    path = weights / CARD
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
-    partial.replace(path)
-
-
-def written_card(weights: Path) -> dict[str, Any]:
-    """The entries of the written parts; DecoderError where there is no card."""
-    from decoders.models.weights import read_json
-    from decoders.tiny.bundle import CARD
-
-    return read_json(weights / CARD)
-
-
-def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures of a training that went on from another: what was spent counts together, and what was
-    not measured again stays."""
-    spent = ("images", "steps", "seconds")
-    sums = {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
-    return before | figures | sums
-
-
-def trained_on() -> str:
-    import torch
-
-    return f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"

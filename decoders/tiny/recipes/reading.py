@@ -24,8 +24,7 @@ from tqdm import trange
 from decoders.models.text.words import WordEncoder
 from decoders.tiny.scenes import SceneSpec, scene_captions, words
 from decoders.tiny.scenes import attributes as at
-from decoders.training.optimise import optimisers, rate, set_rate
-from decoders.training.precision import mixed
+from decoders.training.optimise import mixed, optimisers, rate, set_rate, update
 
 STEPS = 1200
 BATCH = 64
@@ -119,9 +118,7 @@ def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -
         set_rate(optims, min(1.0, (step + 1) / WARMUP) * rate("cosine", step / steps, FLOOR))
         loss = naming.loss(*asked(text, embedder, "train", OFFSET + step * BATCH, BATCH))
         loss.backward()
-        for optimiser in optims:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        update(parts, optims, clip_norm=0.0)
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}")
     with torch.no_grad():

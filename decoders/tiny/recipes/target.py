@@ -29,10 +29,9 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.tiny.recipes import reading
-from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import scene_batch, vocabulary
-from decoders.training.optimise import optimisers
-from decoders.training.precision import mixed
+from decoders.training.loop import Loop, fit
+from decoders.training.optimise import mixed, optimisers
 
 logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
@@ -185,59 +184,53 @@ def train(
     vq: LlamaGenVQ,
     out_dir: Path,
     *,
-    steps: int = STEPS,
     seed: int = 0,
-    resume: bool = True,
     device: str = "cpu",
-    budget_seconds: float | None = None,
     start: Start | None = None,
     rate: float = 1.0,
     compiled: bool = False,
+    **settings: Any,
 ) -> tuple[TextToCodes, dict[str, Any]]:
     """Trains target and text encoder, from `start` or from nothing; returns them with the figures
     of the model card. `rate`: factor of the learning rates (below 1 to go on for a short time).
-    compiled: the layers are, once, which takes half a minute and then half the time per step."""
+    compiled: the layers are, once, which takes half a minute and then half the time per step.
+    settings: steps, resume and budget_seconds of the `Loop`."""
     torch.manual_seed(seed)
     seen = 0 if start is None else start.images
     model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
     vq = vq.eval().to(device)
-    run = Run("target", out_dir, steps, seed, warmup=12, save_every=15, resume=resume)
-    if not run.resumes and not (start is not None and start.reads):
+    loop = Loop("target", out_dir, warmup=12, save_every=15, **{"steps": STEPS} | settings)
+    if not loop.resumes and not (start is not None and start.reads):
         share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
         logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
     named = Named(model).to(device)
     for layer in model.target.layers if compiled else ():
         layer.compile(dynamic=False)
 
-    def step_loss(work: tuple[int, Batch]) -> tuple[Tensor, dict[str, float]]:
+    def step_loss(work: tuple[int, Batch], share: float) -> tuple[Tensor, dict[str, Tensor]]:
         step, batch = work
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         drop = torch.rand(len(batch.codes), generator=generator) < DROP
-        weights = batch.weights(OBJECTS + (1 - OBJECTS) * run.progress)
+        weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)
         drop = drop.to(batch.codes.device)
         loss = next_code_loss(model, batch.captions, batch.codes, drop, weights)
         naming = named.loss(batch.said, drop)
-        figures = {"codes": float(loss.detach()), "naming": float(naming.detach())}
-        return loss + NAMING * (1 - run.progress) * naming, figures
+        figures = {"codes": loss.detach(), "naming": naming.detach()}
+        return loss + NAMING * (1 - share) * naming, figures
 
     parts = nn.ModuleDict({"model": model.float(), "named": named})
-    seconds = fit(
-        run,
+    fit(
+        loop,
         parts,
         optimisers(parts, rate * ADAM_LR, rate * MUON_LR, DECAY),
         lambda step: (step, batch_of(vq, "train", OFFSET + seen + step * BATCH, BATCH)),
         step_loss,
         evaluate=lambda: held_out(model, named, vq),
-        budget_seconds=budget_seconds,
         ahead=True,
     )
     figures = held_out(model.eval(), named, vq, 480)
-    if not run.done:
+    if not loop.done:
         del figures["valid_naming"]  # of a probe that has learned nothing
     named.hook.remove()
-    return model, {
-        "images": run.done * BATCH,
-        "steps": run.done,
-        "seconds": seconds,
-        **figures,
-    }
+    spent = {"images": loop.done * BATCH, "steps": loop.done, "seconds": loop.seconds}
+    return model, spent | figures

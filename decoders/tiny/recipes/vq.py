@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.recipes.loop import Run, fit
 from decoders.tiny.scenes import scene_batch
+from decoders.training.loop import Loop, fit
 from decoders.training.optimise import optimisers
 
 CONFIG = VQConfig(
@@ -59,7 +59,7 @@ def entropy_term(affinity: Tensor) -> Tensor:
 
 def vq_loss(
     model: LlamaGenVQ, images: Tensor, weights: Tensor, quantise: bool
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor | float]]:
     """The loss of images and weights as `weighted_images_of` gives them, and figures to show."""
     x = images * 2 - 1
     with torch.autocast(x.device.type, torch.bfloat16):
@@ -84,7 +84,7 @@ def vq_loss(
     pixel = (weights * (apart.abs() + apart.square())).mean()
     loss = pixel + COLOUR_WEIGHT * colour + GRADIENT_WEIGHT * gradient + extra
     mse = F.mse_loss(out.detach().clamp(-1, 1), x).item() / 4
-    return loss, {"psnr": -10 * float(np.log10(mse)), "codebook": float(extra.detach())}
+    return loss, {"psnr": -10 * float(np.log10(mse)), "codebook": extra.detach()}
 
 
 @torch.no_grad()
@@ -134,20 +134,14 @@ class Start:
 
 
 def train(
-    out_dir: Path,
-    *,
-    steps: int = STEPS,
-    seed: int = 0,
-    resume: bool = True,
-    budget_seconds: float | None = None,
-    start: Start | None = None,
+    out_dir: Path, *, seed: int = 0, start: Start | None = None, **settings: Any
 ) -> tuple[LlamaGenVQ, dict[str, Any]]:
-    """Trains the tokenizer, from `start` or from nothing; returns it with its model-card
-    figures."""
+    """Trains the tokenizer, from `start` or from nothing; returns it with its model-card figures.
+    settings: steps, resume and budget_seconds of the `Loop`."""
     torch.manual_seed(seed)
     model = LlamaGenVQ(CONFIG) if start is None else start.model
     seen = 0 if start is None else start.images
-    run = Run("vq", out_dir, steps=steps, seed=seed, resume=resume)
+    loop = Loop("vq", out_dir, **{"steps": STEPS} | settings)
 
     def batch(step: int) -> tuple[Tensor, Tensor, bool]:
         if start is None and step == WARMUP:
@@ -155,18 +149,12 @@ def train(
         made = weighted_images_of("train", seen + step * BATCH, BATCH)
         return *made, start is not None or step >= WARMUP
 
-    seconds = fit(
-        run,
+    fit(
+        loop,
         model,
         optimisers(model, lr=5e-4, muon_lr=0.0, decay=1e-4),
         batch,
-        lambda made: vq_loss(model, *made),
-        budget_seconds=budget_seconds,
+        lambda made, share: vq_loss(model, *made),
     )
-    figures = {
-        "images": run.done * BATCH,
-        "steps": run.done,
-        "seconds": seconds,
-        **held_out(model.eval()),
-    }
-    return model, figures
+    spent = {"images": loop.done * BATCH, "steps": loop.done, "seconds": loop.seconds}
+    return model, spent | held_out(model.eval())

@@ -5,8 +5,14 @@ whose images vary much under one caption (random phases and noise), so that the 
 model's next-code distribution is flat, which is the phenomenon the decoders are measured on.
 """
 
-from decoders.tiny.scenes.attributes import ATTRIBUTES, ObjectSpec, SceneSpec
-from decoders.tiny.scenes.captions import describe, vocabulary, words
+from decoders.tiny.scenes.attributes import (
+    ATTRIBUTES,
+    ObjectSpec,
+    SceneSpec,
+    describe,
+    vocabulary,
+    words,
+)
 from decoders.tiny.scenes.dataset import (
     SPLITS,
     SceneBatch,

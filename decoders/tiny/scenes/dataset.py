@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decoders.tiny.scenes import attributes as at
-from decoders.tiny.scenes.captions import describe
 from decoders.tiny.scenes.render import render
 
 SPLITS = ("train", "valid", "bench", "reference", "gate")
 PAIRS = 0.35  # share of scenes with two objects
+_VALUES = {"shape": at.SHAPES, "texture": at.TEXTURES, "size": at.SIZES}
 _SPEC, _CAPTION, _PIXELS, _ALTER = range(4)  # independent random streams of one scene
 
 
@@ -55,7 +55,7 @@ def scene_captions(
     pairs = []
     for i in map(int, indices):
         spec = _draw_spec(_rng(key, _SPEC, i))
-        pairs.append((describe(spec, _rng(key, _CAPTION, i)), spec))
+        pairs.append((at.describe(spec, _rng(key, _CAPTION, i)), spec))
     return pairs
 
 
@@ -73,7 +73,7 @@ def counterfactual(
     if attribute is None:
         known = [a for a in at.ATTRIBUTES if a != "relation" or spec.relation is not None]
         attribute = _choose(rng, known)
-    wrong = describe(alter(spec, attribute, rng), _rng(key, _CAPTION, index))
+    wrong = at.describe(alter(spec, attribute, rng), _rng(key, _CAPTION, index))
     return right, wrong, attribute
 
 
@@ -103,12 +103,9 @@ def alter(spec: at.SceneSpec, attribute: str, rng: np.random.Generator) -> at.Sc
         taken = {o.colour for o in spec.objects}
         free = [c for c in at.COLOURS if c not in taken and at.separable(c, spec.background_colour)]
         changed = replace(first, colour=_choose(rng, free))
-    elif attribute == "shape":
-        changed = replace(first, shape=_choose(rng, _others(at.SHAPES, first.shape)))
-    elif attribute == "texture":
-        changed = replace(first, texture=_choose(rng, _others(at.TEXTURES, first.texture)))
-    elif attribute == "size":
-        changed = replace(first, size=_choose(rng, _others(at.SIZES, first.size)))
+    elif attribute in _VALUES:
+        others = _others(_VALUES[attribute], getattr(first, attribute))
+        changed = replace(first, **{attribute: _choose(rng, others)})
     else:
         raise ValueError(_unknown("attribute", attribute, at.ATTRIBUTES))
     return replace(spec, objects=(changed, *rest))

@@ -99,19 +99,17 @@ def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
 
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
-    from bench.launch.pack import PackSettings
-    from bench.peers.lineup import MODES, VARIANTS, PeersSettings
-    from bench.predict.predict import PredictConfig
-    from bench.predict.settings import TuneConfig
-    from bench.profile.command import ProfileSettings
-    from bench.published.command import KEYS
-    from bench.scaling.command import ScalingSettings
+    from bench.compare.compare import KEYS
+    from bench.cost.predict.rows import PredictConfig
+    from bench.cost.predict.settings import TuneConfig
+    from bench.cost.profile.record import ProfileSettings
+    from bench.run.launch.pack import PackSettings
     from decoders.tiny.recipes.plan import Plan
     from metrics.official.checkpoint import FILES
     from metrics.official.papers import METRICS
 
     for command, settings in {
-        "peers": PeersSettings, "profile": ProfileSettings, "scaling": ScalingSettings,
+        "profile": ProfileSettings,
         "predict": PredictConfig, "tune": TuneConfig, "pack": PackSettings,
     }.items():  # fmt: skip
         for name in settings.__dataclass_fields__:
@@ -120,7 +118,6 @@ def test_help_names_every_setting_of_a_command():
         assert f"  {name}" in manual("evaluate")
     for name in (*METRICS, *FILES):
         assert name in manual("evaluate")
-    assert all(name in manual("peers") for name in (*MODES, *VARIANTS))
     assert all(f"  {name}=" in manual("compare") for name in KEYS)
     assert all(f"  {name}=" in manual("tiny") for name in {*Plan.__dataclass_fields__} - {"steps"})
 
@@ -128,7 +125,7 @@ def test_help_names_every_setting_of_a_command():
 @pytest.mark.parametrize("command", [c for c in COMMANDS if MANUALS[c].study])
 def test_the_examples_of_help_are_understood(command):
     words = shlex.split(MANUALS[command].example)[1:]
-    own = ("scaling.", "profile.", "peers.", "predict.", "tune.", "pack.", "out=")
+    own = ("profile.", "predict.", "tune.", "pack.", "out=")
     compose_study([word for word in words if not word.startswith((*own, "prompts"))])
 
 

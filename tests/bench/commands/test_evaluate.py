@@ -16,17 +16,16 @@ from bench.commands import evaluate
 from bench.commands.evaluate import EvaluateConfig, cmd_evaluate, parse
 from bench.config.compose import compose_study
 from bench.config.plugins import call
-from bench.errors import ConfigError, PromptError
+from bench.data.errors import ConfigError, PromptError
 from bench.judge.quality import CocoScorer, ScenesScorer
 from bench.prompts import Prompt
-from bench.prompts.captions import captions_of
+from bench.prompts.file import captions_of
 from bench.run.runner import run_study
 from decoders.tiny.scenes import scene_batch
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.images import image_files, to_pil
-from metrics.official import inception, open_clip_model, vgg
+from metrics.official import networks, open_clip_model
 from tests.metrics.official_weights import Tiles, clip_files
-from tests.metrics.test_papers import VggTiles
 
 
 def draw(folder: Path, split: str, count: int) -> list[str]:
@@ -248,8 +247,8 @@ def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsy
 @pytest.fixture
 def small_networks(tmp_path, monkeypatch):
     """Small networks in place of the official ones; returns overrides that name their weights."""
-    monkeypatch.setattr(inception, "InceptionFeatures", Tiles)
-    monkeypatch.setattr(vgg, "Vgg16Features", VggTiles)
+    monkeypatch.setattr(networks, "InceptionFeatures", Tiles)
+    monkeypatch.setattr(networks, "Vgg16Features", Tiles)
     weights, arch = clip_files(tmp_path, wrap=True)
     for key, kind in open_clip_model.KINDS.items():
         small = dataclasses.replace(kind, arch=str(arch))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
@@ -116,7 +116,7 @@ def test_the_released_recipe_is_the_default_of_official_models() -> None:
 def test_the_embedded_recipe_is_the_default_of_the_embedded_model() -> None:
     """`make tiny` and `bench train model=tiny loss=unrolled` are one training."""
     study = compose_train(["model=tiny", "loss=unrolled", "loss.cfg=3"])
-    ours = recipe.settings()
+    ours = recipe.TRAIN
     free = ("held_out", "depth", "evaluate_every", "save_every", "log_every", "micro")
     assert replace(study.train, **{k: getattr(ours, k) for k in free}) == ours
     assert study.loss == asdict(recipe.LOSS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.config.compose import compose_study
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 
 INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"

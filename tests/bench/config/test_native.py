@@ -9,7 +9,7 @@ import pytest
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study, settled
 from bench.config.schema import BackendConfig
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 

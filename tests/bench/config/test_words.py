@@ -6,7 +6,7 @@ import pytest
 
 from bench.config.describe import label, labels, read
 from bench.config.words import apart, given, pairs, split
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from bench.run.outcome import blamed
 from decoders.compose import DecoderSpec, PartSpec
 

@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.judge.clip_pairs import TABLE, clip_differences
+from bench.judge.paired import CLIP_PAIRS, clip_differences
 from bench.judge.quality import ScenesScorer, Scores
 from bench.prompts import Prompt
+from bench.records.kept import Kept
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import summarise
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.stats import bootstrap_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
@@ -48,8 +49,8 @@ class ScorerByName:
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
     scorer = ScorerByName()
-    summarise(result.path, rows, result.cells, scorer=scorer, exactness={})  # type: ignore[arg-type]
-    return pd.read_csv(result.path / TABLE).set_index("decoder")
+    summarise(result.path, rows, result.cells, scorer=scorer, exactness={}, kept=Kept(result.path))  # type: ignore[arg-type]
+    return pd.read_csv(result.path / CLIP_PAIRS).set_index("decoder")
 
 
 def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_study) -> None:
@@ -87,7 +88,7 @@ def test_failed_images_are_left_out_on_both_sides(fake_study) -> None:
 
 def test_without_ar_there_is_no_table_and_an_old_one_goes(fake_study) -> None:
     result = run_study(fake_study("latency.prompts=0", "decoders=[fake_spec]"))
-    (result.path / TABLE).write_text("of another time")
+    (result.path / CLIP_PAIRS).write_text("of another time")
     with pytest.raises(FileNotFoundError):
         compared(result, result.rows)
     assert clip_differences({"a": None, "b": "gone"}, {"a": [{0: 1.0}], "b": [{}]}).empty

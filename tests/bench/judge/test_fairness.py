@@ -13,16 +13,16 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
-from bench.errors import ConfigError
+from bench.cost.rates import MachineRates
+from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
-from bench.measure.rates import MachineRates
 from bench.run.finish import finish
 from bench.run.partial import gather
 from bench.run.runner import run_study
 from bench.run.summary import COLUMNS
+from tests.bench.cost.test_roofline import REAL
 from tests.bench.fakes import SEARCHPATH
-from tests.bench.measure.test_roofline import REAL
 
 LIMITS = FairnessConfig()
 FLOOR_MS = 0.5

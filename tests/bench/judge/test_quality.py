@@ -9,13 +9,16 @@ import torch
 
 from bench.judge.quality import ScenesScorer
 from bench.prompts import Prompt
-from metrics.errors import MetricError
+from metrics import MetricError
 from metrics.features import ScenesClipFeatures
+from metrics.official import networks
 
 
-def test_a_scorer_loads_nothing_before_the_first_images(tmp_path: Path) -> None:
-    scorer = ScenesScorer("cpu", 8, str(tmp_path))
-    assert not {"clip", "extractor", "reference"} & vars(scorer).keys()
+def test_a_scorer_loads_nothing_before_the_first_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "load", lambda **_: pytest.fail("weights before the run"))
+    ScenesScorer("cpu", 8, str(tmp_path))
     assert [*tmp_path.iterdir()] == []
 
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from bench.config.schema import BackendConfig
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
-from bench.run.warmup import warm_up
+from bench.run.lineup import warm_up
 from decoders.execution.cpu import processor
 
 ROOT = Path(__file__).parents[3]

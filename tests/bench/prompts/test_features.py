@@ -13,13 +13,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from bench.commands.features import cmd_features
-from bench.errors import ConfigError
+from bench.data.errors import ConfigError
 from bench.run.runner import run_study
 from decoders.api import DecoderError, ImageModel
 from decoders.models.small import random_model
 from decoders.models.text.t5 import T5Encoder
 from tests.bench import fakes
-from tests.decoders.models.tiny_t5 import save_t5
+from tests.decoders.models.made.t5 import save_t5
 
 PREFIX, WIDTH = 4, 8  # those of the random model
 CSV = "id,prompt,category\n7,a red cube,cubes\n3,A blue ring.,rings\n9,a cat on a cube,cubes\n"

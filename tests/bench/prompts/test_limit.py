@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from bench.config.compose import compose_study
 from bench.config.plugins import call
-from bench.errors import ConfigError, PromptError
+from bench.data.errors import ConfigError, PromptError
 from bench.prompts import classes, coco, file, scenes
 from bench.run.runner import run_study
 from tests.bench import fakes
@@ -103,6 +103,9 @@ def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
     assert texts(coco.load(None, str(path), caption="first")) == ["a b", "a c"]
     with pytest.raises(ConfigError, match="longest"):
         coco.load(None, str(path), caption="longer")
+    path.write_text("[]")
+    with pytest.raises(PromptError, match="not an official COCO"):
+        coco.load(1, str(path))
 
 
 def test_coco_reads_a_list_of_captions_with_repeats(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import ConfigError, PromptError
+from bench.data.errors import ConfigError, PromptError
 from bench.prompts import coco, file, parti, scenes
 
 DATA = Path(os.environ.get("LANTERN_PROMPTS", "no prompt files"))
@@ -46,26 +46,6 @@ def test_file_kinds(tmp_path, name, text):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("a.txt", "a cube\n\na ring\n", "prompt 2 is empty"),
-        ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
-        ("a.txt", "a cube\n", "has 1 prompts, 3 are wanted"),
-        ("a.txt", "a\x07b\nc\nd\n", "control characters"),
-        ("a.csv", "x,y\n1,2\n", "no column prompt"),
-        ("a.json", "{", "not JSON"),
-        ("a.json", '{"a": 1}', "must hold a list"),
-        ("a.json", "[1, 2, 3]", "item 1 must be"),
-        ("a.yaml", "- a", "unknown kind of prompt file '.yaml'"),
-    ],
-)
-def test_bad_files_are_explained(tmp_path, name, text, expected):
-    with pytest.raises(PromptError) as error:
-        file.load(3, write(tmp_path, name, text))
-    assert expected in str(error.value)
-
-
 def test_unreadable_files(tmp_path):
     with pytest.raises(PromptError, match="does not exist"):
         file.load(1, str(tmp_path / "none.txt"))
@@ -74,16 +54,6 @@ def test_unreadable_files(tmp_path):
         file.load(1, str(tmp_path / "latin.txt"))
     with pytest.raises(PromptError, match="folder"):
         file.load(1, str(tmp_path))
-
-
-def test_coco_takes_the_longest_caption_of_each_image(tmp_path):
-    rows = [(7, "short"), (3, "same length"), (7, "longer one"), (3, "equal size!")]
-    notes = {"annotations": [{"image_id": i, "caption": c} for i, c in rows]}
-    path = write(tmp_path, "captions.json", json.dumps(notes))
-    found = coco.load(2, path)
-    assert [(p.id, p.text) for p in found] == [("7", "longer one"), ("3", "same length")]
-    with pytest.raises(PromptError, match="not an official COCO"):
-        coco.load(1, write(tmp_path, "list.json", "[]"))
 
 
 def test_parti_categories(tmp_path):
@@ -143,6 +113,14 @@ def test_an_id_of_zero_is_an_id(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
+        ("a.txt", "a cube\n\na ring\n", "prompt 2 is empty"),
+        ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
+        ("a.txt", "a\x07b\nc\nd\n", "control characters"),
+        ("a.csv", "x,y\n1,2\n", "no column prompt"),
+        ("a.json", "{", "not JSON"),
+        ("a.json", '{"a": 1}', "must hold a list"),
+        ("a.json", "[1, 2, 3]", "item 1 must be"),
+        ("a.yaml", "- a", "unknown kind of prompt file '.yaml'"),
         ("a.csv", "id,prompt\nx,a cube\nx,a ring\n", "two prompts have the id 'x'"),
         ("a.csv", "id,prompt\n2,a cube\n,a ring\n", "two prompts have the id '2'"),
         ("a.csv", "id,prompt\n1,a cube, red\n", "line 2, has 3 fields, the header 2"),
@@ -169,18 +147,3 @@ def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected)
     with pytest.raises(PromptError) as error:
         file.load(None, write(tmp_path, name, text))
     assert expected in str(error.value) and len(str(error.value)) < 1000
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("load", [file.load, coco.load, parti.load])
-def test_a_named_pipe_is_not_waited_for(tmp_path, load):
-    os.mkfifo(tmp_path / "a.txt")
-    with pytest.raises(PromptError, match="named pipe"):
-        load(1, str(tmp_path / "a.txt"))
-
-
-def test_coco_wants_texts(tmp_path):
-    for row in ({"image_id": 1, "caption": 3}, {"image_id": [1], "caption": "a"}):
-        path = write(tmp_path, "c.json", json.dumps({"annotations": [row]}))
-        with pytest.raises(PromptError, match="not an official COCO"):
-            coco.load(None, path)

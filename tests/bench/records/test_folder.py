@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.errors import DiskFullError, FolderError, PromptError
+from bench.data.errors import DiskFullError, FolderError, PromptError
 from bench.records import schema as records
 from bench.records.folder import check_space, open_folder
 from bench.records.schema import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically

@@ -17,7 +17,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "__init__.py").write_text("")
     (folder / "part.py").write_text(
         '"""Words."""\nimport numpy\nfrom typing import TYPE_CHECKING\n'
-        "import bench.errors\nif TYPE_CHECKING:\n    from . import types_only\n"
+        "import bench.data.errors\nif TYPE_CHECKING:\n    from . import types_only\n"
         "class Part:\n    def __init__(self, model):\n        from .help import depth\n"
     )
     (folder / "help.py").write_text("import beside\ndepth = 1\n")

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
-from bench.errors import FolderError
+from bench.data.errors import FolderError
 from bench.records import schema as records
+from bench.records.load import load
 from bench.records.sources import code_of
-from bench.report.load import load_run
-from bench.report.model import ReportError
 from bench.run.partial import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
@@ -222,8 +221,8 @@ def test_damaged_merged_records_are_no_report(finished):
         at = chance.randrange(len(whole) - 64)
         path.write_bytes(whole[:at] + chance.randbytes(64) + whole[at + 64 :])
         try:
-            load_run(Path(config.run_dir))
-        except ReportError as error:
+            load(Path(config.run_dir))
+        except FolderError as error:
             assert "again: it resumes" in str(error)
 
 

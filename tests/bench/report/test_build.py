@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from bench.data.errors import FolderError
 from bench.records import schema as records
+from bench.records.load import load
 from bench.report.build import ReportPaths, build_report, write_report
-from bench.report.load import load_run
-from bench.report.model import ReportError
-from bench.report.page.index import provenance
-from bench.report.plots import latency
+from bench.report.notes import provenance
+from bench.report.plots.bars import draw_latency
 from bench.report.plots.style import save
 from tests.bench.report.synthetic import DECODERS, write_run
 
@@ -49,9 +50,9 @@ def test_every_file_is_written_and_every_image_shows_something(built: ReportPath
         assert pixels.std() > 20
         assert (np.ptp(pixels, axis=2) > 60).mean() > 0.001  # coloured marks, not just axes
     assert shown(built.contact_sheet).std() > 20
-    for path in (built.page, built.text, built.markdown, built.latex, built.csv):
-        assert path.parent == built.folder and path.stat().st_size > 500
-    assert built.terminal == built.text.read_text(encoding="utf-8")
+    for name in ("index.html", "table.md", "table.tex", "table.csv"):
+        assert (built.folder / name).stat().st_size > 500
+    assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
 
 
 def test_page_is_self_contained_and_escapes_what_it_shows(built: ReportPaths) -> None:
@@ -70,7 +71,7 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built: ReportPaths) ->
 
 
 def test_the_same_run_gives_the_same_plot(built: ReportPaths, tmp_path: Path) -> None:
-    again = save(latency.draw(load_run(built.folder.parent)), tmp_path)
+    again = save(draw_latency(load(built.folder.parent)), tmp_path)
     for before, after in zip(built.plots["latency"], again, strict=True):
         assert before.read_bytes() == after.read_bytes()
 
@@ -98,7 +99,7 @@ def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -
     for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
         records[column] = [[] for _ in records.index]
     records.to_parquet(folder / "records.parquet")
-    paths = write_report(load_run(folder), tmp_path / "report")
+    paths = write_report(load(folder), tmp_path / "report")
     assert set(paths.plots) == PLOTS - {"acceptance_depth", "moved_mass"}
     assert paths.contact_sheet is None and paths.code_maps is None
     page = paths.page.read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -
 
 
 def test_many_values_of_a_fact_are_counted(built: ReportPaths) -> None:
-    run = load_run(built.folder.parent)
+    run = load(built.folder.parent)
     hashes = run.records["prompt_index"].map("h{:02d}".format)
     facts = dict(provenance(replace(run, records=run.records.assign(prompt_hash=hashes))))
     assert facts["prompt_hash"] == ["20 different values, h00 the first"]
@@ -124,53 +125,38 @@ def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
         assert f"DecoderError: no {made.name}" in paths.terminal
 
 
-def test_a_run_that_may_only_be_read_is_reported_elsewhere(tmp_path: Path) -> None:
-    broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
-    (tmp_path / "run").mkdir()
-    folder = write_run(tmp_path / "run", broken, prompts=2, reseed=False)
-    before = sorted(folder.rglob("*"))
-    paths = write_report(load_run(folder), tmp_path / "mine")
-    assert paths.page == tmp_path / "mine" / "index.html" and paths.page.is_file()
-    assert sorted(folder.rglob("*")) == before
+def rewritten(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """A table of a run's folder, changed."""
+    if path.suffix == ".csv":
+        change(pd.read_csv(path)).to_csv(path, index=False)
+    else:
+        change(pd.read_parquet(path)).to_parquet(path)
+
+
+HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, ""),
+    "empty": (lambda path: path.write_bytes(b""), ""),
+    "no table": (lambda path: path.write_bytes(b"\x00\x01 no table"), ""),
+    "no rows": (lambda path: rewritten(path, lambda table: table.iloc[:0]), "has no rows"),
+    "a column less": (
+        lambda path: rewritten(path, lambda table: table.drop(columns="mal")),
+        "lacks the columns mal;",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
-@pytest.mark.parametrize("content", [None, b"", b"\x00\x01 no table"])
-def test_missing_or_damaged_file_is_refused_before_writing(
-    tmp_path: Path, name: str, content: bytes | None
+@pytest.mark.parametrize(("harm", "says"), HARMS.values(), ids=HARMS)
+def test_what_cannot_be_read_is_refused_before_writing(
+    tmp_path: Path, name: str, harm: Callable[[Path], object], says: str
 ) -> None:
     folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_bytes(content)
-    with pytest.raises(ReportError, match=re.escape(name)):
+    harm(folder / name)
+    with pytest.raises(FolderError, match=f"{re.escape(name)}.*{says}"):
         build_report(folder)
     assert not (folder / "report").exists()
-
-
-def test_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="run a study first"):
+    with pytest.raises(FolderError, match="run a study first"):
         build_report(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
-def test_files_without_rows_or_columns_are_refused(tmp_path: Path, name: str) -> None:
-    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    path = folder / name
-    table = pd.read_csv(path) if name.endswith("csv") else pd.read_parquet(path)
-
-    def store(frame: pd.DataFrame) -> None:
-        if name.endswith("csv"):
-            frame.to_csv(path, index=False)
-        else:
-            frame.to_parquet(path)
-
-    store(table.iloc[:0])
-    with pytest.raises(ReportError, match="no rows"):
-        build_report(folder)
-    store(table.drop(columns="mal"))
-    with pytest.raises(ReportError, match="lacks the columns mal;"):
-        build_report(folder)
 
 
 def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: Path) -> None:
@@ -191,9 +177,11 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: P
 
 def test_other_schema_version_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    table = pd.read_parquet(folder / "records.parquet")
-    table["schema_version"] = 99
-    for other in (table, table.drop(columns="block")):  # the version, not what it lacks
-        other.to_parquet(folder / "records.parquet")
-        with pytest.raises(ReportError, match=r"schema version \[99\]"):
+    path = folder / "records.parquet"
+    for change in (
+        lambda rows: rows.assign(schema_version=99),
+        lambda rows: rows.drop(columns="block"),  # the version is named, not what it lacks
+    ):
+        rewritten(path, change)
+        with pytest.raises(FolderError, match=r"schema version \[99\]"):
             build_report(folder)

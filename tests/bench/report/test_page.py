@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.records.load import load
 from bench.report.build import write_page
-from bench.report.load import load_run
+from bench.report.document import document
 from bench.report.page.index import Figure, sort_key
 from bench.report.page.prompts import strip_of
 from bench.report.page.sweeps import sweep_charts, swept_in
@@ -58,7 +59,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report")
     (out / "plot.svg").write_text(PLOT)
     figures = [Figure(f"Plot {n}", "caption", out / "plot.svg", charted=n == 1) for n in (1, 2)]
-    return write_page(load_run(folder), out, figures, [])
+    run = load(folder)
+    return write_page(run, document(run), out, figures, [])
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +199,14 @@ def test_pages_of_an_earlier_report_are_removed(page: Path, tmp_path: Path) -> N
     for path in (old, other):
         path.write_text("old")
     few = write_run(tmp_path / "run", LINEUP[:1], prompts=1, reseed=False, images=False)
-    write_page(load_run(few), tmp_path, [], [])
+    run = load(few)
+    write_page(run, document(run), tmp_path, [], [])
     assert not old.exists() and other.exists() and (tmp_path / "prompts" / "0.html").is_file()
     assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()
 
 
 def test_a_sweep_is_found_by_its_settings(page: Path) -> None:
-    section = load_run(page_run(page)).sections[0]
+    section = load(page_run(page)).sections[0]
     settings = {
         "lantern": {"acceptance": "L", "acceptance.delta": 0.2, "tree": "A"},
         "lantern_delta0.3": {"acceptance": "L", "acceptance.delta": 0.3, "tree": "A"},
@@ -221,21 +224,17 @@ def test_a_sweep_is_found_by_its_settings(page: Path) -> None:
 
 
 def test_the_charts_of_a_sweep_stand_over_the_setting_s_values(page: Path) -> None:
-    (charts,) = sweep_charts(load_run(page_run(page)))
-    first = [panel["layer"][-1]["encoding"] for panel in charts.spec["concat"]]
-    settings = [encoding["x"]["title"] for encoding in first]
-    assert settings == ["acceptance"] * 4 + ["acceptance.delta"] * 4
-    panels = charts.spec["concat"][4:]
-    words = [panel["title"].split(" ")[0] for panel in panels]
-    assert words == ["speed-up", "FID", "CLIP", "output"]
+    (charts,) = sweep_charts(load(page_run(page)))
     assert charts.spec["columns"] == 4
-    for panel, column in zip(panels, ("speedup", "fid", "clip", "tv_output"), strict=True):
-        point = panel["layer"][-1]["encoding"]
-        assert (point["x"]["title"], point["x"]["sort"]) == ("acceptance.delta", ["0.1", "0.3"])
-        assert point["y"]["field"] == column
-        assert [row["value"] for row in panel["data"]["values"]] == ["0.1", "0.3"]
-    row = panels[1]["data"]["values"][0]
-    assert (row["decoder"], row["fid"], row["fid_lo"]) == ("lantern_delta0.1", 21.5, 21.05)
+    panels = charts.spec["concat"]
+    places = [panel["layer"][-1]["encoding"] for panel in panels]
+    titles = [place["x"]["title"] for place in places]
+    assert titles == ["acceptance"] * 4 + ["acceptance.delta"] * 4
+    assert [place["y"]["field"] for place in places[4:]] == ["speedup", "fid", "clip", "tv_output"]
+    for panel, place in zip(panels[4:], places[4:], strict=True):
+        assert place["x"]["sort"] == [row["value"] for row in panel["data"]["values"]]
+    row = panels[5]["data"]["values"][0]
+    assert (row["value"], row["decoder"], row["fid"]) == ("0.1", "lantern_delta0.1", 21.5)
 
 
 def page_run(page: Path) -> Path:

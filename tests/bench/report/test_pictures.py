@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.report import contact, images
-from bench.report.code_map import COLORS, KINDS, SIDE, code_maps, kind_map
-from bench.report.contact import CAPTION, GAP, MARGIN, TILE, contact_sheet
-from bench.report.load import load_run
-from bench.report.model import Run
-from bench.report.plots import cost, latency, moved
-from bench.report.plots.bars import mal_interval
+from bench.records.load import load
+from bench.records.run_data import RunData
+from bench.report import sheets
+from bench.report.plots import bars, moved, scatter
 from bench.report.plots.depth import acceptance_by_depth
-from bench.report.plots.labels import spread
-from bench.report.plots.pareto import CLIP, FID, Quality, draw, pareto_front
+from bench.report.plots.labels import placed, spread
+from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto, pareto_front
+from bench.report.sheets import (
+    CAPTION,
+    COLORS,
+    GAP,
+    KINDS,
+    MARGIN,
+    SIDE,
+    TILE,
+    code_maps,
+    contact_sheet,
+    kind_map,
+)
 from decoders.api import CodeKind
-from tests.bench.report.synthetic import DECODERS, write_run
+from tests.bench.report.synthetic import DECODERS, Made, write_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     few = (DECODERS[0], DECODERS[4], DECODERS[8])
-    return load_run(write_run(tmp_path_factory.mktemp("pictures"), few, prompts=3))
+    return load(write_run(tmp_path_factory.mktemp("pictures"), few, prompts=3))
 
 
 def test_map_colours_are_those_of_the_kinds() -> None:
@@ -40,34 +50,25 @@ def test_map_colours_are_those_of_the_kinds() -> None:
     for at in (0, 1, 2, 3, 4, 17, 255):
         assert tuple(cells[at // 16, at % 16]) == COLORS[CodeKind(at % 5)]
     assert len(set(COLORS)) == 5
-    with pytest.raises(ValueError, match="found 7"):
-        kind_map(np.array([0, 7], dtype=np.uint8))
 
 
-def test_sheet_of_maps_shows_the_recorded_kinds(run: Run) -> None:
+def test_sheet_of_maps_shows_the_recorded_kinds(run: RunData) -> None:
     sheet = code_maps(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
     entry = run.entries[2]  # lantern, after ar and its reseed
     assert entry.name == "lantern"
-    row = images.image_row(entry, images.sheet_prompts(run, 1)[0][0])
+    row = sheets.image_row(entry, sheets.sheet_prompts(run, 1)[0][0])
     assert row is not None
     expected = kind_map(np.asarray(row["kind"], dtype=np.uint8))
-    # The second card's map starts one image to the right of its card; find its top by its title.
+    # The second card's map starts one image to the right of its card; find its top by its cells.
     left = MARGIN + (2 * SIDE + 4) + 20 + SIDE + 4
-    centres = [round((at + 0.5) * SIDE / 16) for at in range(16)]
-    found = any(
-        all(
-            tuple(pixels[top + y, left + x]) == tuple(expected[r, c])
-            for r, y in enumerate(centres)
-            for c, x in enumerate(centres)
-        )
-        for top in range(60, pixels.shape[0] - SIDE)
-    )
-    assert found
+    centres = np.round((np.arange(16) + 0.5) * SIDE / 16).astype(int)
+    cells = [pixels[np.ix_(top + centres, left + centres)] for top in range(60, len(pixels) - SIDE)]
+    assert any(np.array_equal(shown, expected) for shown in cells)
 
 
-def test_contact_sheet_shows_the_kept_images(run: Run) -> None:
+def test_contact_sheet_shows_the_kept_images(run: RunData) -> None:
     sheet = contact_sheet(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
@@ -85,32 +86,32 @@ def test_contact_sheet_shows_the_kept_images(run: Run) -> None:
     assert (caption < 100).any()
 
 
-def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: Run, monkeypatch) -> None:
+def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, monkeypatch) -> None:
     count = len(run.sections[0].decoders)
     whole = contact_sheet(run)
-    monkeypatch.setattr(contact, "ACROSS", count - 1)
+    monkeypatch.setattr(sheets, "ACROSS", count - 1)
     halves = contact_sheet(run)
     assert whole is not None and halves is not None
     assert halves.width < whole.width and halves.height > 1.9 * whole.height
-    assert [len(b) for b in contact._shared_out(run.sections[0].decoders)] == [
+    assert [len(b) for b in sheets._shared_out(run.sections[0].decoders)] == [
         count // 2 + count % 2,
         count // 2,
     ]
     one = replace(run, sections=[replace(run.sections[0], title="A title " * 20)])
-    monkeypatch.setattr(contact, "ACROSS", 1)
+    monkeypatch.setattr(sheets, "ACROSS", 1)
     wide = contact_sheet(one)
-    assert wide is not None and wide.width > contact.font(22, bold=True).getlength("A title " * 20)
+    assert wide is not None and wide.width > sheets.font(22, bold=True).getlength("A title " * 20)
 
 
 def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
     folder = write_run(tmp_path, DECODERS[:2], prompts=2)
     (folder / "images" / "ar" / "quality" / "quality-0-0.png").unlink()
     (folder / "images" / "sd_chain" / "quality" / "quality-0-0.png").write_bytes(b"\x89PNG broken")
-    run = load_run(folder)
+    run = load(folder)
     assert contact_sheet(run) is not None
     ar = run.entries[0]
-    lost = images.tile(run, ar, images.image_row(ar, 0), 64)
-    assert np.array_equal(np.asarray(lost), np.asarray(images.blank(64, "image not kept")))
+    lost = sheets.tile(run, ar, sheets.image_row(ar, 0), 64)
+    assert np.array_equal(np.asarray(lost), np.asarray(sheets.blank(64, "image not kept")))
 
 
 def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
     timed = rows[rows.protocol == "latency"]
     rounds = [timed.assign(repeat=0, image=""), timed.assign(repeat=1)]
     pd.concat(rounds, ignore_index=True).to_parquet(folder / "records.parquet")
-    row = images.image_row(load_run(folder).entries[0], 0)
+    row = sheets.image_row(load(folder).entries[0], 0)
     assert row is not None and row["repeat"] == 1 and row["image"]
 
 
@@ -142,20 +143,17 @@ def test_moved_mass_counts_only_tested_positions() -> None:
     assert list(mass) == [0.1, 0.2, 0.3] and list(bound) == [1, 2, 3]
 
 
-def test_phases_sum_to_the_measured_whole(run: Run) -> None:
+def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
     entry = run.entries[2]
-    seconds = latency.phase_seconds(entry)
+    seconds = bars.phase_seconds(entry)
     rows = entry.latency_rows()
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
     assert sum(seconds.values()) == pytest.approx(whole)
     assert seconds["other"] > 0
-    assert latency.phase_seconds(run.entries[3]) == {}  # failed
-
-
-def test_mal_interval_holds_the_mean(run: Run) -> None:
-    low, high = mal_interval(run.entries[2])
-    assert low < run.entries[2].number("mal") < high
-    assert all(map(math.isnan, mal_interval(run.entries[3])))
+    assert bars.phase_seconds(run.entries[3]) == {}  # failed
+    assert "left out lantern_chain (failed)" in bars.draw_latency(run).caption
+    low, high = bars.mal_interval(entry)
+    assert low < entry.number("mal") < high
 
 
 @pytest.mark.parametrize(
@@ -163,9 +161,9 @@ def test_mal_interval_holds_the_mean(run: Run) -> None:
     [(FID, "fid", "FID, lower is better"), (CLIP, "clip", "CLIP, higher is better")],
 )
 def test_speed_is_drawn_against_quality_with_both_intervals(
-    run: Run, quality: Quality, column: str, says: str
+    run: RunData, quality: Quality, column: str, says: str
 ) -> None:
-    plot = draw(run, quality)
+    plot = draw_pareto(run, quality)
     assert plot.name == f"speedup_{column}" and "Pareto front" in plot.caption
     (ax,) = plot.figure.axes[: len(run.sections)]
     assert says.split(",")[0] in ax.get_xlabel() and says.split(", ")[1] in ax.get_xlabel()
@@ -179,6 +177,14 @@ def test_speed_is_drawn_against_quality_with_both_intervals(
     assert any(p.get_x() == band.lo and p.get_width() == band.hi - band.lo for p in ax.patches)
 
 
+def front(folder: Path, made: Sequence[Made], quality: Quality, reseed: bool) -> tuple[Any, Any]:
+    """The front of a chart: (quality, speed-up) of its points. And the decoders' own."""
+    run = load(write_run(folder, tuple(made), prompts=2, images=False, reseed=reseed))
+    (section,) = run.sections
+    own = [(e.number(quality.column), e.number("speedup")) for e in section.decoders]
+    return pareto(section, quality).front, own
+
+
 @pytest.mark.parametrize(("quality", "reseed"), [(FID, True), (FID, False), (CLIP, True)])
 def test_the_front_takes_no_noise_for_quality(
     tmp_path: Path, quality: Quality, reseed: bool
@@ -186,11 +192,9 @@ def test_the_front_takes_no_noise_for_quality(
     """One is slower than AR and better by noise; the other two are faster and worse."""
     eagle1 = replace(DECODERS[2], seconds=2.6, verdict="bounded (TV 0.0100)")
     few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
-    run = load_run(write_run(tmp_path, few, prompts=2, images=False, reseed=reseed))
-    (line,) = [x for x in draw(run, quality).figure.axes[0].lines if x.get_linestyle() == "--"]
-    ar, better, *worse = (e.number(quality.column) for e in run.sections[0].decoders)
-    assert (better - ar) * quality.sign > 0
-    assert list(line.get_xdata()) == ([ar, *worse] if reseed else [better, ar, *worse])
+    found, (ar, better, *worse) = front(tmp_path, few, quality, reseed)
+    assert (better[0] - ar[0]) * quality.sign > 0
+    assert found == ([ar, *worse] if reseed else [better, ar, *worse])
 
 
 @pytest.mark.parametrize(
@@ -208,29 +212,25 @@ def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
     lucky = replace(DECODERS[6], name="lucky", seconds=2.9, fid=18.0, clip=0.34)
     slow = replace(DECODERS[1], seconds=2.6, fid=fid, clip=clip)
     fast = replace(DECODERS[3], seconds=1.5, fid=fid, clip=clip)
-    better = [lucky] if fid < 18 else []
-    few = (DECODERS[0], slow, fast, DECODERS[4], *better)
-    run = load_run(write_run(tmp_path, few, prompts=2, images=False, reseed=reseed))
-    plot = draw(run, quality)
-    (line,) = [x for x in plot.figure.axes[0].lines if x.get_linestyle() == "--"]
-    speedups = [e.number("speedup") for e in run.sections[0].decoders]
-    assert list(line.get_ydata()) == speedups[2:4], "not AR either: the fast one equals it"
-    assert "exact decoder" in plot.caption
+    few = (DECODERS[0], slow, fast, DECODERS[4], *([lucky] if fid < 18 else []))
+    found, own = front(tmp_path, few, quality, reseed)
+    assert found == own[2:4], "not AR either: the fast one equals it"
 
 
-def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: Run) -> None:
+def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: RunData) -> None:
     section = run.sections[0]
     base = section.baseline
-    assert base is not None and cost.clip_loss(base, section) == (0.0, 0.0, 0.0)
+    assert base is not None and scatter.clip_loss(base, section).value == 0.0
     for entry in section.decoders:
-        loss, tv = cost.clip_loss(entry, section)[0], cost.output_tv(entry, section)[0]
+        loss = scatter.clip_loss(entry, section).value
+        tv = scatter.output_tv(entry, section).value
         if entry.exact:
             assert tv == 0.0
         elif not entry.failed:
             assert tv == entry.number("tv_output")
             assert loss == pytest.approx(base.number("clip") - entry.number("clip"), nan_ok=True)
-    assert cost.shown(run)
-    plot = cost.draw(run)
+    assert scatter.costs_known(run)
+    plot = scatter.draw_costs(run)
     assert any("lost against AR" in ax.get_xlabel() for ax in plot.figure.axes)
     assert any("output TV" in ax.get_xlabel() for ax in plot.figure.axes)
     assert "failed" in plot.caption
@@ -239,11 +239,6 @@ def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: Run) -
 def test_pareto_front_keeps_the_undominated() -> None:
     points = [(21.4, 1.0), (21.3, 1.02), (21.9, 2.3), (23.9, 2.2), (22.6, 2.7), (22.6, 2.5)]
     assert [points[at] for at in pareto_front(points)] == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
-
-
-def test_plot_captions_name_what_is_left_out(run: Run) -> None:
-    plot = latency.draw(run)
-    assert "left out lantern_chain (failed)" in plot.caption
 
 
 def test_labels_are_spread_in_order_and_in_bounds() -> None:
@@ -256,8 +251,32 @@ def test_labels_are_spread_in_order_and_in_bounds() -> None:
 
 
 def test_long_words_and_captions_wrap() -> None:
-    face = images.font(17)
-    lines = images.wrap("lantern_pp_released_with_a_very_long_name", face, 100, breaks=" _")
+    face = sheets.font(17)
+    lines = sheets.wrap("lantern_pp_released_with_a_very_long_name", face, 100, breaks=" _")
     assert "".join(lines) == "lantern_pp_released_with_a_very_long_name"
     assert all(face.getlength(line) <= 100 for line in lines)
-    assert images.wrap("x" * 60, face, 50) and images.wrap("", face, 50) == []
+    assert sheets.wrap("x" * 60, face, 50) and sheets.wrap("", face, 50) == []
+
+
+SIZE = (400.0, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("points", "ends", "place"),
+    [
+        ({"ar": (1.0, 1.0)}, [0, 2], ("left", 8, -8)),
+        ({"lantern": (2.0, 1.0)}, [0, 2], ("right", -8, -8)),  # at the right edge
+        ({"ar": (0.0, 0.0)}, [0.0], ("left", 8, -8)),  # equal values do not divide by zero
+    ],
+)
+def test_a_lone_name_goes_where_there_is_room(points, ends, place) -> None:
+    (found,) = placed(points, ends, ends, SIZE).values()
+    assert tuple(found.values()) == place
+
+
+def test_names_without_room_are_left_out_and_the_first_come_first() -> None:
+    found = placed({"lantern": (200, 150), "eagle": (204, 152)}, [0, 400], [0, 300], SIZE)
+    assert len(found) == 2 and found["lantern"] != found["eagle"]
+    crowd = {f"decoder_{n:02d}": (200.0 + n / 10, 150.0) for n in range(40)}
+    found = placed(crowd, [0, 400], [0, 300], SIZE)
+    assert "decoder_00" in found and 0 < len(found) < 40

@@ -12,7 +12,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.console import complain, say
-from bench.errors import FolderError
+from bench.data.errors import FolderError
 from bench.run.runner import run_study
 from tests.bench import fakes
 

@@ -10,85 +10,80 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.judge.clip_pairs import COLUMNS, TABLE
 from bench.judge.fairness import FAIR, Fairness
-from bench.report import tables
-from bench.report.cells import detail_tables, main_tables, quiet
-from bench.report.footnotes import columns, facts, fastest, footnotes
-from bench.report.load import load_run
-from bench.report.model import Entry, Role, Run
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
+from bench.records.load import load
+from bench.records.run_data import Entry, Role, RunData
+from bench.report import writers
+from bench.report.document import Document, document, quiet
+from bench.report.notes import columns, facts, fastest
 from bench.report.page.index import render
 from bench.report.table import number
 from tests.bench.report.synthetic import DECODERS, RESEED_FID, write_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return load_run(write_run(tmp_path_factory.mktemp("tables"), prompts=4, images=False))
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    return load(write_run(tmp_path_factory.mktemp("tables"), prompts=4, images=False))
 
 
-def cells(run: Run, section: int, name: str) -> dict[str, str]:
-    table = main_tables(run)[section]
+@pytest.fixture(scope="module")
+def said(run: RunData) -> Document:
+    return document(run)
+
+
+def cells(run: RunData, section: int, name: str) -> dict[str, str]:
+    table = document(run).headline[section]
     row = next(row for row in table.rows if row.cells[0] == name)
     return dict(zip(table.headings, row.cells, strict=True))
 
 
-def test_sections_keep_greedy_apart_and_the_order_of_the_summary(run: Run) -> None:
-    assert [section.greedy for section in run.sections] == [False, True]
-    sampled = [made.name for made in DECODERS if made.temperature]
-    assert [entry.name for entry in run.sections[0].decoders] == sampled
-    assert [section.baseline.name for section in run.sections if section.baseline] == [
-        "ar",
-        "ar_greedy",
-    ]
-
-
 def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Path) -> None:
     folder = write_run(tmp_path, prompts=4, images=False)
-    assert not [line for line in facts(load_run(folder)) if "blocks" in line]
+    assert not [line for line in facts(load(folder)) if "blocks" in line]
     path = folder / "records.parquet"
     records = pd.read_parquet(path)
     mine = (records.decoder == "ar") & (records.protocol == "latency")
     records.loc[mine, "block"] = records.prompt_index[mine]
     records.loc[mine, "seconds_total"] = 0.5 + records.prompt_index[mine] / 10
     records.to_parquet(path)
-    (line,) = [line for line in facts(load_run(folder)) if "blocks" in line]
+    (line,) = [line for line in facts(load(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
     assert "over prompts" in line, "four blocks are too few"
     again = records[mine].assign(repeat=1, block=records.block[mine] + 4)
     again["seconds_total"] -= 0.2
     pd.concat([records, again], ignore_index=True).to_parquet(path)
-    ar = load_run(folder).sections[0].baseline
+    ar = load(folder).sections[0].baseline
     assert ar is not None and list(ar.latency_rows()["repeat"]) == [1] * 4, "the fastest"
-    (line,) = [line for line in facts(load_run(folder)) if "blocks" in line]
+    (line,) = [line for line in facts(load(folder)) if "blocks" in line]
     assert "timed in 2 rounds of 4 blocks of prompts; from block to block ar took 0.300 to" in line
     assert "timed 2 times, its fastest counts" in line and "over prompts" in line
     pd.concat([records, again]).assign(block=lambda r: r["repeat"]).to_parquet(path)
-    (line,) = [line for line in facts(load_run(folder)) if "rounds" in line]
+    (line,) = [line for line in facts(load(folder)) if "rounds" in line]
     assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
 
 
-def test_a_table_has_at_most_six_footnotes_of_one_sentence(run: Run) -> None:
-    lines = footnotes(run)
+def test_a_table_has_at_most_six_footnotes_of_one_sentence(run: RunData) -> None:
+    lines = document(run).footnotes
     assert 0 < len(lines) <= 6
     assert not [line for line in lines[:5] if ". " in line or not line.endswith(".")]
-    shown = " ".join(tables.terminal(run).split())
+    shown = " ".join(writers.terminal(document(run)).split())
     assert all(line in shown for line in lines)
-    page = render(run, [], [])
+    page = render(run, document(run))
     below = page[page.index('id="table"') : page.index('id="details"')]
     assert below.count("<li>") == len(lines) and 'href="#reading"' in below
     assert 'id="reading"' in page and "Quiet speed-up" in page[page.index('id="reading"') :]
 
 
 @pytest.mark.parametrize("timed", [1, 2])
-def test_one_timed_prompt_says_why_there_is_no_speedup(run: Run, timed: int) -> None:
+def test_one_timed_prompt_says_why_there_is_no_speedup(run: RunData, timed: int) -> None:
     section = run.sections[0]
     few = [replace(entry, row=entry.row | {"n_latency": timed}) for entry in section.entries]
     lines = facts(replace(run, sections=[replace(section, entries=few)]))
     assert any("one prompt was timed, and a speed-up needs two" in x for x in lines) == (timed == 1)
 
 
-def test_figures_are_those_of_the_summary(run: Run) -> None:
+def test_figures_are_those_of_the_summary(run: RunData) -> None:
     lantern = cells(run, 0, "lantern")
     assert lantern["speed-up"] == "2.35 [2.27, 2.44]"  # 2.4 s / 1.02 s
     assert lantern["s/image"] == "1.020"
@@ -98,24 +93,24 @@ def test_figures_are_those_of_the_summary(run: Run) -> None:
     assert cells(run, 0, "lantern_released")["verdict"] == "violates (0.41 > 0.20)"
     assert cells(run, 0, "ar")["speed-up"] == "1.00"
     found = {}
-    for details in detail_tables(run)[:2]:
+    for details in document(run).details[:2]:
         row = next(row for row in details.rows if row.cells[0] == "lantern")
         found |= dict(zip(details.headings, row.cells, strict=True))
     assert found["acceptance"] == "lantern(k=100, delta=0.2, residual=paper)"
     assert (found["output bound"], found["declared bound"]) == ("0.140", "0.200")
 
 
-def test_noise_is_marked_and_only_noise(run: Run) -> None:
+def test_noise_is_marked_and_only_noise(run: RunData) -> None:
     assert cells(run, 0, "eagle1")["speed-up"].endswith("≈")  # [0.98, 1.05]
     assert not cells(run, 0, "sd_chain")["speed-up"].endswith("≈")
     assert cells(run, 0, "eagle2")["FID (scenes-clip)"].endswith("≈")
     assert not cells(run, 0, "ar")["FID (scenes-clip)"].endswith("≈")
     # Without a reseed nothing may be called noise, not even no difference at all.
     assert not cells(run, 1, "eagle2_greedy")["FID (scenes-clip)"].endswith("≈")
-    assert "no AR reseed" in tables.terminal(run)
+    assert "no AR reseed" in writers.terminal(document(run))
 
 
-def test_several_seeds_say_how_ar_scatters(run: Run) -> None:
+def test_several_seeds_say_how_ar_scatters(run: RunData) -> None:
     section = run.sections[0]
     first = section.reseeds[0]
     further = replace(first, row=first.row | {"fid": 21.40 - 0.50})
@@ -126,7 +121,7 @@ def test_several_seeds_say_how_ar_scatters(run: Run) -> None:
     assert (found.value, found.half_width) == pytest.approx((seeds.mean(), reach), rel=1e-3)
 
 
-def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: Run) -> None:
+def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: RunData) -> None:
     """Ten decoders that draw as AR does, four seeds of AR: uncorrected, a third of the runs would
     have one without a mark."""
     section, rng = run.sections[0], np.random.default_rng(0)
@@ -150,7 +145,7 @@ def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: Run) 
     assert not replace(made, entries=[*drawn[:-1], far]).quality_is_noise(far, "fid")
 
 
-def test_the_fastest_is_faster_beyond_chance(run: Run) -> None:
+def test_the_fastest_is_faster_beyond_chance(run: RunData) -> None:
     section = run.sections[0]
     (line,) = fastest(run, section)
     assert "eagle2 is the fastest, 1.21 [1.17, 1.25] times AR" in line
@@ -162,7 +157,7 @@ def test_the_fastest_is_faster_beyond_chance(run: Run) -> None:
     assert "none of" in line and "exact decoders is faster than AR" in line
 
 
-def test_a_decoder_with_an_eager_piece_is_marked_and_never_the_fastest(run: Run) -> None:
+def test_a_decoder_with_an_eager_piece_is_marked_and_never_the_fastest(run: RunData) -> None:
     one = Fairness("eagle2", FAIR, "", 1.2, "its acceptance ran eagerly, 1 of 4 ms per step", 1.5)
     marked = replace(run, fairness={"eagle2": one})
     assert cells(marked, 0, "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
@@ -170,7 +165,7 @@ def test_a_decoder_with_an_eager_piece_is_marked_and_never_the_fastest(run: Run)
     assert not any("eagle2 is the fastest" in line for line in fastest(marked, run.sections[0]))
 
 
-def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: Run) -> None:
+def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: RunData) -> None:
     section = run.sections[0]
     ar, lantern = (next(e for e in section.entries if e.name == n) for n in ("ar", "lantern"))
 
@@ -188,14 +183,14 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: Run) -> None
 def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None:
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
-    assert "CLIP - AR" not in tables.markdown(load_run(folder)), "nothing was compared"
+    assert "CLIP - AR" not in writers.markdown(document(load(folder))), "nothing was compared"
     lines = [
         ("eagle2", "ar", 1, 100, 0.0002, -0.001, 0.002),
         ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
     ]
-    pd.DataFrame(lines, columns=COLUMNS).to_csv(folder / TABLE, index=False)
-    run = load_run(folder)
-    _, sampled, _, greedy = detail_tables(run)
+    pd.DataFrame(lines, columns=CLIP_COLUMNS).to_csv(folder / CLIP_PAIRS, index=False)
+    run = load(folder)
+    _, sampled, _, greedy = document(run).details
     at = sampled.headings.index("CLIP (scenes) - AR")
     assert {row.cells[0]: row.cells[at] for row in sampled.rows} == {
         "ar": "—",
@@ -214,67 +209,63 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     same = replace(section, entries=[*section.decoders, lucky])
     eagle2 = next(e for e in section.entries if e.name == "eagle2")
     assert same.quality_is_noise(eagle2, "clip") and not same.quality_is_noise(eagle2, "fid")
-    assert "CLIP - AR: the decoder's CLIP score less" in tables.markdown(run)
+    assert "CLIP - AR: the decoder's CLIP score less" in writers.markdown(document(run))
     assert any(
         "With only one AR seed, its luck shifts every row equally." in x for x in columns(run)
     )
-    assert r"| CLIP (scenes) - AR |" in tables.markdown(run)
-    assert "-0.0021 [-0.0030, -0.0012]" in render(run, [], [])
-    written = pd.read_csv(io.StringIO(tables.csv(run))).set_index("decoder")
+    assert r"| CLIP (scenes) - AR |" in writers.markdown(document(run))
+    assert "-0.0021 [-0.0030, -0.0012]" in render(run, document(run))
+    written = pd.read_csv(io.StringIO(writers.csv(document(run)))).set_index("decoder")
     assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
-def test_a_reseed_has_its_own_row(run: Run) -> None:
+def test_a_reseed_has_its_own_row(run: RunData, said: Document) -> None:
     again = cells(run, 0, "AR reseed, seed 1")
     assert again["FID (scenes-clip)"].startswith(f"{RESEED_FID:.2f}")
     assert again["speed-up"] == "—"
-    text = " ".join(tables.terminal(run).split())
+    text = " ".join(writers.terminal(said).split())
     assert "under 2 seeds AR's FID (scenes-clip) is 21.400 ± 0.520, its CLIP" in text
-    assert "| *AR reseed, seed 1* |" in tables.markdown(run)
+    assert "| *AR reseed, seed 1* |" in writers.markdown(said)
 
 
-def test_failed_decoder_is_shown_with_its_error(run: Run) -> None:
-    text = tables.terminal(run)
+def test_failed_decoder_is_shown_with_its_error(said: Document) -> None:
+    text = writers.terminal(said)
     line = next(line for line in text.splitlines() if line.startswith("lantern_chain"))
     assert "failed: NumericalError: NaN logits at code 17" in line
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
-    assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in tables.markdown(run)
-    latex = tables.latex(run)
+    assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in writers.markdown(said)
+    latex = writers.latex(said)
     assert r"lantern\_chain & \multicolumn{8}{l}{\emph{failed: NumericalError" in latex
 
 
-def test_partly_failed_decoder_keeps_its_figures_and_is_listed(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, DECODERS[:2], prompts=3, images=False)
+def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, (*DECODERS[:2], DECODERS[8]), prompts=3, images=False)
     rows = pd.read_parquet(folder / "records.parquet")
     hit = rows[rows.decoder == "sd_chain"].index[0]
     rows.loc[hit, ["status", "error"]] = ["failed", "MemoryError: no room"]
     rows.to_parquet(folder / "records.parquet")
-    run = load_run(folder)
-    assert cells(run, 0, "sd_chain")["s/image"] == "2.060"
-    assert tables.failures(run) == [("sd_chain", "1 of 6 images failed: MemoryError: no room")]
-
-
-def test_decoder_that_the_summary_forgot_is_still_shown(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, (*DECODERS[:2], DECODERS[8]), prompts=2, images=False)
     summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
     summary[summary.decoder != "lantern_chain"].to_csv(folder / "summary.csv", index=False)
-    run = load_run(folder)
-    assert run.sections[0].entries[-1].name == "lantern_chain"
-    assert "failed: NumericalError" in tables.terminal(run)
+    run = load(folder)
+    assert cells(run, 0, "sd_chain")["s/image"] == "2.060"
+    partly, wholly = document(run).failures
+    assert partly == ("sd_chain", "1 of 6 images failed: MemoryError: no room")
+    assert wholly[0] == "lantern_chain" == run.sections[0].entries[-1].name
+    assert "failed: NumericalError" in writers.terminal(document(run))
 
 
-def test_markup_is_well_formed(run: Run) -> None:
-    lines = [line for line in tables.markdown(run).splitlines() if line.startswith("|")]
+def test_markup_is_well_formed(said: Document) -> None:
+    lines = [line for line in writers.markdown(said).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {10, 11}  # main tables have 9 columns, details 10 and 10
-    latex = tables.latex(run)
+    latex = writers.latex(said)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 4
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
 
 
-def test_csv_keeps_full_precision_and_adds_the_reading(run: Run) -> None:
-    table = pd.read_csv(io.StringIO(tables.csv(run)), keep_default_na=False).set_index("decoder")
+def test_csv_keeps_full_precision_and_adds_the_reading(said: Document) -> None:
+    table = pd.read_csv(io.StringIO(writers.csv(said)), keep_default_na=False).set_index("decoder")
     assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
     marked = table["speedup_is_noise"].astype(str)
     assert list(table.index[marked == "True"]) == ["eagle1"]
@@ -282,28 +273,21 @@ def test_csv_keeps_full_precision_and_adds_the_reading(run: Run) -> None:
     assert table.loc["lantern_chain", "error"].startswith("NumericalError")
 
 
-def test_other_feature_networks_keep_their_names(tmp_path: Path) -> None:
-    folder = write_run(
-        tmp_path, DECODERS[:2], prompts=2, images=False, fid_features="inception-v3-compat"
-    )
-    section = load_run(folder).sections[0]
-    assert (section.fid_name, section.clip_name) == ("FID (inception-v3-compat)", "CLIP")
-
-
-def test_guidance_makes_a_section(tmp_path: Path) -> None:
-    run = load_run(write_run(tmp_path, DECODERS[:2], prompts=2, images=False, cfg=[2.0, 2.0, 4.0]))
-    assert [section.title for section in run.sections] == [
-        "Sampling (temperature 1, guidance 2)",
-        "Sampling (temperature 1, guidance 4)",
-    ]
-    assert run.sections[1].baseline is None
-    assert run.sections[1].entries[0].role is Role.DECODER
-
-
-def test_part_called_none_is_no_missing_value(tmp_path: Path) -> None:
-    made = replace(DECODERS[1], name="null")
-    run = load_run(write_run(tmp_path, (DECODERS[0], made), prompts=2, images=False))
-    assert [entry.name for entry in run.sections[0].decoders] == ["ar", "null"]
+def test_sections_are_what_may_be_compared_under_the_names_of_their_networks(
+    run: RunData, tmp_path: Path
+) -> None:
+    assert [section.greedy for section in run.sections] == [False, True]
+    assert [s.baseline and s.baseline.name for s in run.sections] == ["ar", "ar_greedy"]
+    sampled = [made.name for made in DECODERS if made.temperature]
+    assert [entry.name for entry in run.sections[0].decoders] == sampled
+    few = (DECODERS[0], replace(DECODERS[1], name="null"))  # no missing value
+    columns = {"cfg": [2.0, 2.0, 4.0], "fid_features": "inception-v3-compat"}
+    first, other = load(write_run(tmp_path, few, prompts=2, images=False, **columns)).sections
+    assert (first.fid_name, first.clip_name) == ("FID (inception-v3-compat)", "CLIP")
+    titles = [f"Sampling (temperature 1, guidance {guidance})" for guidance in (2, 4)]
+    assert [first.title, other.title] == titles
+    assert other.baseline is None
+    assert [(e.name, e.role) for e in other.entries] == [("null", Role.DECODER)]
 
 
 def test_absent_figure_is_a_dash_not_zero() -> None:

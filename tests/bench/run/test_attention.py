@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.errors import FolderError
-from bench.launch.merge import merge, read
+from bench.data.errors import FolderError
 from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run import session
-from bench.run.attention import agreed
+from bench.run.launch.merge import merge, read
 from bench.run.runner import run_study
+from bench.run.session import agreed
 from bench.run.shard import Shard, run_shard
 from decoders.api import DecoderError
 from decoders.kernels import candidates

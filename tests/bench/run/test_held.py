@@ -8,13 +8,13 @@ import weakref
 
 import pytest
 
-from bench.plan.command import cmd_plan
-from bench.plan.costs import CONTEXT, Load, Shape, cache_bytes
-from bench.plan.held import fullest
-from bench.plan.plan import Call, Plan
-from bench.run import schedule
-from bench.run.runner import LATE, Run, run_study
+from bench.config import schedule
+from bench.cost.plan.command import cmd_plan
+from bench.cost.plan.plan import CONTEXT, Call, Load, Plan, cache_bytes
+from bench.run.lineup import LATE, Lineup
+from bench.run.runner import Run, run_study
 from bench.run.shard import Shard, run_shard
+from decoders.models.sizes import Shape
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING
 from tests.decoders.execution.test_recorded_memory import FIRST, decoded, decoder_of
@@ -105,7 +105,7 @@ class Cyclic:
 
 
 def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeypatch):
-    generate, done = fakes.FakeLoop.generate, Run.done
+    generate, done = fakes.FakeLoop.generate, Lineup.done
     made, alive = [], []
 
     def recording(self, text, noise, *, pairs=0):
@@ -121,7 +121,7 @@ def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeyp
         alive.append(sum(one() is not None for one in made))
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
-    monkeypatch.setattr(Run, "done", watched)
+    monkeypatch.setattr(Lineup, "done", watched)
     run_study(fake_study("decoders=[fake_ar,fake_spec]"))
     assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
     assert alive[-1] == 0 and len(made) == 6
@@ -150,7 +150,7 @@ def plan_of(config) -> Plan:
 def test_the_plan_counts_what_is_held_at_the_same_time(fake_study, blocks):
     graph = ["backend.device=cuda", "backend.execution=graph", "backend.dtype=bfloat16"]
     words = f"latency.blocks={blocks}", "decoders=[fake_ar,fake_spec]"
-    moments = fullest(plan_of(fake_study(*words, *graph)))
+    moments = plan_of(fake_study(*words, *graph)).fullest()
     latency, quality = moments["latency"], moments["quality"]
     timed = AR_CACHE + TREE_CACHE
     if blocks == 1:
@@ -169,10 +169,10 @@ def test_the_plan_counts_what_is_held_at_the_same_time(fake_study, blocks):
 
 def test_a_backend_that_records_nothing_holds_one_call(fake_study):
     plan = plan_of(fake_study("decoders=[fake_ar,fake_spec]"))
-    moments = fullest(plan)
+    moments = plan.fullest()
     assert {m.states for m in moments.values()} == {0}
     assert moments["latency"].peak == plan.memory(TREE)
-    assert fullest(dataclasses.replace(plan, shape=None)) == {}
+    assert dataclasses.replace(plan, shape=None).fullest() == {}
 
 
 def test_the_printed_plan_says_how_many_steps_are_recorded(capsys):

@@ -12,8 +12,15 @@ import pytest
 
 from bench.__main__ import main
 from bench.console import terminable
-from bench.errors import FolderError, Interrupted
-from bench.run.partial import FOLDER, cells_of, gather, interruptible, progress_of, told
+from bench.data.errors import FolderError, Interrupted
+from bench.run.partial import (
+    FOLDER,
+    after_interruption,
+    cells_of,
+    gather,
+    interruptible,
+    progress_of,
+)
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -85,7 +92,7 @@ def test_decoders_without_an_image_are_named(fake_study):
 
 def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
     config = fake_study("quality.images=0")
-    assert gather(config) is None and not progress_of(config).rows
+    assert gather(config) is None and not progress_of(config).done
     run_study(config)
     with pytest.raises(FolderError, match=r"latency.prompts: 4 in the folder, 3 asked for"):
         gather(fake_study("quality.images=0", "latency.prompts=3"))
@@ -94,10 +101,10 @@ def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
 
 def test_what_is_said_before_the_first_image_and_after_the_last(fake_study):
     config = fake_study("quality.images=0")
-    assert "before the first image" in told(config, [])
+    assert "before the first image" in after_interruption(config, [])
     run_study(config)
-    assert "12 of 12 images are recorded" in told(config, ["study=fake"])
-    assert "verdicts, quality figures, report" in told(config, ["study=fake"])
+    assert "12 of 12 images are recorded" in after_interruption(config, ["study=fake"])
+    assert "verdicts, quality figures, report" in after_interruption(config, ["study=fake"])
 
 
 def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):

@@ -14,8 +14,8 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from bench.__main__ import main
-from bench.errors import ConfigError, FolderError
-from bench.prompts.captions import captions_of
+from bench.data.errors import ConfigError, FolderError
+from bench.prompts.file import captions_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import DecoderError
@@ -25,11 +25,9 @@ from tests.bench import fakes
 ROOT = Path(__file__).parents[3]
 # What differs between two runs of the same study: when, how fast, how much memory, which tree.
 VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
+TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
+TIMES += ["speedup", "speedup_lo", "speedup_hi"]
 FAILING = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 2']}"
-
-
-def rows_of(result) -> pd.DataFrame:
-    return result.rows.copy()
 
 
 def stable(rows: pd.DataFrame) -> pd.DataFrame:
@@ -41,7 +39,7 @@ def stable(rows: pd.DataFrame) -> pd.DataFrame:
 def test_every_image_is_a_row_with_its_picture(fake_study):
     config = fake_study()
     result = run_study(config)
-    rows = rows_of(result)
+    rows = result.rows
     counts = rows.groupby(["decoder", "protocol"]).size().to_dict()
     assert counts == {
         ("fake_ar", "latency"): 4, ("fake_ar", "quality"): 6, ("fake_ar", "reseed"): 6,
@@ -75,17 +73,9 @@ def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study)
         assert captions_of(files, folder / "captions.json") == wanted
 
 
-def test_there_may_be_several_seeds(fake_study):
-    rows = rows_of(run_study(fake_study("quality.reseeds=2", "latency.prompts=0")))
-    again = rows[rows.protocol == "reseed"]
-    assert again.groupby("seed").size().to_dict() == {1: 6, 2: 6}
-    first, second = (again[again.seed == s].codes.iloc[0].tolist() for s in (1, 2))
-    assert first != second
-
-
 def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, tmp_path):
-    rows = rows_of(run_study(fake_study()))
-    other = rows_of(run_study(fake_study("quality.batch=3", f"run_dir={tmp_path / 'b'}")))
+    rows = run_study(fake_study()).rows
+    other = run_study(fake_study("quality.batch=3", f"run_dir={tmp_path / 'b'}")).rows
     key = ["decoder", "prompt_index"]
     for frame, protocol in ((rows, "latency"), (other, "quality")):
         mine = frame[(frame.protocol == protocol) & (frame.prompt_index < 4)].sort_values(key)
@@ -106,7 +96,7 @@ def test_decoders_take_turns_prompt_by_prompt_and_the_first_rotates(fake_study):
 
 def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
     words = ("latency.blocks=2", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]")
-    rows = rows_of(run_study(fake_study(*words)))
+    rows = run_study(fake_study(*words)).rows
     prompts, sizes = zip(*[(p, size) for _, p, size in fakes.CALLS], strict=True)
     second = sizes.index(1, sizes.index(4))  # quality batches of 4 (and the rest, 2) between blocks
     assert {p for p, size in zip(prompts[:second], sizes[:second], strict=True) if size == 1} == {
@@ -123,7 +113,7 @@ def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
 def test_repeats_are_rounds_of_all_timed_prompts(fake_study):
     words = ("latency.blocks=2", "latency.repeats=3", "quality.images=0", "decoders=[fake_ar]")
     result = run_study(fake_study(*words))
-    rows = rows_of(result)
+    rows = result.rows
     assert sorted(zip(rows["repeat"], rows.prompt_index, rows.block, strict=True)) == [
         (r, p, 2 * r + p // 2) for r in range(3) for p in range(4)
     ]
@@ -131,7 +121,7 @@ def test_repeats_are_rounds_of_all_timed_prompts(fake_study):
     assert timed == [f"scene number {p}" for p in range(4)] * 3, "warm-ups left out"
     assert sum(bool(name) for name in rows.image) == 4, "one picture an image"
     fakes.CALLS.clear()
-    assert_frame_equal(rows_of(run_study(fake_study(*words))), rows)
+    assert_frame_equal(run_study(fake_study(*words)).rows, rows)
     assert fakes.CALLS == [], "a finished study decodes nothing again"
 
 
@@ -145,7 +135,7 @@ def test_a_picture_is_kept_from_the_first_round_that_it_came_out_in(fake_study, 
 
     def kept(result) -> list[int]:
         """The rounds of the failing image that have a picture, all of them files."""
-        rows = rows_of(result)
+        rows = result.rows
         rows = rows[(rows.decoder == "bad") & (rows.prompt_index == 2) & (rows.image != "")]
         assert all((result.path / image).is_file() for image in rows.image)
         return rows["repeat"].tolist()
@@ -158,25 +148,11 @@ def test_a_picture_is_kept_from_the_first_round_that_it_came_out_in(fake_study, 
     result = run_study(config)
     assert kept(result) == [1], "the first good round, once"
     picture = next(result.path.glob("images/bad-*/latency/latency-0-00002-1.png"))
-    again = rows_of(run_study(fake_study(*words, "retry_failed=true")))
+    again = run_study(fake_study(*words, "retry_failed=true")).rows
     assert (again.status == "ok").all() and kept(result) == [1], "round 0 adds none later"
     assert (again.image != "").sum() == 2 * 4
     picture.unlink()
     assert kept(run_study(config)) == [1], "a lost picture is made again"
-
-
-def test_recorded_steps_are_kept_as_long_as_they_are_needed(fake_study):
-    run_study(fake_study("latency.blocks=2", "decoders=[fake_ar,fake_spec]"))
-    made = [(label, size) for label, size, _ in fakes.PREPARED]
-    assert sorted(made) == [(d, size) for d in ("ar", "spec") for size in (1, 2, 4)], "each once"
-    assert not any(kept for *_, kept in fakes.PREPARED)
-
-
-def test_a_finished_study_decodes_nothing_again(fake_study):
-    first = rows_of(run_study(fake_study()))
-    fakes.CALLS.clear()
-    assert_frame_equal(rows_of(run_study(fake_study())), first)
-    assert fakes.CALLS == []
 
 
 @pytest.mark.parametrize("where", ["number 1", "number 5"])
@@ -196,24 +172,12 @@ def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path, wh
     fakes.CALLS.clear()
     resumed = run_study(config)
     whole = run_study(fake_study(*kill, f"run_dir={tmp_path / 'whole'}"))
-    assert_frame_equal(stable(rows_of(resumed)), stable(rows_of(whole)))
+    assert_frame_equal(stable(resumed.rows), stable(whole.rows))
     first, second = (
-        finish(c, r).drop(columns=volatile_columns())
+        finish(c, r).drop(columns=[*TIMES, "peak_memory_mb"])
         for c, r in ((config, resumed), (config, whole))
     )
     assert_frame_equal(first, second)
-
-
-def volatile_columns() -> list[str]:
-    times = [
-        "latency_mean_s",
-        "latency_p50_s",
-        "latency_p95_s",
-        "speedup",
-        "speedup_lo",
-        "speedup_hi",
-    ]
-    return [*times, "peak_memory_mb"]
 
 
 def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
@@ -244,12 +208,12 @@ def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
 
 def test_a_partly_recorded_batch_is_completed(fake_study):
     config = fake_study()
-    whole = rows_of(run_study(config))
+    whole = run_study(config).rows
     gone = sorted(Path(config.run_dir).glob("rows/fake_spec-*/quality-0-0000[13].parquet"))
     assert len(gone) == 2
     for path in gone:
         path.unlink()
-    assert_frame_equal(stable(rows_of(run_study(config))), stable(whole))
+    assert_frame_equal(stable(run_study(config).rows), stable(whole))
 
 
 @pytest.mark.parametrize(
@@ -262,17 +226,17 @@ def test_a_partly_recorded_batch_is_completed(fake_study):
 )
 def test_a_damaged_row_or_image_is_made_again(fake_study, caplog, kind, left):
     config = fake_study("quality.images=0", "latency.prompts=2")
-    whole = rows_of(run_study(config))
+    whole = run_study(config).rows
     path = next(Path(config.run_dir).glob(kind))
     path.write_bytes(path.read_bytes()[:left])
-    assert_frame_equal(stable(rows_of(run_study(config))), stable(whole))
+    assert_frame_equal(stable(run_study(config).rows), stable(whole))
     assert "damaged" in caplog.text
 
 
 def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
     config = fake_study(f"decoders=[fake_ar,{FAILING}]")
     result = run_study(config)
-    rows = rows_of(result)
+    rows = result.rows
     failed = rows[rows.status == "failed"]
     assert (failed.decoder == "bad").all() and failed.error.str.startswith(
         "NumericalError: NaN logits at step 3"
@@ -291,7 +255,7 @@ def test_a_decoder_that_cannot_be_built_fails_alone(fake_study):
     broken = "{decoder: fake_spec, name: broken, overrides: ['loop.broken=build']}"
     config = fake_study(f"decoders=[fake_ar,{broken}]")
     result = run_study(config)
-    rows = rows_of(result)
+    rows = result.rows
     mine = rows[rows.decoder == "broken"]
     assert len(mine) == 10 and (mine.status == "failed").all()
     assert mine.error.str.contains("this plug-in cannot be built").all()
@@ -304,14 +268,14 @@ def test_failed_rows_are_kept_unless_asked_for_again(fake_study, tmp_path):
     flag = tmp_path / "fail"
     flag.touch()
     words = [f"decoders=[fake_ar,{FAILING}]", f"loop.flag={flag}"]
-    assert (rows_of(run_study(fake_study(*words))).status == "failed").sum() == 5
+    assert (run_study(fake_study(*words)).rows.status == "failed").sum() == 5
     flag.unlink()
-    assert (rows_of(run_study(fake_study(*words))).status == "failed").sum() == 5
-    assert (rows_of(run_study(fake_study(*words, "retry_failed=true"))).status == "ok").all()
+    assert (run_study(fake_study(*words)).rows.status == "failed").sum() == 5
+    assert (run_study(fake_study(*words, "retry_failed=true")).rows.status == "ok").all()
 
 
 def test_codes_outside_the_codebook_are_a_failure(fake_study):
-    rows = rows_of(run_study(fake_study("decoders=[fake_ar]", "loop.broken=codes")))
+    rows = run_study(fake_study("decoders=[fake_ar]", "loop.broken=codes")).rows
     assert rows.error.str.contains(r"codes must lie in 0\.\.31").all()
 
 

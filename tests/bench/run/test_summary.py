@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from bench.judge.quality import PreferenceRow, Scores
+from bench.records.kept import Kept
 from bench.run.finish import Verdict, finish
 from bench.run.runner import run_study
 from bench.run.summary import COLUMNS, summarise
-from metrics.errors import MetricError
-from metrics.images import read_png
+from metrics import MetricError
+from metrics.images import open_rgb
+from metrics.preparations import from_pil
 from metrics.stats import paired_ratio
 
 HEADER = (
@@ -36,7 +38,7 @@ class CountingScorer:
     def score(self, images, prompts):
         if len(images) < 6:
             raise MetricError("too few images")
-        mean = float(torch.stack([read_png(file) for file in images]).float().mean())
+        mean = float(torch.stack([from_pil(open_rgb(file)) for file in images]).float().mean())
         return Scores(fid=mean, fid_features="mean", clip=len(prompts), clip_features=self.clip)
 
     def preference(self, name, images, prompts):
@@ -72,7 +74,9 @@ def done(fake_study):
 def summary_of(result, rows=None, scorer=None):
     rows = result.rows.copy() if rows is None else rows
     verdicts = {"fake_ar": "exact"}
-    table = summarise(result.path, rows, result.cells, scorer=scorer, exactness=verdicts)
+    table = summarise(
+        result.path, rows, result.cells, scorer=scorer, exactness=verdicts, kept=Kept(result.path)
+    )
     return table.set_index("decoder")
 
 
@@ -170,7 +174,7 @@ def test_what_figures_were_made_with_stands_beside_the_summary(done):
     summary_of(result, scorer=scorer)
     named = pd.read_csv(result.path / "quality.csv")
     assert set(named.clip_features) == {"ViT-B-32"}
-    from bench.published.measured import load
+    from bench.compare.measured import load
 
     assert load(result.path / "summary.csv").rows[0].features["clip"] == "ViT-B-32"
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from bench.errors import ConfigError, TimeLimitError
+from bench.data.errors import ConfigError, TimeLimitError
 from bench.run.finish import finish
+from bench.run.outcome import within
 from bench.run.runner import run_study
-from bench.run.time_limit import within
 from tests.bench import fakes
 
 SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"
@@ -28,6 +28,14 @@ def test_what_is_late_says_where_it_was_stopped() -> None:
     with pytest.raises(TimeLimitError, match=r"time_limit=0\.1, 2 images\) at .*time_limit\.py:"):
         within(0.1, 2, lambda: time.sleep(30))
     assert time.monotonic() - began < 20
+
+
+def test_compiling_does_not_count() -> None:
+    began = time.monotonic()
+    compiled = lambda: min(time.monotonic() - began, 0.5)  # noqa: E731  half a second of it
+    assert within(0.2, 1, lambda: time.sleep(0.55) or 7, compiled) == 7
+    with pytest.raises(TimeLimitError):
+        within(0.2, 1, lambda: time.sleep(30), compiled)
 
 
 def test_a_timer_that_ran_before_goes_on() -> None:

@@ -14,12 +14,13 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.executed import execution
 from decoders.execution import graphs
-from decoders.execution.compiled import Compiled
+from decoders.execution.compiled import CUDA_OPTIONS, Compiled
 from decoders.execution.eager import Execution
 from decoders.execution.graphs import Graphed
 from decoders.execution.state import fill, rebind, snapshot, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
+from decoders.models.transformer import INTO_PRODUCT, swiglu
 from decoders.noise import Noise
 from tests.decoders.compositions import SPECS
 
@@ -251,6 +252,19 @@ def test_codes_do_not_depend_on_the_attention(name: str, attention: str) -> None
         assert len(set(shapes)) == len(shapes), "chosen once, however the cache grows"
 
 
-def test_an_unknown_attention_is_refused() -> None:
-    with pytest.raises(DecoderError, match="attention is auto or one of products, sdpa, flex"):
-        Kernels("fast")
+def test_the_options_of_a_card_are_known_here():
+    """An unknown name, or a value of another type, is an error of torch.compile."""
+    torch.compile(torch.nn.Identity(), options=CUDA_OPTIONS)
+
+
+def test_swiglu_for_a_product_computes_the_same_compiled():
+    both = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+
+    def product(both, weight):
+        return INTO_PRODUCT(swiglu, both) @ weight
+
+    right = (torch.nn.functional.silu(both[..., :32]) * both[..., 32:]) @ weight
+    torch.testing.assert_close(product(both, weight), right)
+    compiled = torch.compile(product, fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(both, weight), right)

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
-from decoders.distribution import probabilities
+from decoders.distribution import draw_distinct, probabilities
 from decoders.kernels.runtime import missing
 from decoders.kernels.sampling import sampled
-from decoders.processed import draw_distinct
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SETTINGS = [

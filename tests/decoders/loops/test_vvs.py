@@ -14,7 +14,7 @@ from decoders.api import CodeKind, DecoderError, Draft, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.skipping import vvs
-from decoders.loops.skipping.alike import Alike
+from decoders.loops.skipping.proposer import Alike
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.verify.typical import Typical

@@ -6,7 +6,6 @@ The codes' tokens are scrambled, so that nothing passes that takes them to be in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from decoders.models.made import chameleon as made
+from tests.decoders.models.made import chameleon as made
 
 CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
 DIM = 8  # of the codebook
@@ -132,24 +131,6 @@ def prompt_ids(text: Any, row: int, conditional: bool) -> list[int]:
     return ids[row][mask[row]].tolist()
 
 
-def guided_codes(model: Any, text: Any, row: int, row_end: bool, cfg: float) -> list[int]:
-    """Greedy codes by a plain loop over transformers' model, without a cache."""
-    codes: list[int] = []
-    allowed = [token_of(code) for code in range(CODES)]
-    for place in range(GRID * (GRID + row_end)):
-        if row_end and place % (GRID + 1) == GRID:
-            codes.append(CODES)
-            continue
-        cond, uncond = (
-            model.lm_head(
-                hf_states(model, prompt_ids(text, row, side) + [token_of(c) for c in codes])[-1]
-            )[allowed]
-            for side in (True, False)
-        )
-        codes.append(int((uncond + cfg * (cond - uncond)).argmax()))
-    return codes
-
-
 def our_states(model: Any, text: Any, codes: torch.Tensor) -> torch.Tensor:
     """Codes [B, T] through the cache, one by one -> states [2 B, P + T, D]."""
     target, rows = model.target, 2 * text.batch
@@ -164,58 +145,51 @@ def our_states(model: Any, text: Any, codes: torch.Tensor) -> torch.Tensor:
     return torch.cat(states, 1)
 
 
-# ---- the VQGAN's decoder in float64 -------------------------------------------------------------
+# ---- LlamaGen's and Chameleon's VQ network in float64 --------------------------------------------
 
 
-def _norm(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+def norm(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
     groups = x.reshape(len(x), 32, -1)
     mean, spread = groups.mean(-1, keepdim=True), groups.var(-1, unbiased=False, keepdim=True)
     scaled = ((groups - mean) / (spread + 1e-6).sqrt()).reshape(x.shape)
     return scaled * w[f"{at}.weight"][:, None, None] + w[f"{at}.bias"][:, None, None]
 
 
-def _conv(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+def conv(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
     weight = w[f"{at}.weight"]
     return F.conv2d(x, weight, w[f"{at}.bias"], padding=weight.shape[-1] // 2)
 
 
-def _block(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+def res(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
     h = x
     for n in (1, 2):
-        h = _norm(h, w, f"{at}.norm{n}")
-        h = _conv(h * h.sigmoid(), w, f"{at}.conv{n}")
-    return h + (_conv(x, w, f"{at}.nin_shortcut") if f"{at}.nin_shortcut.weight" in w else x)
+        h = norm(h, w, f"{at}.norm{n}")
+        h = conv(h * h.sigmoid(), w, f"{at}.conv{n}")
+    return h + (conv(x, w, f"{at}.nin_shortcut") if f"{at}.nin_shortcut.weight" in w else x)
 
 
-def _attention(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
-    h = _norm(x, w, f"{at}.norm")
-    q, k, v = (_conv(h, w, f"{at}.{name}").flatten(2) for name in "qkv")  # [B, C, HW]
+def attention(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
+    h = norm(x, w, f"{at}.norm")
+    q, k, v = (conv(h, w, f"{at}.{name}").flatten(2) for name in "qkv")  # [B, C, HW]
     weight = (torch.einsum("bcs,bct->bst", q, k) * q.shape[1] ** -0.5).softmax(-1)
     mixed = torch.einsum("bst,bct->bcs", weight, v).view(x.shape)
-    return x + _conv(mixed, w, f"{at}.proj_out")
+    return x + conv(mixed, w, f"{at}.proj_out")
 
 
 def reference_pictures(model: Any, codes: torch.Tensor) -> torch.Tensor:
     """codes [B, GRID**2] -> [B, 3, H, W] float64 in [0, 1]."""
     w = {k: v.double() for k, v in vqgan_tensors(model).items()}
     z = w["quantize.embedding.weight"][codes].view(len(codes), GRID, GRID, DIM).permute(0, 3, 1, 2)
-    x = _conv(_conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
-    x = _block(x, w, "decoder.mid.block_1")
-    x = _attention(x, w, "decoder.mid.attn_1")
-    x = _block(x, w, "decoder.mid.block_2")
+    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
+    x = res(x, w, "decoder.mid.block_1")
+    x = attention(x, w, "decoder.mid.attn_1")
+    x = res(x, w, "decoder.mid.block_2")
     for level in (1, 0):
         for n in (0, 1):
-            x = _block(x, w, f"decoder.up.{level}.block.{n}")
+            x = res(x, w, f"decoder.up.{level}.block.{n}")
         if level:
             x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-            x = _conv(x, w, f"decoder.up.{level}.upsample.conv")
-    x = _norm(x, w, "decoder.norm_out")
-    x = _conv(x * x.sigmoid(), w, "decoder.conv_out")
+            x = conv(x, w, f"decoder.up.{level}.upsample.conv")
+    x = norm(x, w, "decoder.norm_out")
+    x = conv(x * x.sigmoid(), w, "decoder.conv_out")
     return (x / 2 + 0.5).clamp(0, 1)
-
-
-def rows_of(text: Any) -> Iterator[tuple[int, int, bool]]:
-    """(row of the model call, row of the batch, conditional) of a guided pair of rows."""
-    for conditional in (True, False):
-        for b in range(text.batch):
-            yield (0 if conditional else text.batch) + b, b, conditional

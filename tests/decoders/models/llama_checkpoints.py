@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from decoders.models.text.special import JANUS
+from decoders.models.janus import TEMPLATE
+from tests.decoders.models import chameleon_checkpoint as C
 
 WIDTH, HEADS, PREFIX = 32, 4, 64
-CODES = {"janus": 24, "emu3": 16}
-GRID = {"janus": 4, "emu3": 3}
+CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES}
+GRID = {"janus": 4, "emu3": 3, "anole": C.GRID, "lumina": C.GRID}
 WORDS = ["a", "red", "fox", "in", "snow", "lowres", ",", ".", ":", "|", "<", ">", "3", "*"]
 SPECIAL = {
-    "janus": ("<unk>", JANUS.before, *JANUS.after, JANUS.pad),
+    "janus": ("<unk>", *TEMPLATE.before, *TEMPLATE.after, TEMPLATE.pad),
     "emu3": ("<unk>", "<|extra_203|>", "<|image start|>", "<|image token|>", "<|extra_200|>"),
 }
 TEXT = {
@@ -97,7 +98,10 @@ def write_checkpoint(folder: Path, model: Any, kind: str) -> Path:
 
 
 def hf_logits(model: Any, kind: str, ids: list[int], codes: list[int]) -> torch.Tensor:
-    """[T, V] of one unpadded prompt and the codes after it (Emu3's row end is the last code)."""
+    """[T, V] of one unpadded prompt and the codes after it (a row end is the last code)."""
+    if kind in ("anole", "lumina"):
+        kept = [C.token_of(code) for code in range(C.CODES + (kind == "lumina"))]
+        return model.lm_head(C.hf_states(model, ids + [kept[code] for code in codes]))[:, kept]
     words = torch.tensor([ids])
     if kind == "janus":
         embed = model.get_input_embeddings()(words)

@@ -6,41 +6,27 @@ The references are written from the formulas of METHODS and share nothing with t
 from __future__ import annotations
 
 import math
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 
 import torch
 
-from decoders.models.made import llamagen as made
+from tests.decoders.models.made import llamagen as made
 
 WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT = 32, 2, 2, 48, 24, 4, 6, 12
 SIZES = made.Sizes(WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT)
-CONFIG = SIZES.config
 
 
 def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of an original .pt file; with `classes`, of a class-conditional one."""
     return made.original(SIZES, classes)
 
 
 def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same weights under the hub conversion's names."""
     return made.hub_names(original, LAYERS)
 
 
-def write_hub(folder: Path, shards: int = 1, pickled: bool = False, **config: object) -> Path:
-    """A folder in the hub conversion's layout."""
-    return made.write_target(folder, SIZES, shards, pickled, **config)
-
-
-def drafter_tensors() -> dict[str, torch.Tensor]:
-    """A random EAGLE drafter under its published names."""
-    return made.drafter_tensors(SIZES)
-
-
-def write_drafter(folder: Path, pickled: bool = True, without: str = "", **config: object) -> Path:
-    """A folder in the published layout of the EAGLE drafters."""
-    return made.write_drafter(folder, SIZES, pickled, without, **config)
+write_hub = partial(made.write_target, sizes=SIZES)
+write_drafter = partial(made.write_drafter, sizes=SIZES)
+drafter_tensors = partial(made.drafter_tensors, SIZES)
 
 
 # ---- references in float64 ----------------------------------------------------------------------

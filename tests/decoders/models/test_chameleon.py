@@ -19,11 +19,11 @@ from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.fresh import Places
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
+from decoders.propose.window import Places
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
@@ -71,49 +71,6 @@ def random_drafter(model: Any, seed: int = 5) -> EagleNet:
     net.code_tokens = model.target.code_tokens
     net.embed_tokens.weight.data = model.target.tok_embeddings.weight.data.clone()
     return net.eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize("row_end", [False, True])
-def test_logits_agree_with_transformers(hf, folder, row_end):
-    model = load(folder, row_end)
-    text = model.text.encode(PROMPTS)
-    length = model.target.length
-    codes = torch.randint(C.CODES, (3, length), generator=torch.Generator().manual_seed(2))
-    if row_end:
-        codes.view(3, C.GRID, C.GRID + 1)[:, :, -1] = C.CODES
-    with torch.inference_mode():
-        ours = model.target.logits(C.our_states(model, text, codes[:, :-1]))[:, C.PREFIX - 1 :]
-    drop = torch.tensor([False, True, False])
-    trained = model.target.output(model.target(text, codes, drop))  # [3, L, V]
-    kept = [C.token_of(code) for code in range(C.CODES + row_end)]
-    for row, b, conditional in C.rows_of(text):
-        ids = C.prompt_ids(text, b, conditional)
-        states = C.hf_states(hf, ids + [C.token_of(int(c)) for c in codes[b, :-1]])
-        theirs = hf.lm_head(states)[len(ids) - 1 :, kept]  # [L, V]
-        torch.testing.assert_close(ours[row], theirs, atol=1e-4, rtol=1e-4)
-        if bool(drop[b]) != conditional:
-            torch.testing.assert_close(trained[b], theirs, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("row_end", [False, True])
-def test_greedy_codes_equal_a_plain_loop_over_transformers(hf, folder, row_end):
-    model = load(folder, row_end)
-    text = model.text.encode(PROMPTS[:2])
-    noise = Noise.for_prompts(0, PROMPTS[:2], model.target.length)
-    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
-    for row in range(2):
-        assert made.codes[row].tolist() == C.guided_codes(hf, text, row, row_end, 3.0)
-
-
-def test_heads_that_share_keys_agree_with_transformers(tmp_path):
-    shared = C.hf_model(num_key_value_heads=2)
-    model = load(C.write_checkpoint(tmp_path, shared), False)
-    assert model.target.cfg.group == C.HEADS // 2
-    assert model.target.new_cache(1, 8).data.shape[3] == 2
-    text = model.text.encode(PROMPTS[:1])
-    noise = Noise.for_prompts(0, PROMPTS[:1], model.target.length)
-    made = Autoregressive(model, Sampling(temperature=0, cfg=3.0)).generate(text, noise)
-    assert made.codes[0].tolist() == C.guided_codes(shared, text, 0, False, 3.0)
 
 
 @pytest.mark.parametrize("row_end", [False, True])
@@ -245,32 +202,6 @@ def test_half_precision_is_a_cast(folder):
     assert half.output.weight.dtype == torch.bfloat16 and half.rope.dtype == torch.complex64
     for name, values in half.named_parameters():
         assert torch.equal(values, whole.get_parameter(name).bfloat16())
-
-
-REFUSED = {
-    "swin_norm": ({"swin_norm": True}, "swin_norm=true"),
-    "grouped": ({"num_key_value_heads": 2}, "does config.json belong"),
-    "rotation": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "a scaled rotation"),
-    "activation": ({"hidden_act": "gelu"}, "another activation than silu"),
-    "width": ({"hidden_size": 64}, "does config.json belong"),
-    "layers": ({"num_hidden_layers": 1}, "unexpected model.layers.1"),
-    "places": ({"max_position_embeddings": 30}, "more than the model's 30 positions"),
-    "tokens": ({"vocab_size": 18}, "config.json has vocab_size 18"),
-    "codes": (
-        {"vocabulary_map": {k: v for k, v in C.vocabulary().items() if k != "IMGIMGCZ"}},
-        "from 0 on, found 15",
-    ),
-    "vocabulary": ({"vocabulary_map": {"IMGIMGAZ": 4}}, "has no <s>"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_checkpoints_it_cannot_compute_are_refused(hf, tmp_path, case):
-    changes, message = REFUSED[case]
-    C.write_checkpoint(tmp_path, hf)
-    C.change_config(tmp_path, **changes)
-    with pytest.raises(DecoderError, match=message):
-        load(tmp_path, False)
 
 
 def test_another_models_folder_is_refused(tmp_path):

@@ -9,24 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.api import DecoderError, Sampling
-from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.speculative import Speculative
 from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.made.chameleon import published_drafter as published
 from decoders.models.small import random_model
-from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_chameleon import (
     load_chameleon_eagle,
     save_chameleon_eagle,
 )
-from decoders.propose.grown import Grown
-from decoders.propose.trees.dynamic import Dynamic
-from decoders.verify.by_node import ByNode
-from decoders.verify.exact import Exact
 from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models.made.chameleon import published_drafter as published
 
 CODES = [3, 9, 0]
 
@@ -142,19 +135,6 @@ def test_a_layer_without_the_norms_loads_too(model, tmp_path):
     again = load(str(tmp_path), model)
     assert type(again) is EagleNet and not again.cfg.qk_norm
     assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
-
-
-def test_it_drafts(hf, model, tmp_path):
-    _, file = published(hf)
-    chosen = model_with(model, load(write(tmp_path, file), model))
-    assert type(chosen.drafters["eagle"]) is ChameleonEagleNet
-    text, greedy = model.text.encode(["a red fox"]), Sampling(temperature=0, cfg=3.0)
-    noise = Noise.for_prompts(0, ["a"], model.target.length)
-    tree = Dynamic(depth=2, top_k=3, nodes=6)
-    fast = Speculative(chosen, greedy, Grown(Eagle(chosen), tree), ByNode(Exact())).generate(
-        text, noise
-    )
-    assert torch.equal(fast.codes, Autoregressive(chosen, greedy).generate(text, noise).codes)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {

@@ -8,8 +8,8 @@ import torch
 from decoders.api import DecoderError
 from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.checkpoint import open_checkpoint
-from decoders.models.vq.chameleon_vq import read_chameleon_vq
-from decoders.verify.neighbours import neighbour_table
+from decoders.models.vq.pictures import CHAMELEON, read_vq, shape_of
+from decoders.verify.relaxed import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
 
 SIDE = 2 * C.GRID
@@ -114,7 +114,7 @@ def test_without_a_decoder_there_are_neighbours_but_no_pictures(bare, folder, ca
     model = load(bare)
     assert not model.draws and "no pictures made" in caplog.text
     assert torch.equal(model.codebook, load(folder).codebook)
-    with pytest.raises(DecoderError, match=r"no VQGAN decoder.*vqgan\.ckpt"):
+    with pytest.raises(DecoderError, match=r"no Chameleon VQGAN with a decoder.*vqgan\.ckpt"):
         model.tokenizer.decode(some_codes())
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_picture_is_refused(folder):
 
 
 def test_other_files_are_refused(hf, folder, bare, tmp_path):
-    with pytest.raises(DecoderError, match=r"but no model\.vqmodel\.decoder\.conv_in"):
+    with pytest.raises(DecoderError, match=r"a codebook but no .*model\.vqmodel\.decoder\.conv_in"):
         anole(folder, tokenizer=str(bare))
     torch.save({"state_dict": {"a.weight": torch.zeros(2)}}, tmp_path / "other.ckpt")
     with pytest.raises(DecoderError, match=r"holds no Chameleon VQGAN.*found a\.weight"):
@@ -147,28 +147,27 @@ def test_other_files_are_refused(hf, folder, bare, tmp_path):
         anole(folder, tokenizer=str(tmp_path / "torn.ckpt"))
     more = C.vqgan_tensors(hf) | {"quantize.embedding.weight": torch.ones(20, C.DIM)}
     torch.save({"state_dict": more}, tmp_path / "more.ckpt")
-    with pytest.raises(DecoderError, match="names 16 codes, the VQGAN has 20"):
+    with pytest.raises(DecoderError, match="names 16 codes, its VQ tokenizer has 20"):
         anole(folder, tokenizer=str(tmp_path / "more.ckpt"))
 
 
 def test_the_released_shape_is_read_off_the_tensors(tmp_path):
     """Channels, multipliers and blocks of the release, on tensors without storage."""
     from decoders.models.checkpoint import Checkpoint
-    from decoders.models.vq.chameleon_vq import released_name, vq_config
     from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 
     released = VQConfig(codes=8192, dim=256, grid=32, l2_norm=False, group_width=1, attention=False)
     with torch.device("meta"):
         module = LlamaGenVQ(released)
-    named = {released_name(n, 5): p.data for n, p in module.named_parameters()}
+    named = {CHAMELEON.name(n, 5): p.data for n, p in module.named_parameters()}
     assert "encoder.down.4.block.1.conv2.weight" in named
     assert "decoder.up.0.block.2.norm1.bias" in named and "decoder.up.4.upsample.conv.bias" in named
     assert not any(".attn." in name for name in named)
     opened = Checkpoint(tmp_path, {}, dict.fromkeys(named, tmp_path), named)
-    assert vq_config(opened, "", 32) == released
+    assert shape_of(CHAMELEON, opened, "", 32) == released
 
 
 def test_reading_alone(hf, tmp_path):
     opened = open_checkpoint(str(write_vqgan(tmp_path / "vqgan.ckpt", hf)))
-    vq = read_chameleon_vq(opened, C.GRID)
+    vq = read_vq(CHAMELEON, opened, C.GRID)
     assert not vq.cfg.l2_norm and vq.cfg.grid == C.GRID and vq.codebook.shape == (C.CODES, C.DIM)

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
+from decoders.models.chameleon import ANOLE, LUMINA, anole_template, lumina_template
 from decoders.models.checkpoint import Checkpoint
-from decoders.models.text.chameleon import (
-    ChameleonEncoder,
-    anole_template,
-    lumina_template,
-    read_vocabulary,
-)
+from decoders.models.hub import code_tokens
+from decoders.models.text.prompts import PromptEncoder, read_vocabulary
 from tests.decoders.models import chameleon_checkpoint as C
 
 NAMES = C.vocabulary()
@@ -29,9 +26,10 @@ def opened(tmp_path):
 
 
 def encoder(opened, kind: str = "anole", length: int = C.PREFIX, source: str | None = None):
-    vocabulary = read_vocabulary(opened, source)
-    template = anole_template(vocabulary) if kind == "anole" else lumina_template(vocabulary, 4)
-    return ChameleonEncoder(opened, vocabulary, template, length, source)
+    template = anole_template(4) if kind == "anole" else lumina_template(4)
+    codes = [C.token_of(code) for code in range(C.CODES)]
+    files = ANOLE.tokenizers
+    return PromptEncoder(opened, template, length, source, files=files, control=codes)
 
 
 SEP, BOI, SIZE = "<reserved08706>", "<racm3:break>", "<reserved08802>"
@@ -46,7 +44,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_templates(opened, kind, monkeypatch):
+def test_templates(opened, kind):
     made = encoder(opened, kind)
     text = made.encode(["a red fox", "snow"])
     conditional, unconditional = (ids(words) for words in EXPECTED[kind])
@@ -73,9 +71,9 @@ REFUSED = {
     "empty": (["  "], "empty prompt"),
     "second": (["fox", ""], "empty prompt ''"),
     "long": (["fox " * 22], r"25 tokens with its template, at most 24 fit.*model\.prefix"),
-    "separator": ([f"a {SEP} fox"], "holds control tokens"),
-    "image": ([f"{BOI} fox"], "holds control tokens"),
-    "code": (["IMGIMGAZ fox"], "holds control tokens"),
+    "separator": ([f"a {SEP} fox"], "holds the control token"),
+    "image": ([f"{BOI} fox"], "holds the control token"),
+    "code": (["IMGIMGAZ fox"], "holds the control token"),
 }
 
 
@@ -89,12 +87,12 @@ def test_prompts_it_cannot_read_are_refused(opened, case, method):
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
-    made = encoder(opened)  # the vocabulary is in config.json: codes can be had
-    assert made.vocabulary.code_tokens().tolist() == [C.token_of(c) for c in range(C.CODES)]
+    codes = read_vocabulary(opened, None).code_tokens(ANOLE.code)  # without a prompt
+    assert codes.tolist() == [C.token_of(c) for c in range(C.CODES)]
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
-        made.encode(["fox"])
+        encoder(opened).encode(["fox"])
     with pytest.raises(DecoderError, match="no tokenizer in"):
-        read_vocabulary(Checkpoint(tmp_path, {}, {}))
+        read_vocabulary(Checkpoint(tmp_path, {}, {}), None)
 
 
 @pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])
@@ -110,11 +108,10 @@ def test_the_tokenizer_may_be_metas(tmp_path, name):
 
 
 def test_other_files_and_sizes_are_refused(opened, tmp_path):
-    vocabulary = read_vocabulary(opened)
     with pytest.raises(DecoderError, match=r"model\.grid must be even"):
-        lumina_template(vocabulary, 5)
+        lumina_template(5)
     with pytest.raises(DecoderError, match="has no <reserved08806>"):
-        lumina_template(vocabulary, 12)
+        code_tokens(LUMINA, read_vocabulary(opened, None), lumina_template(12))
     (tmp_path / "tokenizer.json").write_text('{"model": {}}')
     with pytest.raises(DecoderError, match="is no tokenizer file"):
-        read_vocabulary(opened)
+        read_vocabulary(opened, None)

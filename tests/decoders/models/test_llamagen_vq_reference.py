@@ -8,9 +8,10 @@ import torch.nn.functional as F
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import open_checkpoint
-from decoders.models.llamagen import load_tokenizer, read_vq
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.pictures import LLAMAGEN, load_pictures, read_vq
 from tests.decoders.models import released as R
+from tests.decoders.models.chameleon_checkpoint import attention, conv, norm, res
 
 CONFIG = VQConfig(
     codes=40, dim=8, channels=32, ch_mult=(1, 2), z_channels=64, grid=4, group_width=1
@@ -28,34 +29,6 @@ def release_file(path) -> dict[str, torch.Tensor]:
     return {k: v.double() for k, v in state.items()}
 
 
-def norm(x, w, at):
-    """GroupNorm of 32 groups, eps 1e-6, as in the release."""
-    b, c, height, width = x.shape
-    g = x.reshape(b, 32, -1)
-    g = (g - g.mean(-1, keepdim=True)) / (g.var(-1, unbiased=False, keepdim=True) + 1e-6).sqrt()
-    g = g.reshape(b, c, height, width)
-    return g * w[f"{at}.weight"][:, None, None] + w[f"{at}.bias"][:, None, None]
-
-
-def conv(x, w, at, **kw):
-    return F.conv2d(x, w[f"{at}.weight"], w[f"{at}.bias"], **kw)
-
-
-def res(x, w, at):
-    h = norm(x, w, f"{at}.norm1")
-    h = conv(h * h.sigmoid(), w, f"{at}.conv1", padding=1)
-    h = norm(h, w, f"{at}.norm2")
-    h = conv(h * h.sigmoid(), w, f"{at}.conv2", padding=1)
-    return h + (conv(x, w, f"{at}.nin_shortcut") if f"{at}.nin_shortcut.weight" in w else x)
-
-
-def attention(x, w, at):
-    h = norm(x, w, f"{at}.norm")
-    q, k, v = (conv(h, w, f"{at}.{n}").flatten(2) for n in "qkv")  # [B, C, HW]
-    weight = (q.transpose(1, 2) @ k / q.shape[1] ** 0.5).softmax(-1)  # [B, HW, HW]
-    return x + conv((v @ weight.transpose(1, 2)).view_as(x), w, f"{at}.proj_out")
-
-
 def middle(x, w, at):
     return res(attention(res(x, w, f"{at}.0"), w, f"{at}.1"), w, f"{at}.2")
 
@@ -71,21 +44,22 @@ def level(x, w, at, blocks, with_attention):
 def reference_decode(codes, w):
     table = F.normalize(w["quantize.embedding.weight"], dim=-1)
     z = table[codes].view(len(codes), 4, 4, -1).permute(0, 3, 1, 2)
-    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in", padding=1)
+    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
     x = level(middle(x, w, "decoder.mid"), w, "decoder.conv_blocks.0", 3, True)
     x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    x = conv(x, w, "decoder.conv_blocks.0.upsample.conv", padding=1)
+    x = conv(x, w, "decoder.conv_blocks.0.upsample.conv")
     x = norm(level(x, w, "decoder.conv_blocks.1", 3, False), w, "decoder.norm_out")
-    return conv(x * x.sigmoid(), w, "decoder.conv_out", padding=1)
+    return conv(x * x.sigmoid(), w, "decoder.conv_out")
 
 
 def reference_codes(images, w):
-    x = conv(images * 2 - 1, w, "encoder.conv_in", padding=1)
+    x = conv(images * 2 - 1, w, "encoder.conv_in")
     x = F.pad(level(x, w, "encoder.conv_blocks.0", 2, False), (0, 1, 0, 1))
-    x = conv(x, w, "encoder.conv_blocks.0.downsample.conv", stride=2)
+    at = "encoder.conv_blocks.0.downsample.conv"
+    x = F.conv2d(x, w[f"{at}.weight"], w[f"{at}.bias"], stride=2)
     x = middle(level(x, w, "encoder.conv_blocks.1", 2, True), w, "encoder.mid")
     x = norm(x, w, "encoder.norm_out")
-    z = conv(conv(x * x.sigmoid(), w, "encoder.conv_out", padding=1), w, "quant_conv")
+    z = conv(conv(x * x.sigmoid(), w, "encoder.conv_out"), w, "quant_conv")
     z = F.normalize(z.permute(0, 2, 3, 1), dim=-1)
     table = F.normalize(w["quantize.embedding.weight"], dim=-1)
     return (z @ table.T).argmax(-1).flatten(1)
@@ -94,7 +68,7 @@ def reference_codes(images, w):
 def test_decoding_and_encoding_agree_with_the_reference(tmp_path):
     path = tmp_path / "vq_ds16_t2i.pt"
     weights = release_file(path)
-    vq = read_vq(open_checkpoint(str(path)), 4)
+    vq = read_vq(LLAMAGEN, open_checkpoint(str(path)), 4)
     assert vq.cfg == CONFIG
     codes = torch.randint(0, 40, (2, 16), generator=torch.Generator().manual_seed(1))
     expected = (reference_decode(codes, weights) * 0.5 + 0.5).clamp(0, 1)
@@ -107,12 +81,12 @@ def test_the_tokenizer_beside_the_target_is_found(tmp_path):
     folder = R.write_hub(tmp_path / "m")
     release_file(folder / "vq_ds16_t2i.pt")
     opened = open_checkpoint(str(folder))
-    tokenizer, digests = load_tokenizer(opened, None, 4, torch.device("cpu"))
+    tokenizer, digests = load_pictures(LLAMAGEN, opened, None, 4, torch.device("cpu"))
     assert tokenizer.codebook.shape == (40, 8)
     assert list(digests) == ["vq_ds16_t2i.pt"]
 
 
 def test_another_file_is_no_tokenizer(tmp_path):
     torch.save(R.original_llamagen(), tmp_path / "t2i.pt")
-    with pytest.raises(DecoderError, match="is no LlamaGen VQ tokenizer"):
-        read_vq(open_checkpoint(str(tmp_path / "t2i.pt")), 4)
+    with pytest.raises(DecoderError, match="holds no LlamaGen VQ tokenizer"):
+        read_vq(LLAMAGEN, open_checkpoint(str(tmp_path / "t2i.pt")), 4)

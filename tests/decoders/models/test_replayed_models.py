@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 import torch
 
-from bench.plan.checkpoints import MODELS, class_conditional
-from bench.plan.costs import Shape
+from bench.cost.plan.checkpoints import MODELS
 from decoders.api import DecoderError, ImageModel
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import unweighted
+from decoders.models.chameleon import LUMINA
+from decoders.models.sizes import Shape
 from decoders.models.unweighted import PRESETS, Preset, config_of, load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
@@ -21,16 +22,13 @@ from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.lantern_pp import LanternPP
 
+CAPTION = Shape(vocab=48, width=64, layers=3, ffn=96, length=16, prefix=6, side=0, text_width=16)
+TOKENS = dataclasses.replace(CAPTION, vocab=49, length=20, prefix=8, text_width=0, tokens=200)
 SMALL = {
-    "caption": Preset(
-        width=64, layers=3, ffn=96, grid=4, codes=48, latent=8, heads=4, text=(6, 16)
-    ),
-    "class": Preset(width=64, layers=3, ffn=96, grid=4, codes=48, latent=8, heads=4, classes=10),
-    "tokens": Preset(
-        width=64, layers=3, ffn=96, grid=4, codes=48, latent=16, heads=4, tokens=200, prefix=8,
-        row_end=True,
-    ),
-}  # fmt: skip
+    "caption": Preset(CAPTION, 8, 4),
+    "class": Preset(dataclasses.replace(CAPTION, prefix=1, text_width=0, classes=10), 8, 4),
+    "tokens": Preset(TOKENS, 16, 4, LUMINA),
+}
 
 
 @pytest.fixture
@@ -45,7 +43,8 @@ def prompts(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_have_the_published_shapes(preset: str) -> None:
-    known = class_conditional("3B") if preset == "llamagen_3b" else MODELS[preset].shape
+    known = PRESETS[preset].shape
+    assert preset == "llamagen_3b" or MODELS[preset].shape is known
     found = Shape.of(config_of(preset))
     for name in (
         "vocab",
@@ -127,7 +126,7 @@ def test_a_prompt_has_the_same_features_in_any_batch(small: None) -> None:
 def test_no_pictures_and_no_unknown_preset(small: None) -> None:
     model = load("caption")
     assert not model.draws
-    with pytest.raises(DecoderError, match="random weights draws no pictures"):
+    with pytest.raises(DecoderError, match="random weights has none"):
         model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
     with pytest.raises(DecoderError, match=r"unknown preset 'llamagen_9b'; known: .*anole_7b"):
         load("llamagen_9b")

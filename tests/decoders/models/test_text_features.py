@@ -10,11 +10,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError, NumericalError
-from decoders.models.text.features import FeatureCache, write_features
-from decoders.models.text.labels import LabelEncoder
-from decoders.models.text.padding import left_padded
+from decoders.models.llamagen import LabelEncoder
+from decoders.models.text.features import FeatureCache, left_padded, write_features
 from decoders.models.text.t5 import T5Encoder
-from tests.decoders.models.tiny_t5 import save_t5
+from tests.decoders.models.made.t5 import save_t5
 
 PROMPTS = ["a red cube", "a blue ring on a red cube", "a ring", "a red cube"]
 

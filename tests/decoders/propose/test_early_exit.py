@@ -3,8 +3,6 @@ the batch and the guidance, and the exact rule on it stays exact."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -20,7 +18,6 @@ from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
-from tests.decoders.execution.test_backends import Replayed
 
 GRID = 4
 LENGTH = GRID * GRID
@@ -74,24 +71,6 @@ def test_rows_do_not_depend_on_their_batch(tree):
         alone = run(2, tree, 1.0, prompts=[prompt])
         assert torch.equal(alone.codes[0], whole.codes[i])
         assert int(alone.trace.target_calls[0]) == int(whole.trace.target_calls[i])
-
-
-def test_a_recorded_step_gives_the_codes_of_an_eager_one():
-    """Its state can be found and copied from image to image, as a CUDA graph needs it."""
-
-    def codes(how):
-        model = dataclasses.replace(MODEL, execution=how)
-        sampling = Sampling(cfg=2.0)
-        decoder = Speculative(
-            model, sampling, Grown(EarlyExit(model, 2), TREES["static"]), ByNode(Exact())
-        )
-        made = []
-        for prompt in PROMPTS:
-            noise = Noise.for_prompts(0, [prompt], LENGTH)
-            made.append(decoder.generate(text([prompt]), noise).codes.clone())
-        return torch.cat(made)
-
-    assert torch.equal(codes(Replayed()), codes(None))
 
 
 def test_it_shares_the_target_s_parameters():

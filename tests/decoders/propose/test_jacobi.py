@@ -21,14 +21,13 @@ from decoders.loops.start import begin
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.fresh import Places, copied
 from decoders.propose.grown import Grown
 from decoders.propose.gumbel import Gumbel as GumbelWindow
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.maximal import Maximal, coupling
 from decoders.propose.pac import Pac
 from decoders.propose.trees.gumbel import GumbelStatic
-from decoders.propose.window import Left, lattice, lines_of
+from decoders.propose.window import Left, Places, copied, lattice, lines_of
 from decoders.verify.block import Block
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact

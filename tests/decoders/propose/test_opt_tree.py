@@ -1,4 +1,4 @@
-"""OPT-Tree against its pseudo-code (METHODS2 (h)), and what drafters expect per forward."""
+"""OPT-Tree against its pseudo-code (decoders.md (h)), and what drafters expect per forward."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.small import same_prompt
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.loops.expected import expected_of
+from decoders.loops.recording import expected_of
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static
-from metrics.acceptance import from_trace
+from metrics.traces import from_trace
 from tests.decoders.compositions import EXACT, LOOP
 from tests.exact.specs import EAGLE
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
 from decoders.models.small import random_model
-from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_learner import EagleLearner
-from decoders.training.acceptance import acceptance
-from decoders.training.losses import LossConfig, drafter_loss, logits_at, soft_cross_entropy
+from decoders.training.losses import (
+    LossConfig,
+    acceptance,
+    logits_at,
+    soft_cross_entropy,
+)
 from decoders.training.states import Images, States, target_states, transformer_of
 
 MODEL = random_model(vocab=24, grid=3)
@@ -26,33 +28,6 @@ def some_states(batch: int = 3, paired: bool = True) -> States:
     return target_states(TARGET, Images(text, codes), drop)
 
 
-def decoded(states: States, root: int, depth: int) -> list[Tensor]:
-    """What the session drafts along the true codes behind `root`, [B, V] a depth."""
-    codes, hidden = states.images.codes, states.hidden
-    start = TARGET.prefix
-    session = Eagle(MODEL).begin(states.images.text, hidden[:, :start], SAMPLING, root + 1, depth)
-    read = hidden[:, start - 1 : start + root]  # the states that predicted codes 0..root
-    count = torch.full((len(codes),), root + 1)
-    found = [session.advance(read, codes[:, : root + 1], count, torch.zeros_like(count))]
-    for d in range(1, depth):
-        drafted = codes[:, root + d : root + d + 1]
-        parent = torch.full_like(drafted, d - 1)
-        found.append(session.expand(drafted, torch.tensor([d]), parent, d)[:, 0])
-    return found
-
-
-def test_training_drafts_what_decoding_drafts() -> None:
-    learner, states = EagleLearner(MODEL, "eagle"), some_states()
-    roots, depth = torch.tensor([0, 2, 5]), 4
-    drafts = learner.draft(states, roots, depth)
-    for m, root in enumerate(roots.tolist()):
-        for d, expected in enumerate(decoded(states, root, depth)):
-            place = root if d == 0 else m  # depth 1 covers every place
-            logits = logits_at(drafts[d], 3, SAMPLING.cfg)[:, place]
-            assert int(drafts[d].places[place]) == root + d + 1
-            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_a_draft_reads_no_state_behind_its_root() -> None:
     learner, states = EagleLearner(MODEL, "eagle"), some_states()
     root = 3
@@ -63,23 +38,6 @@ def test_a_draft_reads_no_state_behind_its_root() -> None:
     torch.testing.assert_close(before[0].hidden[:, : root + 1], after[0].hidden[:, : root + 1])
     for one, other in zip(before[1:], after[1:], strict=True):
         torch.testing.assert_close(one.hidden, other.hidden)
-
-
-@pytest.mark.parametrize("guided", [True, False])
-def test_training_raises_the_acceptance_of_every_depth(guided: bool) -> None:
-    learner = EagleLearner(MODEL)
-    train, held = some_states(8, guided), some_states(8)
-    before = acceptance(learner, TARGET, [held], SAMPLING, 3)
-    loss = LossConfig(guided=guided, cfg=2.0, soft=1.0, rollout=3)
-    optimiser = torch.optim.AdamW(learner.net.parameters(), lr=1e-2)
-    for step in range(40):
-        value, _ = drafter_loss(learner, TARGET, train, loss, step=step)
-        value.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    after = acceptance(learner, TARGET, [held], SAMPLING, 3)
-    assert all(b > a + 0.05 for a, b in zip(before.overlap, after.overlap, strict=True))
-    assert after.chain_length() > before.chain_length()
 
 
 def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
@@ -109,12 +67,8 @@ def test_top_k_distillation_ignores_the_other_codes() -> None:
     assert soft_cross_entropy(p, other) > soft_cross_entropy(p, logits)
 
 
-def test_unguided_loss_compares_rows_and_guided_compares_their_mixture() -> None:
-    learner, states = EagleLearner(MODEL, "eagle"), some_states()
-    torch.testing.assert_close(
-        logits_at(learner.draft(states, torch.tensor([0]), 1)[0], 3, 1.0),
-        logits_at(learner.draft(states, torch.tensor([0]), 1)[0], 3, 1.0),
-    )
+def test_unguided_loss_compares_single_rows() -> None:
+    learner = EagleLearner(MODEL, "eagle")
     single = some_states(paired=False)
     rows = learner.draft(single, torch.tensor([0]), 1)[0]
     assert logits_at(rows, 3, 2.0).shape == (3, 8, 24)

@@ -24,8 +24,7 @@ from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.training.acceptance import Acceptance, acceptance
-from decoders.training.losses import LossConfig, drafter_loss, logits_at
+from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss, logits_at
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import sampled
 from decoders.training.states import States, target_states, transformer_of
@@ -34,7 +33,7 @@ from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
-from tests.decoders.models.tiny_t5 import save_t5
+from tests.decoders.models.made.t5 import save_t5
 
 GREEDY = Sampling(temperature=0, cfg=2.0)
 LOSS = LossConfig(guided=True, cfg=2.0, soft=1.0, noise=0.0, rollout=3, roots=6)

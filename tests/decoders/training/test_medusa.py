@@ -16,8 +16,7 @@ from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.training.acceptance import acceptance
-from decoders.training.losses import LossConfig, drafter_loss, logits_at
+from decoders.training.losses import LossConfig, acceptance, drafter_loss, logits_at
 from decoders.training.states import Images, States, target_states, transformer_of
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact

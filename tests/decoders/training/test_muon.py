@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoders.training.muon import Muon, orthogonal
+from decoders.training.optimise import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (48, 12), (12, 48)])

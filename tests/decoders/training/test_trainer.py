@@ -73,7 +73,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path, stored: b
     cut = trainer(tmp_path / "cut", data=data("cut"))
     update = cut._step
 
-    def killed(step: int, now: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    def killed(step: int, now: LossConfig) -> dict[str, Tensor]:
         if step == 5:
             raise Killed
         return update(step, now)
@@ -108,7 +108,7 @@ def test_accumulation_equals_the_large_batch(tmp_path: Path, micro: int) -> None
     parts.run()
     for name, value in weights(large).items():
         torch.testing.assert_close(value, weights(parts)[name], rtol=1e-3, atol=1e-5)
-    assert large.history[-2]["loss"] == pytest.approx(parts.history[-2]["loss"], rel=1e-5)
+    assert large.loop.history[-2]["loss"] == pytest.approx(parts.loop.history[-2]["loss"], rel=1e-5)
 
 
 def in_process(rank: int, port: int, folder: str) -> None:
@@ -142,7 +142,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path).run()
-    with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 now.*train\.resume=false"):
+    with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 here.*train\.resume=false"):
         trainer(tmp_path, replace(CONFIG, lr=0.02)).run()
     trainer(tmp_path, replace(CONFIG, lr=0.02, resume=False)).run()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from bench.judge.gate.nodes import random_pairs
+from bench.judge.gate.laws import random_pairs
 from decoders.api import DecoderError, Draft
 from decoders.models.small import random_model
 from decoders.verify.cool_sd import CoolSD
@@ -56,7 +57,7 @@ def gsd_by_hand(p, q, x, group, theta_p, theta_d):
 
 
 def acceptance(name, p, q, x):
-    """a(x) by the formula of METHODS2."""
+    """a(x) by the formula of decoders.md."""
     drawn = 1.0 if q is None else float(q[x])
     if drawn == 0:
         return 0.0
@@ -70,7 +71,7 @@ def acceptance(name, p, q, x):
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_node_s_law_is_the_formula_s_and_its_tv_the_declared_bound(name):
-    """q a + (1 - sum q a) norm((p - q a)+), whose TV is sum (q a - p)+ (METHODS2, lemma R)."""
+    """q a + (1 - sum q a) norm((p - q a)+), whose TV is sum (q a - p)+ (decoders.md, lemma R)."""
     moved = 0.0
     for p, q in PAIRS:
         mass = torch.tensor([float(q[x]) * acceptance(name, p, q, x) for x in range(V)]).double()
@@ -132,7 +133,7 @@ def test_rules_that_commit_such_codes_say_so():
 
 
 def test_omega_falls_with_the_depth_as_published():
-    """METHODS2 (e), to three decimals."""
+    """decoders.md (e), to three decimals."""
     depth = torch.arange(5)[None]
     draft = Draft(depth, depth, depth, depth[..., None], None, levels=4)
     rule = CoolSD(delta=1.1).at(draft, torch.ones(1))
@@ -188,7 +189,7 @@ def test_medusa_s_released_defaults_are_swapped():
 
 
 def test_typical_by_its_closed_form_with_the_correction_p():
-    """TV = sum (q a - (sum q a) p)+ (METHODS2 (g))."""
+    """TV = sum (q a - (sum q a) p)+ (decoders.md (g))."""
     rule = Typical(eps=0.3, alpha=0.5, residual="paper")
     for p, q in PAIRS:
         mass = torch.where(rule.typical(p) & (q > 0), q, 0.0)
@@ -225,7 +226,7 @@ def test_gsd_s_released_window_is_asymmetric_and_looks_at_other_embeddings():
         (lambda: Typical(residual="released"), "residual is one of"),
         (lambda: Gsd(MODEL, residual="best"), "residual is one of"),
         (lambda: Gsd(MODEL, metric="l2"), "metric"),
-        (lambda: Gsd(replace(MODEL, target=object()), released=True), "released=false"),
+        (lambda: Gsd(replace(MODEL, target=SimpleNamespace()), released=True), "released=false"),
     ],
 )
 def test_bad_settings_are_refused(build, says):

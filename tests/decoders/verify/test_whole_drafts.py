@@ -11,8 +11,7 @@ import torch
 
 from bench.config.compose import compose_study
 from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
-from bench.judge.gate.table import table_model
-from bench.judge.gate.whole_law import DRAFTER, WholeLaw, whole_law
+from bench.judge.gate.whole_law import DRAFTER, WholeLaw, table_model, whole_law
 from decoders.api import DecoderError, Draft, Law, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.executed import executed
-from decoders.execution.cpu.drafts import NativeDraft, native_draft
+from decoders.execution.cpu.drafting import NativeDraft
+from decoders.execution.cpu.growing import native_draft
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleSession

@@ -9,9 +9,8 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.executed import executed, judge_of
-from decoders.execution.cpu.judge import native_test_children
 from decoders.execution.cpu.library import missing
-from decoders.execution.cpu.rules import rule_of
+from decoders.execution.cpu.rules import native_test_children, rule_of
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
 from decoders.verify.children import test_children as judged_by_tensors
@@ -26,11 +25,12 @@ pytestmark = [
 FIELDS = ("accept", "strict", "moved", "bound", "residual")
 CPU = torch.device("cpu")
 VOCAB = 70
+TOKENIZER = SimpleNamespace(raw_codebook=None)
 
 
 def rules():
     book = torch.randn(VOCAB, 4, generator=torch.Generator().manual_seed(1))
-    model = SimpleNamespace(tokenizer=None, codebook=book, device=CPU)
+    model = SimpleNamespace(tokenizer=TOKENIZER, codebook=book, device=CPU)
     return {
         "exact": Exact(),
         "delta": Lantern(model, k=20, delta=0.3),
@@ -59,7 +59,7 @@ def test_every_verdict_is_that_of_the_tensor_code(name: str, drawn: bool, top_k:
     codes = codes.view(2, 9, 4)
     valid = torch.rand(2, 9, 4, generator=random) < 0.8
     kept = (p.clone(), q.clone())
-    found = native_test_children(p, q if drawn else None, codes, valid, rule_of(rule))
+    found = native_test_children(rule_of(rule), p, q if drawn else None, codes, valid)
     right = judged_by_tensors(rule, p, q if drawn else None, codes, valid)
     for field in FIELDS:
         have, want = getattr(found, field), getattr(right, field)
@@ -77,7 +77,7 @@ class Doubled(Lantern):
 
 
 def test_a_rule_without_a_kernel_is_judged_by_tensors():
-    model = SimpleNamespace(tokenizer=None, codebook=torch.randn(VOCAB, 4), device=CPU)
+    model = SimpleNamespace(tokenizer=TOKENIZER, codebook=torch.randn(VOCAB, 4), device=CPU)
     rule = Doubled(model, k=5, delta=0.2)
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
@@ -89,10 +89,10 @@ def test_a_rule_without_a_kernel_is_judged_by_tensors():
 def test_shapes_that_do_not_fit_are_refused():
     p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
     valid = torch.ones_like(codes, dtype=torch.bool)
-    with pytest.raises(DecoderError, match="codes must be"):
-        native_test_children(p, None, codes.int(), valid, rule_of(Exact()))
-    with pytest.raises(DecoderError, match="q must be"):
-        native_test_children(p, p[:, :1], codes, valid, rule_of(Exact()))
+    with pytest.raises(DecoderError, match="expected codes"):
+        native_test_children(rule_of(Exact()), p, None, codes.int(), valid)
+    with pytest.raises(DecoderError, match="expected q"):
+        native_test_children(rule_of(Exact()), p, p[:, :1], codes, valid)
 
 
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
@@ -142,4 +142,4 @@ def test_an_index_outside_its_table_is_refused_before_anything_is_written():
         assert torch.equal(cache.data, before)
         p, codes = nodes(1, 1, seed=5), torch.tensor([[[VOCAB]]])
         with pytest.raises(DecoderError, match="lies outside its table"):
-            native_test_children(p, None, codes, torch.ones_like(codes).bool(), rule_of(Exact()))
+            native_test_children(rule_of(Exact()), p, None, codes, torch.ones_like(codes).bool())

@@ -120,3 +120,6 @@ def test_it_is_compiled_once_for_a_source_and_a_machine(
     header = min(source.glob("*.h"))
     header.write_text(header.read_text() + "// edited")
     assert compiled() == 3
+    monkeypatch.setattr(library.ctypes, "sizeof", lambda kind: 3)
+    with pytest.raises(DecoderError, match=r"kernel's LayerWeights has 48 bytes, Python's has 3"):
+        compiled()

@@ -5,7 +5,7 @@ import mmap
 import pytest
 import torch
 
-from decoders.memory import HUGE, zeros
+from decoders.cache import HUGE, zeros
 
 CPU = torch.device("cpu")
 

@@ -155,17 +155,6 @@ def test_a_target_with_methods_of_its_own_keeps_them(kind: type, calls) -> None:
     assert not calls
 
 
-class Renamed(Transformer):
-    """Overrides nothing."""
-
-
-def test_a_target_that_overrides_nothing_is_run_as_its_class_is(calls) -> None:
-    model = model_of(False)
-    model.target.__class__ = Renamed
-    image(executed(model, "cpu"), Sampling(cfg=2.0))
-    assert calls
-
-
 class Named(Eager):
     """A backend of someone's own."""
 

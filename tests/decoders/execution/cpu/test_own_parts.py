@@ -109,7 +109,9 @@ def test_a_patched_rule_is_asked() -> None:
 @pytest.mark.parametrize("size", [32, 4096])
 def test_a_table_of_another_codebook_is_refused(size: int) -> None:
     book = torch.randn(size, 4, generator=torch.Generator().manual_seed(1))
-    other = SimpleNamespace(tokenizer=None, codebook=book, device=torch.device("cpu"))
+    other = SimpleNamespace(
+        tokenizer=SimpleNamespace(raw_codebook=None), codebook=book, device=torch.device("cpu")
+    )
     with pytest.raises(DecoderError, match=r"neighbour table \[64, 21\]"):
         codes(model_of(True), loop_of(model_of(True), Lantern(other, k=20, delta=0.4)))
 
@@ -136,58 +138,9 @@ def test_a_cache_that_took_the_others_place_is_written() -> None:
     assert not torch.equal(run.cache.data, before)
 
 
-class SameLoop(Speculative):
-    """Overrides nothing, as all of these."""
-
-
-class SameAR(Autoregressive):
-    pass
-
-
-class SameRule(Lantern):
-    pass
-
-
-class SameTree(Static):
-    pass
-
-
-class SameVerifier(ByNode):
-    pass
-
-
-class SameDrafter(Eagle):
-    pass
-
-
 class SlowRule(Lantern):
     def bound_of(self, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return super().bound_of(p, x)
-
-
-def parts_of(model: ImageModel) -> dict[str, Any]:
-    """Loops of which one part is a subclass that overrides nothing."""
-    rule = SameRule(model, k=20, delta=0.4)
-    tree, plain = SameTree(choices="binary_8"), Static(choices="binary_8")
-    grown = Grown(Eagle(model), plain)
-    return {
-        "loop": SameLoop(model, SAMPLING, grown, ByNode(Exact())),
-        "rule": Speculative(model, SAMPLING, grown, ByNode(rule)),
-        "verifier": Speculative(model, SAMPLING, grown, SameVerifier(Exact())),
-        "tree": Speculative(model, SAMPLING, Grown(Eagle(model), tree), ByNode(Exact())),
-        "drafter": Speculative(model, SAMPLING, Grown(SameDrafter(model), plain), ByNode(Exact())),
-    }
-
-
-@pytest.mark.parametrize("name", ["loop", "rule", "verifier", "tree", "drafter"])
-def test_a_subclass_that_overrides_nothing_runs_as_its_class_does(name: str) -> None:
-    model = model_of(True)
-    text = model.text.encode(["a b", "c d e"])
-    noise = Noise.for_prompts(3, ["a b", "c d e"], model.target.length)
-    made = parts_of(model)[name].generate(text, noise)
-    assert made.trace.path == dict.fromkeys(("draft", "forward", "accept"), "kernel")
-    plain = SameAR(model, SAMPLING).generate(text, noise)
-    assert plain.trace.path == {"forward": "kernel"}
 
 
 def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:

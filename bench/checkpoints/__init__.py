@@ -1,1 +1,0 @@
-"""What studies need on this disk, and random stand-ins for it."""

@@ -1,0 +1,127 @@
+"""`python -m bench predict`: predicted and measured speed-ups of a run, as tables and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from bench.config.compose import compose_study
+from bench.config.differences import MACHINES, differences
+from bench.config.hydra_edge import own_settings
+from bench.config.schedule import cells
+from bench.config.schema import StudyConfig
+from bench.console import complain, say
+from bench.cost.predict.rows import STEP, PredictConfig, Row, frame, rows_of
+from bench.cost.project.settings import is_asked
+from bench.data.errors import BenchError, ConfigError
+from bench.data.files import ready_folder
+from bench.judge.paired import every_latency_row
+from bench.measure.device import provenance
+from bench.records.load import read_rows
+from bench.records.schema import write_text
+from bench.records.study import read_identity
+from bench.report.plots.predict import predicted_plot
+from bench.report.table import ABSENT, Column, filled, interval, number, of_cells, percent, terminal
+from bench.run.session import opened
+from decoders.api import ImageModel
+
+
+def cmd_predict(words: Sequence[str]) -> int:
+    """Predicted and measured speed-up of a run's decoders, and where a step's time was expected
+    and where it went; predicted.csv and a plot into RUN_DIR/predict. With hardware=NAME: what the
+    run's acceptance would give there (`bench.cost.project`)."""
+    if is_asked(words):
+        from bench.cost.project.table import cmd_project
+
+        return cmd_project(words)
+    settings, rest = own_settings(PredictConfig, "predict", words)
+    config = compose_study(rest)
+    rows = read_run(config)
+    folder = Path(config.run_dir) / "predict"
+    ready_folder(folder)
+    own = opened(config, 1)
+    model, text = own.model, own.prompts[0].text
+    same_machine(config, model)
+    found = rows_of(config, settings, model, cells(config, model.sampling), rows, text)
+    if not found:
+        complain("no decoder of this run drafts and has a baseline: nothing to predict")
+        return 1
+    result = frame(found)
+    write_text(folder / "predicted.csv", result.to_csv(index=False))
+    say(_speedups(found))
+    say("\n" + _parts(found))
+    plot = predicted_plot(result, f"Speed model: {config.name}", folder)[0]
+    errors = [abs(row.error) for row in found if row.ran]
+    say(
+        f"\nmean size of the error: {100 * sum(errors) / len(errors):.1f} %, largest "
+        f"{100 * max(errors):.1f} %"
+    )
+    say(f"saved: {folder / 'predicted.csv'}, {plot}")
+    return 0
+
+
+def read_run(config: StudyConfig) -> pd.DataFrame:
+    """Latency rows of the study's folder that came out, each image as often as it was timed. Raises
+    BenchError: no run there, of another version or configuration, unfinished or damaged, without
+    latency rows."""
+    folder = Path(config.run_dir)
+    found = read_identity(folder)
+    rows = read_rows(folder)
+    if found["config_hash"] != config.hash:
+        raise ConfigError(
+            f"{folder} was made with other settings: "
+            f"{differences(found['config'], config.measured())}; name its study and the overrides "
+            "that it was run with"
+        )
+    ok = every_latency_row(rows)
+    if ok.empty:
+        raise BenchError(
+            f"{folder} has no timed images that count: it was run with latency.prompts=0, or on a "
+            "busy machine; run it again with latency.prompts, when the machine is quiet"
+        )
+    return ok
+
+
+def same_machine(config: StudyConfig, model: ImageModel) -> None:
+    """ConfigError where the run was made on another machine than this one."""
+    theirs = read_identity(Path(config.run_dir))["machine"]
+    ours = provenance(model.device).machine()
+    if theirs != ours:
+        raise ConfigError(
+            f"{config.run_dir} was made on another machine: "
+            f"{differences(theirs, ours, MACHINES)}; costs are to be measured on the machine of "
+            "the run"
+        )
+
+
+def _speedups(found: Sequence[Row]) -> str:
+    columns = (
+        Column("decoder", "decoder"),
+        Column("tree", "tree"),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted", lambda made: f"{made.speedup:.2f}"),
+        Column("", "measured", lambda row: interval(row.measured, 2) if row.ran else ""),
+        Column("", "error", lambda row: percent(row.error, sign="+") if row.ran else ""),
+    )
+    return terminal(filled(columns, found))
+
+
+def _parts(found: Sequence[Row]) -> str:
+    """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
+    rows = [
+        [name, _ms(now), _ms(then), *[ABSENT] * (2 * len(STEP) - 2)]
+        for name, now, then in dict.fromkeys(row.ar for row in found)
+    ]
+    rows += [
+        [row.decoder, *(_ms(getattr(s, n)) for n in STEP for s in (row.step, row.recorded))]
+        for row in found
+        if row.ran
+    ]
+    headings = ["ms a step", *(f"{n} {k}" for n in STEP for k in ("pred.", "run"))]
+    return terminal(of_cells(headings, rows))
+
+
+def _ms(seconds: float) -> str:
+    return number(1e3 * seconds, 2)

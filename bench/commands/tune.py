@@ -1,0 +1,236 @@
+"""`python -m bench tune`: searches trees and rules, measures the best, writes the winner.
+
+Why the runner measures: the winner's figure must be one that any study would have found. AR and the
+chosen decoders take turns prompt by prompt, warmed up, on prompts that nothing was recorded on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.console import complain, say
+from bench.data.files import ready_folder
+from bench.records.schema import write_text
+from bench.report.table import Column, figures, filled, interval, of_cells, percent, terminal
+from metrics.stats import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.config.schema import DecoderEntry, StudyConfig
+    from bench.cost.predict.search import Candidate, Search
+    from bench.cost.predict.settings import TuneStudy
+
+SHOWN = 16  # frontier points printed
+CLASS = {"exact": "exact", "bounded": "exact or bounded"}  # tune.exactness in words
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A decoder's paired speed-up over AR; codes committed a target forward."""
+
+    speedup: Interval
+    mal: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search came to. kept: candidates within the limits, fastest first; front: those of
+    them that none beats; chosen: those that were to be measured; verdicts, measured: by name."""
+
+    candidates: Sequence[Candidate]
+    kept: Sequence[Candidate]
+    front: Sequence[Candidate]
+    chosen: Sequence[Candidate]
+    verdicts: dict[str, str]
+    measured: dict[str, Measured]
+
+    def table(self) -> pd.DataFrame:
+        """tune.csv: one row a candidate, fastest prediction first. error: predicted over measured,
+        less 1."""
+        import pandas as pd
+
+        rows = []
+        for c in sorted(self.candidates, key=lambda c: -c.prediction.speedup):
+            seen, made = self.measured.get(c.name), c.prediction
+            ratio = Interval(math.nan, math.nan, math.nan) if seen is None else seen.speedup
+            rows.append({
+                "decoder": c.name, "rule": c.rule.label, "tree": c.tree.label,
+                "nodes": c.shape.nodes, "depth": c.shape.depth, "codes_a_step": made.codes,
+                "seconds_image": made.seconds, "speedup": made.speedup,
+                "acceptance": "derived" if c.derived else "recorded", "moved_mean": c.moved,
+                "output_tv": c.tv, "bound_max": c.bound, "eligible": c in self.kept,
+                "frontier": c in self.front, "verdict": self.verdicts.get(c.name, ""),
+                "measured": ratio.value, "measured_lo": ratio.lo, "measured_hi": ratio.hi,
+                "error": made.speedup / ratio.value - 1,
+            })  # fmt: skip
+        return pd.DataFrame(rows)
+
+
+def cmd_tune(words: Sequence[str]) -> int:
+    """Searches trees and rules, prints the frontier, measures the best against AR and writes the
+    winner as a decoder. 1 where nothing is in the class asked for, or nothing could be measured."""
+    from bench.cost.predict.search import choose, eligible, entry_of, explore, frontier
+    from bench.cost.predict.settings import compose_tune
+    from bench.cost.predict.winner import claim
+
+    asked = compose_tune(words)
+    folder = Path(asked.study.run_dir)
+    out = Path(asked.tune.out) if asked.tune.out else folder / "decoder" / "tuned.yaml"
+    claim(out)
+    ready_folder(folder)
+    search, prompts = _loaded(asked)
+    candidates = explore(search, prompts)
+    kept = eligible(search, candidates)
+    front = frontier(kept)
+    say(_frontier(front, len(candidates), len(kept)))
+    chosen = choose(search, kept)
+    entries, verdicts = [entry_of(search, c) for c in chosen], search.verdicts
+    if not chosen:
+        complain(_nothing(asked, candidates, kept, verdicts))
+    del search
+    _release()
+    measured = measure(asked.study, entries, folder) if entries else {}
+    found = Outcome(candidates, kept, front, chosen, verdicts, measured)
+    _write(found, asked.study.model.name, folder)
+    if not chosen:
+        return 1
+    say("\n" + _measured(found))
+    if not measured:
+        complain(f"no chosen decoder could be measured; the rows below {folder / 'measured'} say "
+                 "why (column error)")  # fmt: skip
+        return 1
+    best = max(measured, key=lambda name: measured[name].speedup.value)
+    entry = next(e for e in entries if e.name == best)
+    _winner(asked, entry, measured[best].speedup, verdicts[best], out)
+    return 0
+
+
+def measure(
+    study: StudyConfig, entries: Sequence[DecoderEntry], folder: Path
+) -> dict[str, Measured]:
+    """Runs the latency protocol of `study` (AR alone) with `entries` added; by entry's name.
+
+    The rows lie in `folder`/measured/<configuration hash>, so that a search that comes to the same
+    choice resumes. Entries that fail are left out. Raises what `run_study` raises.
+    """
+    from bench.judge.paired import latency_rows, paired_speedup
+    from bench.run.runner import run_study
+
+    config = dataclasses.replace(study, decoders=(*study.decoders, *entries))
+    config = dataclasses.replace(config, run_dir=str(folder / "measured" / config.hash))
+    rows = run_study(config).rows
+    (baseline,) = (e.name for e in study.decoders if e.baseline)
+    found = {}
+    for entry in entries:
+        own = rows[rows.decoder == entry.name]
+        ratio = paired_speedup(rows[rows.decoder == baseline], own)
+        if ratio is not None:
+            mine = latency_rows(own)
+            mal = float((mine.mal * mine.nfe).sum() / mine.nfe.sum())
+            found[entry.name] = Measured(ratio, mal)
+    return found
+
+
+def _nothing(
+    asked: TuneStudy,
+    candidates: Sequence[Candidate],
+    kept: Sequence[Candidate],
+    verdicts: dict[str, str],
+) -> str:
+    """Why no candidate is left, and what to change."""
+    if not kept:
+        least = min(c.tv for c in candidates)
+        return (
+            f"no candidate's output TV is at most tune.tv={asked.tune.tv:g}, the least is "
+            f"{least:.3f}; raise tune.tv or add milder rules to tune.rules"
+        )
+    judged = "; ".join(f"{name}: {words}" for name, words in sorted(verdicts.items()))
+    return (
+        f"the exactness gate finds no candidate {CLASS[asked.tune.exactness]} ({judged}); add "
+        "milder rules to tune.rules or widen tune.exactness"
+    )
+
+
+def _loaded(asked: TuneStudy) -> tuple[Search, list[str]]:
+    """The search on its model, and the prompts to record on: those after the measured ones."""
+    from bench.cost.predict.search import begin
+    from bench.run.session import opened
+
+    kept = asked.study.latency.prompts
+    own = opened(asked.study, kept + asked.tune.prompts)
+    return begin(asked, own.model), [prompt.text for prompt in own.prompts[kept:]]
+
+
+def _release() -> None:
+    """Gives the model's memory back before the runner loads its own."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
+    head = f"{count} candidates, {kept} within the limits"
+    if not front:
+        return head
+    columns = (
+        Column("rule", "rule", lambda rule: rule.label),
+        Column("tree", "tree", lambda tree: tree.label),
+        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+        Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
+        Column("moved", "mass moved", figures(3)),
+        Column("tv", "output TV", figures(3)),
+        Column("derived", "acceptance", lambda own: "derived" if own else "recorded"),
+    )
+    shown = list(reversed(front))[:SHOWN]
+    return f"{head}; not beaten in speed and quality:\n{terminal(filled(columns, shown))}"
+
+
+def _measured(found: Outcome) -> str:
+    """Of each chosen candidate what was predicted and what was measured."""
+    rows = []
+    for c in found.chosen:
+        seen, predicted = found.measured.get(c.name), c.prediction
+        if seen is None:
+            rows.append([c.name, f"{predicted.speedup:.2f}", "failed", "", "", "", ""])
+            continue
+        ratio = seen.speedup
+        rows.append(
+            [c.name, f"{predicted.speedup:.2f}",
+             interval(ratio, 2), percent(predicted.speedup / ratio.value - 1, sign="+"),
+             f"{predicted.codes:.2f}", f"{seen.mal:.2f}", found.verdicts.get(c.name, "")]
+        )  # fmt: skip
+    headings = ["decoder", "predicted", "measured", "error", "codes predicted", "measured"]
+    return terminal(of_cells([*headings, "verdict"], rows))
+
+
+def _write(found: Outcome, model: str, folder: Path) -> None:
+    from bench.report.plots.predict import frontier_plot
+
+    rows = found.table()
+    write_text(folder / "tune.csv", rows.to_csv(index=False))
+    plot = frontier_plot(rows, f"Search on {model}", folder)[0]
+    say(f"\nsaved: {folder / 'tune.csv'}, {plot}")
+
+
+def _winner(
+    asked: TuneStudy, entry: DecoderEntry, ratio: Interval, verdict: str, out: Path
+) -> None:
+    from bench.cost.predict.winner import MARK, command, write_decoder
+
+    study, run = asked.study, command(out, asked.words)
+    comments = [
+        f"{entry.name}: {ratio.value:.2f} times AR [{ratio.lo:.2f}, {ratio.hi:.2f}], {verdict}.",
+        f"{MARK} for {study.model.name} on {study.backend.device} "
+        f"({study.backend.dtype}, {study.backend.name}).",
+    ]
+    write_decoder(out, entry, verdict.split(" (")[0], comments)
+    say(f"winner: {entry.name}, written to {out}; to run it:\n  {run}")

@@ -1,0 +1,12 @@
+"""Runs against other numbers: the papers', another run's, everybody's.
+
+    published.py    published.csv, and rows of it that contradict each other
+    methods.py      what conf/decoder says of a published method; `bench methods`
+    measured.py, match.py, verdicts.py, compare.py                `bench compare`
+    paired.py, diff.py                                           `bench diff`
+    publish.py, leaderboard.py    `bench publish`, `bench leaderboard`
+
+Why a room: the papers' numbers contradict each other, leave settings out and were taken on other
+GPUs against other baselines; two runs differ in their hour and machine. A table that only puts two
+numbers in one line misleads, so each figure is compared, or left out with the reason.
+"""

@@ -1,0 +1,260 @@
+"""`python -m bench compare [study=NAME | run_dir=DIR | summary=FILE] [published=FILE]
+[tolerance=0.1] [out=DIR]`: a run and the published numbers, as text, Markdown, CSV and a plot.
+
+Why no Hydra: a finished run is compared, and its study may need settings (a caption file) that are
+not at hand where it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.compare import measured, plot
+from bench.compare.measured import UNKNOWN
+from bench.compare.methods import load_names
+from bench.compare.published import DEFAULT
+from bench.compare.published import load as load_published
+from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build, has_interval
+from bench.config.words import fraction, given
+from bench.console import say
+from bench.data.errors import ConfigError, did_you_mean
+from bench.data.files import ready_folder, write_text
+from bench.report import table
+from bench.report.plots.style import save as save_plot
+from bench.report.table import Column
+
+RUNS = Path("results/runs")
+SOURCES = ("study", "run_dir", "summary")
+KEYS = (*SOURCES, "published", "tolerance", "out")
+DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
+NO_MODEL = (
+    "No published row is about this model. Figures stand side by side only to show which findings "
+    "point the same way; none is reproduced or refuted by this run."
+)
+
+
+def cmd_compare(words: Sequence[str]) -> int:
+    """Compares a run with the published numbers; writes compare.md, .csv, .svg and .png to out
+    (default: compare/ in the run's folder, for a summary=FILE in the current one).
+
+    Raises ConfigError, PublishedError, FolderError."""
+    asked = given(words, KEYS, "compare")
+    summary = _summary(asked)
+    ratio = fraction("tolerance", asked.get("tolerance", "0.1"), "0.1 is 10 %")
+    rows = load_published(Path(asked["published"]) if "published" in asked else DEFAULT)
+    result = build(rows, measured.load(summary), load_names(), ratio)
+    usual = Path("compare") if "summary" in asked else summary.parent / "compare"
+    folder = Path(asked["out"]).expanduser() if "out" in asked else usual
+    ready_folder(folder)
+    say(terminal(result))
+    for path in save(result, folder):
+        say(f"wrote {path}")
+    return 0
+
+
+def _summary(asked: dict[str, str]) -> Path:
+    """The summary.csv to compare; study= means results/runs/NAME, the default is study=main."""
+    chosen = [key for key in SOURCES if key in asked]
+    if len(chosen) > 1:
+        raise ConfigError(
+            f"{' and '.join(chosen)} each name a run; keep one of them and leave out the other"
+        )
+    if "summary" in asked:
+        return Path(asked["summary"])
+    if "run_dir" in asked:
+        return Path(asked["run_dir"]) / "summary.csv"
+    name = asked.get("study", "main")
+    path = RUNS / name / "summary.csv"
+    if not path.is_file():
+        there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
+        hint = did_you_mean(name, there) or "."
+        raise ConfigError(
+            f"study {name!r} has no {path}{hint} Finished here: {', '.join(there) or '(none)'}. "
+            f"Run it first (python -m bench run study={name}), or name a folder with run_dir="
+        )
+    return path
+
+
+def save(result: Result, folder: Path) -> list[Path]:
+    """Writes the four files and returns their paths."""
+    return [
+        write_text(folder / "compare.md", markdown(result)),
+        write_text(folder / "compare.csv", csv(result)),
+        *save_plot(plot.draw(result), folder),
+    ]
+
+
+def number(value: float, metric: str, sign: str = "") -> str:
+    return f"{value:{sign}.{DIGITS.get(metric, 2)}f}"
+
+
+def measured_text(found: Comparison) -> str:
+    """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
+    figure, digits = found.figure, DIGITS.get(found.metric, 2)
+    varies = figure.lo != figure.hi
+    return table.interval(figure, digits) if varies else table.number(figure.value, digits)
+
+
+def published_text(found: Comparison) -> str:
+    """`LANTERN, abstract v3: LANTERN, tau 1` and the decoder that it is compared with."""
+    row, tau = found.row, found.row.temperature
+    text = f"{row.paper}, {row.evidence}: {row.label}"
+    text += "" if tau is None else f", τ {tau:g}"
+    return text if found.measured is None else f"{text} ↔ {found.measured.decoder}"
+
+
+COLUMNS = (
+    Column("", "published row", published_text, words=True),
+    Column("label", "figure", words=True),
+    Column("", "published", lambda found: number(found.published, found.metric)),
+    Column("", "measured", measured_text),
+    Column("", "difference", lambda found: (
+        number(found.difference, found.metric, "+") if found.known else table.ABSENT
+    )),
+    # An asterisk marks a verdict that rests on what the source does not state.
+    Column("", "verdict", lambda found: f"{found.verdict}{'*' * bool(found.assumed)}", words=True),
+)  # fmt: skip
+DIRECTION = Column("direction", "direction")
+
+
+def grounds(result: Result, found: Comparison) -> str:
+    """Why, and everything that qualifies it."""
+    assumed = f"assumes {', '.join(found.assumed)}" if found.assumed else ""
+    parts = [found.why, assumed, *found.caveats, found.direction, result.disagreement(found)]
+    return ". ".join(filter(None, parts))
+
+
+def terminal(result: Result) -> str:
+    """The comparable rows as a table (where no row is about this model: which findings point the
+    same way), and what keeps the rest apart."""
+    lines = [f"{result.run.study}: {result.run.source}", counts(result)]
+    compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
+    if compared:
+        lines += ["", table.terminal(table.filled(COLUMNS, compared))]
+    elif not result.covered:
+        pointing = [c for c in result.shown() if c.direction]
+        lines += ["", NO_MODEL]
+        lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
+    lines.append("")
+    for why, count in reasons(result):
+        lines.append(f"not comparable, {count} figure{'s' * (count > 1)}: {why}")
+    return "\n".join(lines).rstrip()
+
+
+def counts(result: Result) -> str:
+    """`3 reproduced, 1 not reproduced, 20 not comparable`."""
+    return ", ".join(f"{len(result.of(verdict))} {verdict}" for verdict in Verdict)
+
+
+def reasons(result: Result) -> list[tuple[str, int]]:
+    """The first obstacle of what is not comparable, most frequent first."""
+    return Counter(item.obstacles[0] for item in result.of(Verdict.APART)).most_common()
+
+
+def markdown(result: Result) -> str:
+    """compare.md."""
+    parts = [
+        f"# {table.escaped(result.run.study)} beside published numbers",
+        f"{table.escaped(counts(result))}. {table.escaped(_conditions(result))}",
+    ]
+    if not result.covered:
+        parts.append(f"{NO_MODEL} Other figures than speed-up and MAL are in compare.csv.")
+    compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
+    apart = [c for c in result.shown() if c.verdict is Verdict.APART]
+    why = Column("", "why", lambda found: grounds(result, found), words=True)
+    for title, rows in (("Compared", compared), ("Not comparable", apart)):
+        if rows:
+            parts += [f"## {title}", table.markdown(table.filled((*COLUMNS, why), rows))]
+    parts += ["## Not measured here", _absent(result)]
+    if result.disagreements:
+        lines = [f"{item.title}: {item.text}" for item in result.disagreements]
+        parts += ["## Published numbers that disagree", table.bullets(lines)]
+    parts += ["## How to read it", "\n".join(f"* {line}" for line in legend(result))]
+    return "\n\n".join(parts) + "\n"
+
+
+def legend(result: Result) -> list[str]:
+    """What the columns mean."""
+    ratio, of = result.tolerance, ABSOLUTE
+    return [
+        "Reproduced: the published figure lies in our 95 % interval, or within the tolerance: "
+        f"{ratio:.0%} for speed-up, MAL and seconds, {ratio / 2:.1%} for FID, ±{of['clip']:g} for "
+        f"CLIP (100 cos), ±{of['hps']:g} for HPS, ±{of['recall']:g} for precision and recall.",
+        "An asterisk: the source leaves something unstated, and the verdict assumes it as listed. "
+        "Where it does not state the method's own settings, one of ours that gives the figure "
+        "reproduces it, and the others are not comparable.",
+        "Speed-ups are paired ratios on the same prompts. Papers measure them against an eager AR "
+        "without warm-up or synchronisation (METHODS 4, point 7), here AR is the same code on the "
+        "same cache: a smaller speed-up over AR is expected. Across GPUs only ratios compare.",
+        "MAL in the released code counts codes past the image's end, ours does not.",
+        "Every published number carries its source: most are from third-party notes, not from the "
+        "papers' own tables; arXiv ids are in compare.csv.",
+    ]
+
+
+def _conditions(result: Result) -> str:
+    row = result.run.rows[0]
+    models = sorted({r.model for r in result.run.rows})
+    text = f"Measured: {', '.join(models)} on {row.gpu or row.device}"
+    text += f", prompts {row.prompts or 'not recorded'}."
+    if result.run.failed:
+        text += f" Failed and left out: {', '.join(result.run.failed)}."
+    return text
+
+
+def _absent(result: Result) -> str:
+    """Published rows without a measured one, and rows of other models."""
+    found: dict[str, list[str]] = {}
+    for item in result.of(Verdict.APART):
+        if item.measured is None:
+            found.setdefault(item.why, []).append(f"{item.row.paper} ({item.row.model or '—'})")
+        elif result.covered and not item.pair.same_model:
+            who = f"{item.row.paper} ({item.row.model or 'no model named'})"
+            found.setdefault("other models", []).append(who)
+    lines = [f"{why}: {', '.join(dict.fromkeys(by))}" for why, by in found.items()]
+    return table.bullets(lines) or "Every published row has a measured one."
+
+
+def csv(result: Result) -> str:
+    """compare.csv: one line a figure, every published row among them."""
+    return table.csv_text([_csv_row(result, found) for found in result.comparisons])
+
+
+def _csv_row(result: Result, found: Comparison) -> dict[str, object]:
+    row, figure = found.row, found.figure
+    ends = figure if has_interval(figure) else UNKNOWN
+    relative = found.difference / found.published if found.published else math.nan
+    return {
+        "paper": row.paper,
+        "arxiv": row.arxiv,
+        "evidence": row.evidence,
+        "published_line": row.line,
+        "model": row.model,
+        "method": row.method,
+        "params": " ".join(f"{k}={v:g}" for k, v in row.params.items()),
+        "temperature": "" if row.temperature is None else f"{row.temperature:g}",
+        "gpu": row.gpu,
+        "metric": found.metric,
+        "baseline": row.baseline if found.metric == "speedup" else "",
+        "published": _six(found.published),
+        "decoder": found.measured.decoder if found.measured else "",
+        "measured": _six(figure.value),
+        "measured_lo": _six(ends.lo),
+        "measured_hi": _six(ends.hi),
+        "difference": _six(found.difference),
+        "relative": _six(relative),
+        "verdict": str(found.verdict),
+        "why": found.why,
+        "assumed": "; ".join(found.assumed),
+        "caveats": "; ".join(found.caveats),
+        "direction": found.direction,
+        "disagreement": result.disagreement(found),
+    }
+
+
+def _six(value: float) -> str:
+    """Six digits; nothing where it is not known."""
+    return "" if math.isnan(value) else f"{value:.6g}"

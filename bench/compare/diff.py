@@ -1,0 +1,141 @@
+"""`python -m bench diff A B`: two runs decoder by decoder, or two decoders of one run.
+
+Exit status 1 where something of B is slower or worse than A, so that CI can stop on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.compare.paired import APART, RATIOS, Finding, Side, findings, read_sides, worse
+from bench.config.differences import differences
+from bench.config.words import fraction, with_folders
+from bench.console import say
+from bench.data.errors import ConfigError, FolderError, unknown
+from bench.data.files import ready_file, write_text
+from bench.records.run_json import FILE, read_record
+from bench.report.table import Column, filled, interval, terminal
+
+SIDES = ("in A", "in B")
+KEYS = ("decoders", "level", "out")
+USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
+
+
+def cmd_diff(words: Sequence[str]) -> int:
+    """Prints every figure with its verdict; out=FILE also writes JSON. Raises ConfigError,
+    FolderError."""
+    folders, given = with_folders(words, KEYS, "diff")
+    wanted = 1 if "decoders" in given else 2
+    if len(folders) != wanted:
+        raise ConfigError(f"expected {wanted} run folders, found {len(folders)}; {USAGE}")
+    level = fraction("level", given.get("level", "0.05"), "0.05 is 5 %")
+    out = Path(given["out"]) if "out" in given else None
+    if out:
+        ready_file(out)
+    runs = [read_sides(folder) for folder in folders]
+    pairs, notes = _chosen(folders, runs, given.get("decoders"))
+    found = findings(pairs, level)
+    notes += _changed(folders) + _settings(runs) + _protocols(pairs)
+    notes += _unmeasured(pairs) + _failures(pairs)
+    say(rendered(found, notes))
+    if out:
+        text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
+        write_text(out, text)
+    return int(worse(found))
+
+
+def _verdict(f: Finding) -> str:
+    if f.verdict != APART:
+        return f.verdict
+    if f.least is None:
+        return f"{APART} (too few images)"
+    least = f"{f.least:.1%}" if f.figure in RATIOS else f"{f.least:.2f}"
+    return f"{APART} (below {least})"
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+COLUMNS = (
+    Column("", "decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
+    Column("figure", "figure"),
+    Column("", "B / A, or B - A", lambda f: interval(f, 3)),
+    Column("pairs", "images", lambda count: str(count or "")),
+    Column("p", "p", _p),
+    Column("", "B is", _verdict),
+)
+
+
+def rendered(found: Sequence[Finding], notes: Sequence[str]) -> str:
+    """The table in the terminal, and what could not be compared."""
+    lines = [terminal(filled(COLUMNS, found))] if found else ["nothing of the two can be compared"]
+    return "\n".join([*lines, *notes])
+
+
+def _chosen(
+    folders: Sequence[Path], runs: Sequence[dict[str, Side]], names: str | None
+) -> tuple[list[tuple[Side, Side]], list[str]]:
+    if names is None:
+        a, b = runs
+        notes = [
+            f"only in {folder}: {', '.join(sorted(mine.keys() - other.keys()))}"
+            for folder, mine, other in ((folders[0], a, b), (folders[1], b, a))
+            if mine.keys() - other.keys()
+        ]
+        return [(a[name], b[name]) for name in a if name in b], notes
+    asked = [name.strip() for name in names.strip("[]").split(",")]
+    if len(asked) != 2:
+        raise ConfigError(f"decoders= takes two names, found {len(asked)}: {names!r}")
+    for name in asked:
+        if name not in runs[0]:
+            raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
+    return [(runs[0][asked[0]], runs[0][asked[1]])], []
+
+
+def _changed(folders: Sequence[Path]) -> list[str]:
+    """Folders whose files are not as their run.json says."""
+    notes = []
+    for folder in (folder for folder in folders if (folder / FILE).is_file()):
+        try:
+            read_record(folder / FILE)
+        except FolderError as error:
+            notes.append(f"changed since it was recorded: {error}")
+    return notes
+
+
+def _settings(runs: Sequence[Mapping[str, Side]]) -> list[str]:
+    """What differs between the configurations of two runs, where both have kept theirs."""
+    kept = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
+    both = len(kept) == 2 and all(kept)
+    found = differences(kept[0], kept[1], SIDES) if both else ""
+    return [f"settings differ: {found}"] if found else []
+
+
+def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Quality figures that were measured in two ways, and are left out."""
+    apart: dict[str, list[str]] = {}
+    for a, b in pairs:
+        for figure in ("CLIP", "FID"):
+            one, other = a.measured(figure), b.measured(figure)
+            if one != other:
+                why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
+                apart.setdefault(why, []).append(b.decoder)
+    return [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
+
+
+def _unmeasured(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Decoders whose times do not count, and are left out."""
+    sides = dict.fromkeys((side.decoder, side.folder, side.unmeasured) for p in pairs for side in p)
+    return [f"not compared: times of {name} in {run}: {why}" for name, run, why in sides if why]
+
+
+def _failures(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    failed = [side for pair in pairs for side in pair if side.entry.failures]
+    return [
+        f"{s.decoder} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
+        for s in failed
+    ]

@@ -1,0 +1,253 @@
+"""`python -m bench leaderboard DIR`: rows of many runs, each checked, in the sections of one page.
+
+Speed: of decoders whose verdict is exact or bounded, over the AR of their own run and machine, one
+table for each model, temperature and guidance. Quality: one table for each protocol, as figures of
+two protocols do not compare. What has no such verdict, violates its bound, was replayed or failed
+is in a table of its own. Last come the records: which machine and which code made them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.config.words import with_folders
+from bench.console import say
+from bench.data.errors import ConfigError, FolderError
+from bench.data.files import ready_file, write_text
+from bench.judge.fairness import UNFAIR
+from bench.records.load import load
+from bench.records.run_data import Entry, Role
+from bench.records.run_json import FILE, Record, read_record
+from bench.report import table
+from bench.report.table import Column, Table, filled, interval, number
+from metrics.stats import Interval
+
+TITLE = "Leaderboard"
+TEMPLATES = Path(__file__).parent / "templates"
+ENDINGS = (".html", ".csv", ".md")
+TRUSTED = ("exact", "bounded")
+MISSING = "not checked"
+HASH = 12  # characters of a hash
+UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows."
+SPEED_NOTE = (
+    "Speed-up: AR's seconds over the decoder's, each over the AR of its own run on its own "
+    "machine. Seconds of two machines do not compare."
+)
+APART_NOTE = (
+    "No verdict of the exactness gate, a verdict that violates the declared bound, recorded "
+    "acceptance, or failed images. These rows are ranked with no other."
+)
+SUMMARY = (
+    "decoder", "model", "backend", "device", "dtype", "temperature", "cfg", "latency_mean_s",
+    "speedup", "speedup_lo", "speedup_hi", "mal", "n_quality", "fid", "fid_lo", "fid_hi", "clip",
+    "clip_lo", "clip_hi", "exactness", "status",
+)  # fmt: skip
+OWN = ("record", "machine", "commit", "verdict", "unfair")
+# A decoder of a record: SUMMARY as summary.csv has it, and OWN; `protocol`: how its quality was
+# measured, {} where it was not; `words`: the verdict with its figure; `where`: what may share a
+# table of speed; `apart`: why it is in the section of its own, "" where it is not.
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what must be known to read its table."""
+
+    title: str
+    notes: Sequence[str]
+    table: Table
+
+
+def cmd_leaderboard(words: Sequence[str]) -> int:
+    """Prints the leaderboard of a folder of records, and writes it. Raises ConfigError,
+    FolderError."""
+    folders, given = with_folders(words, ("out",), "leaderboard")
+    if len(folders) != 1:
+        raise ConfigError(
+            f"expected one folder of records, found {len(folders)}; write `leaderboard DIR`"
+        )
+    (folder,) = folders
+    out = Path(given.get("out") or folder / "leaderboard.html").expanduser()
+    if out.suffix not in ENDINGS:
+        raise ConfigError(f"out={out} must end in {', '.join(ENDINGS)}: that says the format")
+    records = records_in(folder)
+    lines = [line for record in records for line in lines_of(record, folder)]
+    found = sections(lines)
+    ready_file(out)
+    say(terminal(found))
+    if out.suffix == ".html":
+        text = html(found, len(records))
+    else:
+        text = csv(lines) if out.suffix == ".csv" else markdown(found)
+    write_text(out, text)
+    say(f"\nleaderboard: {out} (records: {len(records)})")
+    return 0
+
+
+def records_in(folder: Path) -> list[Record]:
+    """Every record below a folder, all checked. Raises FolderError with the file's name."""
+    if not folder.is_dir():
+        raise FolderError(f"there is no folder {folder}; name the one that the records lie in")
+    paths = sorted(folder.rglob(FILE))
+    if not paths:
+        raise FolderError(
+            f"no {FILE} below {folder}. `python -m bench report` writes it into the folder of a "
+            "finished run, and `python -m bench publish RUN DIR` copies what is shared"
+        )
+    return [read_record(path) for path in paths]
+
+
+def lines_of(record: Record, root: Path) -> list[Line]:
+    """The decoders of a record; AR under another seed is none."""
+    said, run = record.said, load(record.folder, rows="no")
+    protocols = {
+        name: {k: str(v) for k, v in lines.items() if k != "decoders"}
+        for lines in said["protocols"]
+        for name in lines["decoders"]
+    }
+    place = str(record.folder.relative_to(root))
+    commit = ", ".join(c[:12] for c in said["commits"]) + (" (changed)" if said["dirty"] else "")
+    unfair = {f.decoder for f in run.fairness.values() if f.verdict == UNFAIR or f.mixed}
+    found = []
+    for entry in (entry for entry in run.entries if entry.role is not Role.RESEED):
+        verdict, status = said["verdicts"].get(entry.name, MISSING), entry.text("status")
+        words = verdict if verdict == MISSING else entry.text("exactness") or verdict
+        found.append(
+            {name: entry.row[name] for name in SUMMARY}
+            | {
+                "record": said["study"] if place == "." else place,
+                "machine": _machine(said["machine"], entry),
+                "commit": commit,
+                "verdict": verdict,
+                "unfair": entry.name in unfair,
+                "protocol": protocols.get(entry.name, {}),
+                "words": words,
+                "where": _where(entry),
+                "apart": status if status != "ok" else "" if verdict in TRUSTED else words,
+            }
+        )
+    return found
+
+
+def _machine(machine: dict[str, Any], entry: Entry) -> str:
+    device = entry.text("device")
+    name = machine.get("gpu") if device.startswith("cuda") else machine.get("cpu")
+    threads = "/".join(map(str, machine.get("threads", [])))
+    on_cpu = f", {threads} threads" if device == "cpu" and threads else ""
+    return f"{name or 'unknown'}{on_cpu}, {entry.text('backend')}, {entry.text('dtype')}"
+
+
+def _where(entry: Entry) -> str:
+    temperature, cfg = entry.number("temperature"), entry.number("cfg")
+    sampling = "greedy" if temperature == 0 else f"temperature {number(temperature)}"
+    guidance = "" if math.isnan(cfg) else f", guidance {cfg:g}"
+    return f"{entry.text('model')}, {sampling}{guidance}"
+
+
+def sections(lines: Sequence[Line]) -> list[Section]:
+    """Speed, quality, what stands apart (empty ones are left out), and the records."""
+    kept = [line for line in lines if not line["apart"]]
+    timed = [line for line in kept if not math.isnan(line["speedup"])]
+    found = [
+        Section(f"Speed: {own[0]['where']}", _noted(SPEED_NOTE, own), _sorted(SPEED, own, -1))
+        for own in _grouped(timed, "where")
+    ]
+    for at, own in enumerate(_grouped([line for line in kept if line["protocol"]], "protocol"), 1):
+        facts = "; ".join(_fact(k, v) for k, v in own[0]["protocol"].items() if v)
+        found.append(Section(f"Quality, protocol {at}", [facts], _sorted(QUALITY, own, 1)))
+    apart = [line for line in lines if line["apart"]]
+    if apart:
+        title = "Without a verdict, or violating it"
+        found.append(Section(title, _noted(APART_NOTE, apart), filled(APART, apart)))
+    made = {tuple(line[key] for key in ("record", "machine", "commit")): line for line in lines}
+    return [*found, Section("Records", [], filled(RECORDS, made.values()))]
+
+
+def _grouped(lines: Iterable[Line], key: str) -> list[list[Line]]:
+    """Lines with an equal value, in the order in which they appear."""
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(str(line[key]), []).append(line)
+    return [*groups.values()]
+
+
+def _sorted(columns: Sequence[Column], lines: Sequence[Line], sign: int) -> Table:
+    """By falling speed-up (sign -1) or rising FID."""
+    figure = "speedup" if sign < 0 else "fid"
+    return filled(columns, sorted(lines, key=lambda line: sign * line[figure]))
+
+
+def _noted(note: str, lines: Sequence[Line]) -> list[str]:
+    return [note, UNFAIR_NOTE] if any(line["unfair"] for line in lines) else [note]
+
+
+def _fact(key: str, value: str) -> str:
+    """A line of a protocol; of hashes the start, in full they are in run.json."""
+    return f"{key.replace('_', ' ')}: {value[:HASH] if key.endswith('sha256') else value}"
+
+
+def _figure(name: str) -> Callable[[Line], str]:
+    """With its interval."""
+    return lambda line: interval(Interval(*(line[name + e] for e in ("", "_lo", "_hi"))), 2)
+
+
+def _speedup(line: Line) -> str:
+    return _figure("speedup")(line) + (" †" if line["unfair"] else "")
+
+
+NAME = (Column("decoder", "decoder", words=True), Column("record", "record", words=True))
+MACHINE = Column("machine", "machine", words=True)
+MODEL = Column("model", "model", words=True)
+VERDICT = Column("words", "verdict", words=True)
+SCORES = (Column("", "FID", _figure("fid")), Column("", "CLIP", _figure("clip")))
+FASTER = Column("", "speed-up", _speedup)
+SPEED = (
+    *NAME, FASTER, Column("latency_mean_s", "s/image", number),
+    Column("mal", "codes per forward", number), VERDICT, MACHINE,
+)  # fmt: skip
+QUALITY = (*NAME, MODEL, *SCORES, Column("n_quality", "images", "{:.0f}".format), VERDICT)
+APART = (*NAME, MODEL, Column("apart", "why", words=True), FASTER, *SCORES)
+RECORDS = (NAME[1], MACHINE, Column("commit", "commit", words=True))
+
+
+def terminal(sections: Sequence[Section]) -> str:
+    return "\n\n".join("\n".join([s.title, *s.notes, table.terminal(s.table)]) for s in sections)
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    parts = [f"# {TITLE}"]
+    for section in sections:
+        parts += [f"## {table.escaped(section.title)}", *map(table.escaped, section.notes)]
+        parts.append(table.markdown(section.table))
+    return "\n\n".join(parts) + "\n"
+
+
+def csv(lines: Sequence[Line]) -> str:
+    """Every decoder of every record in full precision, with its protocol in a column each."""
+    keys = list(dict.fromkeys(key for line in lines for key in line["protocol"]))
+    return table.csv_text(
+        [
+            {key: line[key] for key in (*OWN, *SUMMARY)}
+            | {f"protocol_{key}": line["protocol"].get(key, "") for key in keys}
+            for line in lines
+        ]
+    )
+
+
+def html(sections: Sequence[Section], records: int) -> str:
+    """One page that needs no other file."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("leaderboard.html.j2")
+    return template.render(title=TITLE, sections=sections, records=records)

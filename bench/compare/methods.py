@@ -1,0 +1,157 @@
+"""What conf says of published methods, and `python -m bench methods [RUN ...]`: all in one table.
+
+A decoder's YAML says under `published` which method it is (`bench.config.schema.PublishedConfig`):
+its name in published.csv, how rows of a run are recognised as it, what it is exact to, what its
+released code does. names.yaml says what the papers' models, prompts and features are called here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.compare.measured import Measured
+from bench.compare.measured import load as load_run
+from bench.compare.published import FOLDER, Published, PublishedError
+from bench.compare.published import load as load_published
+from bench.config.catalogue import groups, option
+from bench.config.schema import PublishedConfig, build
+from bench.config.words import with_folders
+from bench.console import say
+from bench.data.files import ready_file, write_text
+from bench.report.table import interval, number
+
+FILE = FOLDER / "names.yaml"
+SECTIONS = ("models", "families", "prompts", "features", "images")
+HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Names:
+    """models: our name -> (published name, resolution); families: published name -> members;
+    methods: by their names in published.csv."""
+
+    models: Mapping[str, tuple[str, float]]
+    families: Mapping[str, Sequence[str]]
+    methods: Mapping[str, PublishedConfig]
+    prompts: Mapping[str, str]
+    features: Mapping[str, Sequence[str]]
+    images: int
+
+    def same_features(self, metric: str, name: str) -> bool:
+        """Whether features or weights of this name are those of the papers' protocol."""
+        words = set(re.split(r"[^a-z0-9.]+", name.lower()))
+        return all(word in words for word in self.features.get(metric, ()))
+
+
+def load_names(path: Path = FILE) -> Names:
+    """names.yaml, and the methods of conf/decoder. Raises PublishedError where it is damaged."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
+    if not isinstance(found, dict) or set(found) != set(SECTIONS):
+        keys = sorted(found) if isinstance(found, dict) else type(found).__name__
+        raise PublishedError(f"{path}: expected the sections {list(SECTIONS)}, found {keys}")
+    if type(found["images"]) is not int or found["images"] < 1:
+        raise PublishedError(
+            f"{path}: images must be a whole number above 0, found {found['images']!r}"
+        )
+    try:
+        return Names(
+            models={k: (str(v["model"]), v["resolution"]) for k, v in found["models"].items()},
+            families=found["families"],
+            methods={one.name: one for _, one in methods() if one.name},
+            prompts=found["prompts"],
+            features={k: [str(word).lower() for word in v] for k, v in found["features"].items()},
+            images=found["images"],
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise PublishedError(
+            f"{path}: an entry has not the form of its neighbours ({error}); see the comments there"
+        ) from error
+
+
+def methods() -> list[tuple[str, PublishedConfig]]:
+    """(decoder, its method): AR, exact ones, then the others, each by the date of the paper."""
+    import yaml
+
+    found = []
+    for decoder in groups()["decoder"]:
+        written: dict[str, Any] = yaml.safe_load(option("decoder", decoder))
+        if "published" in written:
+            one = build(PublishedConfig, written["published"], f"{decoder}: published")
+            exact = written.get("expect") == "exact"
+            order = (not written.get("baseline"), not exact, one.arxiv or "later", one.method)
+            found.append((order, decoder, one))
+    return [(decoder, one) for _, decoder, one in sorted(found, key=lambda line: line[0])]
+
+
+def cmd_methods(words: Sequence[str]) -> int:
+    """Prints the table; out=FILE also writes it. Raises BenchError."""
+    runs, given = with_folders(words, ("out",), "methods")
+    out = Path(given["out"]).expanduser() if "out" in given else None
+    if out:
+        ready_file(out)
+    text = table(load_published(), runs)
+    say(text)
+    if out:
+        write_text(out, text + "\n")
+    return 0
+
+
+def table(rows: Sequence[Published], runs: Sequence[Path] = ()) -> str:
+    """The Markdown table; without runs it has no column of ours."""
+    found = {row.decoder: row for run in runs for row in load_run(run).rows}
+    lines = [
+        (
+            f"{one.method} ([{one.arxiv}](https://arxiv.org/abs/{one.arxiv}))"
+            if one.arxiv
+            else one.method,
+            ", ".join(f"`{name}`" for name in (decoder, *one.variants)),
+            one.exact_to,
+            one.released or NOTHING,
+            figures(one.name, rows),
+            ours((decoder, *one.variants, *one.rows), found),
+        )
+        for decoder, one in methods()
+    ]
+    width = len(HEADINGS) - (not runs)
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', '/') for cell in line[:width])} |"
+        for line in (HEADINGS, [":--"] * len(HEADINGS), *lines)
+    )
+
+
+def figures(method: str, rows: Sequence[Published]) -> str:
+    """Published speed-ups over AR: by model, lowest to highest, with who measured them."""
+    groups: dict[str, list[Published]] = {}
+    for row in rows:
+        if row.method == method != "AR" == row.baseline and "speedup" in row.figures:
+            greedy = ", greedy" * (row.temperature == 0)
+            groups.setdefault(f"{row.model or 'model not named'}{greedy}", []).append(row)
+    return "; ".join(_range(name, group) for name, group in sorted(groups.items())) or NOTHING
+
+
+def _range(name: str, rows: Sequence[Published]) -> str:
+    speeds = sorted({row.figures["speedup"] for row in rows})
+    papers = ", ".join(sorted({row.paper for row in rows}))
+    span = " to ".join(f"{speed:.2f}x" for speed in dict.fromkeys((speeds[0], speeds[-1])))
+    return f"{name} {span} ({papers})"
+
+
+def ours(names: Sequence[str], found: Mapping[str, Measured]) -> str:
+    """Speed-up with its interval and codes per forward of those of these decoders that were run; of
+    several runs of one decoder the last that was named."""
+    cells = []
+    for name in (name for name in names if name in found):
+        measured = found[name].figures
+        speed, codes = interval(measured["speedup"], 2), number(measured["mal"].value, 2)
+        cells.append(f"`{name}` {speed}x, {codes} codes")
+    return "; ".join(cells) or NOTHING

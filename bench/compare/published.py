@@ -1,0 +1,244 @@
+"""The papers' numbers: published.csv, read strictly, and its rows that contradict each other.
+
+One row is one result of one paper as one source gives it; `evidence` says which source. Empty cells
+are settings or figures that the source does not state, never zeros. Units: speedup a ratio over
+`baseline`, mal codes a target forward, latency_s seconds an image, clip a cosine in [0, 1],
+precision and recall in [0, 1], hps 100 times a cosine.
+
+Two rows speak of one thing where method, baseline, model, temperature, guidance, top-k and the
+method's settings agree as far as both sources state them. Seconds need the same stated GPU too.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from bench.config.words import split
+from bench.data.errors import BenchError, unknown
+
+PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
+CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
+FOLDER = PACKAGED if PACKAGED.is_dir() else CHECKOUT
+DEFAULT = FOLDER / "published.csv"
+TEXTS = ("paper", "arxiv", "evidence", "model", "dataset", "gpu", "method", "baseline")
+SETTINGS = ("resolution", "temperature", "cfg", "top_k")
+# name -> (lowest, highest) that can be
+FIGURES: dict[str, tuple[float, float]] = {
+    "speedup": (0.01, 1000),
+    "mal": (1, 1000),
+    "latency_s": (1e-6, 1e6),
+    "fid": (0, 1000),
+    "clip": (0, 1),
+    "precision": (0, 1),
+    "recall": (0, 1),
+    "hps": (0, 100),
+    "image_reward": (-10, 10),
+}
+LABELS = {
+    "speedup": "speed-up", "mal": "MAL", "latency_s": "s/image", "fid": "FID", "clip": "CLIP",
+    "precision": "precision", "recall": "recall", "hps": "HPS", "image_reward": "ImageReward",
+}  # fmt: skip
+COLUMNS = (
+    "paper", "arxiv", "evidence", "model", "dataset", "resolution", "temperature", "cfg", "top_k",
+    "gpu", "method", "params", "baseline", *FIGURES,
+)  # fmt: skip
+REQUIRED = ("paper", "arxiv", "evidence", "method")
+WHOLE = ("resolution", "top_k")
+Families = Mapping[str, Sequence[str]]  # a name that leaves the model open -> the models
+
+
+class PublishedError(BenchError):
+    """A file of published numbers that cannot be used; the message names the row and column."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row. "" and None: not stated. `line` counts from the header, which is line 1."""
+
+    line: int
+    paper: str
+    arxiv: str
+    evidence: str
+    model: str
+    dataset: str
+    gpu: str
+    method: str
+    params: Mapping[str, float]
+    baseline: str
+    resolution: float | None
+    temperature: float | None
+    cfg: float | None
+    top_k: float | None
+    figures: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """`LANTERN (k=1000, delta=0.3)`."""
+        return f"{self.method} ({settings_text(self.params)})" if self.params else self.method
+
+
+def settings_text(values: Mapping[str, float]) -> str:
+    """`k=1000, delta=0.3`."""
+    return ", ".join(f"{key}={value:g}" for key, value in values.items())
+
+
+def load(path: Path = DEFAULT) -> list[Published]:
+    """The rows of a file. Raises PublishedError naming the line and column of what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PublishedError(
+            f"cannot read {path} ({error}); give a table of published numbers with published=FILE"
+        ) from error
+    header, *lines = [*csv.reader(text.splitlines())] or [[]]
+    if tuple(header) != COLUMNS:
+        other = next((name for name in header if name not in COLUMNS), None)
+        wanted = f"expected the columns {', '.join(COLUMNS)}, in this order"
+        what = unknown("column", other, COLUMNS) if other else wanted
+        raise PublishedError(f"{path}, line 1: {what}")
+    first: dict[tuple[str, ...], int] = {}
+    rows = []
+    for number, cells in enumerate(lines, 2):
+        if not cells:
+            continue
+        twin = first.setdefault(tuple(cells), number)
+        if twin != number:
+            raise PublishedError(f"{path}, line {number}: the same as line {twin}; remove it")
+        rows.append(_row(f"{path}, line {number}", number, cells))
+    if not rows:
+        raise PublishedError(f"{path} holds no row below its header")
+    return rows
+
+
+def _row(where: str, line: int, cells: list[str]) -> Published:
+    if len(cells) != len(COLUMNS):
+        raise PublishedError(f"{where}: expected {len(COLUMNS)} cells, found {len(cells)}")
+    row = {name: cell.strip() for name, cell in zip(COLUMNS, cells, strict=True)}
+    for name in REQUIRED:
+        if not row[name]:
+            raise PublishedError(f"{where}, column {name}: empty; every number keeps its source")
+    if not re.fullmatch(r"\d{4}\.\d{5}", row["arxiv"]):
+        raise PublishedError(
+            f"{where}, column arxiv: expected an id such as 2410.03355, found {row['arxiv']!r}"
+        )
+    limits = dict.fromkeys(SETTINGS, (0.0, 1e6)) | FIGURES
+    numbers = {n: _number(where, n, row[n], *limits[n]) for n in limits if row[n]}
+    for name in WHOLE:
+        if numbers.get(name, 0) % 1:
+            found = row[name]
+            raise PublishedError(f"{where}, column {name}: expected a whole number, found {found}")
+    figures = {name: numbers[name] for name in FIGURES if name in numbers}
+    if not figures:
+        raise PublishedError(f"{where}: no figure; one of {', '.join(FIGURES)} must be given")
+    if "speedup" in figures and not row["baseline"]:
+        raise PublishedError(f"{where}, column baseline: a speed-up needs what it is over")
+    texts: dict[str, Any] = {name: row[name] for name in TEXTS}
+    settings: dict[str, Any] = {name: numbers.get(name) for name in SETTINGS}
+    params = _params(where, row["params"])
+    return Published(line=line, **texts, **settings, params=params, figures=figures)
+
+
+def _number(where: str, name: str, text: str, low: float, high: float) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise PublishedError(
+            f"{where}, column {name}: expected a number or nothing, found {text!r}"
+        ) from error
+    if not (math.isfinite(value) and low <= value <= high):
+        raise PublishedError(
+            f"{where}, column {name}: expected a number in [{low:g}, {high:g}], found {text}"
+        )
+    return value
+
+
+def _params(where: str, text: str) -> dict[str, float]:
+    """`k=1000 delta=0.3` as a mapping."""
+    found: dict[str, float] = {}
+    for key, value in ((word.key, word.value) for word in map(split, text.split())):
+        if not key or value is None or key in found:
+            raise PublishedError(
+                f"{where}, column params: expected key=value words, each key once, found {text!r}"
+            )
+        found[key] = _number(where, f"params ({key})", value, -1e6, 1e6)
+    return found
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """rows: two or more, by line. sure False: only because a source leaves something unstated."""
+
+    metric: str
+    rows: tuple[Published, ...]
+    sure: bool
+
+    @property
+    def text(self) -> str:
+        """`published numbers disagree: 0.87..0.93 (VVS, LANTERN)`."""
+        values = [row.figures[self.metric] for row in self.rows]
+        papers = ", ".join(dict.fromkeys(row.paper for row in self.rows))
+        may = "disagree" if self.sure else "disagree, or differ in what one of them does not state"
+        return f"published numbers {may}: {min(values):g}..{max(values):g} ({papers})"
+
+    @property
+    def title(self) -> str:
+        """What the rows speak of."""
+        first = max(self.rows, key=lambda row: len(row.params) + (row.temperature is not None))
+        over = f" over {first.baseline}" if self.metric == "speedup" else ""
+        at = "" if first.temperature is None else f", temperature {first.temperature:g}"
+        return f"{LABELS[self.metric]}{over} of {first.label} on {first.model}{at}"
+
+
+def disagreements(rows: Sequence[Published], families: Families) -> list[Disagreement]:
+    """Figures of one thing that differ: the largest groups of rows, each once."""
+    found: list[Disagreement] = []
+    for metric in FIGURES:
+        stated = [row for row in rows if metric in row.figures]
+        seen: dict[frozenset[int], Disagreement] = {}
+        for row in stated:
+            group = tuple(o for o in stated if _may_match(row, o, metric, families))
+            if len({other.figures[metric] for other in group}) > 1:
+                sure = any(
+                    _state_alike(a, b) and a.figures[metric] != b.figures[metric]
+                    for a, b in product(group, group)
+                )
+                lines = frozenset(other.line for other in group)
+                seen.setdefault(lines, Disagreement(metric, group, sure))
+        found += [one for lines, one in seen.items() if not any(lines < other for other in seen)]
+    return found
+
+
+def _may_match(one: Published, other: Published, metric: str, families: Families) -> bool:
+    if one.method != other.method or not _same_model(one, other, families):
+        return False
+    if metric == "speedup" and one.baseline != other.baseline:
+        return False
+    if metric == "latency_s" and not (one.gpu and one.gpu == other.gpu):
+        return False
+    for name in SETTINGS:
+        a, b = getattr(one, name), getattr(other, name)
+        if a is not None and b is not None and a != b:
+            return False
+    return all(other.params[k] == v for k, v in one.params.items() if k in other.params)
+
+
+def _same_model(one: Published, other: Published, families: Families) -> bool:
+    """Equal, or one of a family and a member of it. A row without a model matches none."""
+    if not one.model or not other.model:
+        return one is other
+    members = families.get(one.model, ()), families.get(other.model, ())
+    return one.model == other.model or other.model in members[0] or one.model in members[1]
+
+
+def _state_alike(one: Published, other: Published) -> bool:
+    """Whether both state the same model, settings of sampling and settings of the method."""
+    if one.model != other.model or dict(one.params) != dict(other.params):
+        return False
+    return one.temperature == other.temperature and one.temperature is not None

@@ -1,0 +1,307 @@
+"""Published figures and measured ones: the verdict on each.
+
+Reproduced: the published figure lies in our 95 % interval or within the tolerance of ours. Not
+reproduced: in neither. Not comparable: a setting that is known differs, or the figure is one that
+another GPU, other features or another number of images changes; the reasons are listed, all of
+them. What the source leaves unstated is assumed, and the verdict says so.
+
+Ratios (speed-ups) survive another GPU, with a caveat: AR is bound by memory, verification less so.
+They do not survive a CPU, where verifying a tree costs several AR steps. Seconds need the same GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from bench.compare.match import Pair, is_method, pairs
+from bench.compare.measured import FIGURES, UNKNOWN, Measured, MeasuredRun
+from bench.compare.methods import Names
+from bench.compare.published import LABELS, Disagreement, Published, disagreements
+from bench.judge.paired import paired_speedup
+from metrics.stats import Interval
+
+QUALITY = ("fid", "clip", "precision", "recall", "hps")
+ABSOLUTE = {"clip": 0.5, "hps": 0.5, "precision": 0.02, "recall": 0.02}  # tolerances
+OVER_A_SET = ("fid", "precision", "recall")  # figures that change with the number of images
+
+
+class Verdict(StrEnum):
+    REPRODUCED = "reproduced"
+    NOT = "not reproduced"
+    APART = "not comparable"
+
+
+def tolerance_of(metric: str, published: float, ratio: float) -> float:
+    """How far a figure may lie from ours outside our interval, in its unit. ratio: a fraction of
+    the published figure, for speed-up, MAL and seconds; FID takes half of it. The others (100 cos,
+    shares) are absolute: methods differ by tenths of a point there, so a tenth of the figure would
+    call everything reproduced."""
+    relative = abs(published) * (ratio / 2 if metric == "fid" else ratio)
+    return ABSOLUTE.get(metric, relative)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """published is in our unit (CLIP times 100). why: the grounds; assumed: what the source does
+    not state; caveats: what else to know; direction: of a speed-up that is not comparable."""
+
+    pair: Pair
+    metric: str
+    published: float
+    figure: Interval
+    verdict: Verdict
+    why: str
+    obstacles: tuple[str, ...]
+    assumed: tuple[str, ...]
+    caveats: tuple[str, ...]
+    direction: str = ""
+
+    @property
+    def row(self) -> Published:
+        return self.pair.published
+
+    @property
+    def measured(self) -> Measured | None:
+        return self.pair.measured
+
+    @property
+    def known(self) -> bool:
+        """Whether the figure was measured."""
+        return not math.isnan(self.figure.value)
+
+    @property
+    def difference(self) -> float:
+        """Measured minus published."""
+        return self.figure.value - self.published
+
+    @property
+    def label(self) -> str:
+        """`speed-up over EAGLE-2`."""
+        name = LABELS[self.metric]
+        return f"{name} over {self.row.baseline}" if self.metric == "speedup" else name
+
+
+def has_interval(figure: Interval) -> bool:
+    return not (math.isnan(figure.lo) or math.isnan(figure.hi))
+
+
+def compare(
+    pair: Pair, rows: Sequence[Measured], names: Names, tolerance: float
+) -> list[Comparison]:
+    """Every figure of the published row and the measured one. rows: the whole run, for the baseline
+    of a speed-up; tolerance: a ratio, see `tolerance_of`."""
+    row = pair.published
+    trivial = ("speedup", "mal") if row.method == row.baseline else ()  # 1 by definition
+    return [_one(pair, m, rows, names, tolerance) for m in row.figures if m not in trivial]
+
+
+def _one(
+    pair: Pair, metric: str, rows: Sequence[Measured], names: Names, tolerance: float
+) -> Comparison:
+    row, ours = pair.published, pair.measured
+    published = row.figures[metric] * (100 if metric == "clip" else 1)
+    obstacles, figure, caveats = [*pair.obstacles], UNKNOWN, []
+    if ours is not None:
+        figure, missing = _figure(row, ours, metric, rows, names)
+        obstacles += [missing] if missing else []
+        obstacles += obstacles_of(row, ours, metric, names)
+        caveats = _caveats(row, ours, metric)
+    if obstacles:
+        verdict, why = Verdict.APART, "; ".join(obstacles)
+    else:
+        verdict, why = judge(published, figure, tolerance_of(metric, published, tolerance))
+    return Comparison(
+        pair=pair,
+        metric=metric,
+        published=published,
+        figure=figure,
+        verdict=verdict,
+        why=why,
+        obstacles=tuple(obstacles),
+        assumed=() if obstacles else pair.assumed,
+        caveats=tuple(caveats),
+        direction=direction(published, figure) if metric == "speedup" and obstacles else "",
+    )
+
+
+def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict, str]:
+    """The verdict on two comparable figures, and its grounds."""
+    off = figure.value - published
+    relative = f"{100 * off / published:+.1f} %" if published else f"{off:+.3g}"
+    near, inside = abs(off) <= tolerance, figure.contains(published)
+    grounds = f"{relative}, {'within' if near else 'beyond'} the tolerance of {tolerance:.3g}"
+    if has_interval(figure):
+        place = "inside" if inside else "outside"
+        grounds += f"; published is {place} our 95 % interval [{figure.lo:.4g}, {figure.hi:.4g}]"
+        if inside and not near:
+            grounds += ", which is wide: more prompts or blocks would tell"
+    else:
+        grounds += "; no interval of ours"
+    return (Verdict.REPRODUCED if near or inside else Verdict.NOT), grounds
+
+
+def direction(published: float, figure: Interval) -> str:
+    """Whether both are faster (or slower) than the baseline, where our interval says either."""
+    if not has_interval(figure) or figure.contains(1) or published == 1:
+        return ""
+    words = {True: "faster", False: "slower"}
+    ours, theirs = figure.lo > 1, published > 1
+    if ours == theirs:
+        return f"same direction: {words[ours]} in both"
+    return f"opposite direction: {words[ours]} here, {words[theirs]} there"
+
+
+def _figure(
+    row: Published, ours: Measured, metric: str, rows: Sequence[Measured], names: Names
+) -> tuple[Interval, str]:
+    """Our figure, and why there is none. A speed-up over another method than AR is the paired ratio
+    of the seconds on the same prompts, or that of the mean seconds where no records are at hand."""
+    if metric not in FIGURES:
+        return UNKNOWN, f"{LABELS[metric]} is not measured here"
+    figure = ours.figures[metric]
+    if metric == "speedup":
+        setting = (ours.model, ours.temperature, ours.cfg)
+        same = [
+            other
+            for other in rows
+            if is_method(other, row.baseline, names)
+            and (other.model, other.temperature, other.cfg) == setting
+        ]
+        if not same:
+            where = f"temperature {ours.temperature:g} and cfg {ours.cfg:g}"
+            return UNKNOWN, f"other baseline: no {row.baseline} at {where} in this run"
+        base = next((other for other in same if other.tree == ours.tree), same[0])
+        figure = figure if base.rule.name == "none" else ratio(base, ours)
+    unknown = f"{LABELS[metric]} was not measured in this run"
+    return figure, unknown if math.isnan(figure.value) else ""
+
+
+def ratio(base: Measured, ours: Measured) -> Interval:
+    """Seconds of `base` over ours: paired bootstrap over shared prompts or blocks, or of means."""
+    both = len(base.records) and len(ours.records)
+    paired = paired_speedup(base.records, ours.records) if both else None
+    means = base.figures["latency_s"].value / ours.figures["latency_s"].value
+    return paired or Interval(means, math.nan, math.nan)
+
+
+def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> list[str]:
+    """What keeps this figure apart, beyond the settings of the pair."""
+    found = ["acceptance was replayed, not decided by the rule"] if ours.replayed else []
+    if metric == "speedup" and ours.device == "cpu":
+        found.append("measured on a CPU, where verifying a tree costs several AR steps")
+    if metric == "latency_s" and not row.gpu:
+        found.append("the source names no GPU; seconds of two machines do not compare")
+    elif metric == "latency_s" and not same_gpu(row.gpu, ours.gpu):
+        found.append(f"{_other_gpu(row, ours)}; seconds do not compare")
+    if metric in QUALITY and not math.isnan(ours.figures[metric].value):
+        features = ours.features.get(metric, "")
+        if not features:
+            found.append(f"the summary does not name the weights of {LABELS[metric]}")
+        elif not names.same_features(metric, features):
+            wanted = " ".join(names.features[metric])
+            found.append(f"other metric weights ({features}; the protocol's are {wanted})")
+    if metric in OVER_A_SET and ours.images != names.images:
+        found.append(f"over {ours.images} images (the protocol's are {names.images})")
+    return found
+
+
+def _other_gpu(row: Published, ours: Measured) -> str:
+    return f"other GPU (published {row.gpu}, here {ours.gpu or ours.device})"
+
+
+def same_gpu(published: str, ours: str) -> bool:
+    """`RTX 3090` is `NVIDIA GeForce RTX 3090`, but not an RTX 3090 Ti."""
+
+    def words(text: str) -> set[str]:
+        return set(re.split(r"[^a-z0-9]+", text.lower())) - {"", "nvidia", "geforce"}
+
+    wanted, found = words(published), words(ours)
+    variant = {"ti", "super"}
+    return wanted <= found and wanted & variant == found & variant
+
+
+def _caveats(row: Published, ours: Measured, metric: str) -> list[str]:
+    found = []
+    if metric == "speedup" and ours.device != "cpu":
+        if not row.gpu:
+            found.append("GPU not stated: a ratio is compared across GPUs")
+        elif not same_gpu(row.gpu, ours.gpu):
+            found.append(f"{_other_gpu(row, ours)}: only ratios compare")
+    if ours.rule.settings.get("residual") == "paper" and ours.temperature > 0:
+        found.append("our rule is the one on paper, published numbers come from the released code")
+    return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """comparisons: every published row against one run, in the order of the published rows;
+    tolerance: of ratios."""
+
+    run: MeasuredRun
+    comparisons: list[Comparison]
+    disagreements: list[Disagreement]
+    tolerance: float
+
+    def of(self, verdict: Verdict) -> list[Comparison]:
+        return [c for c in self.comparisons if c.verdict is verdict]
+
+    def disagreement(self, found: Comparison) -> str:
+        """What other sources say of the same published figure, "" where nothing else."""
+        for item in self.disagreements:
+            if item.metric == found.metric and any(r.line == found.row.line for r in item.rows):
+                return item.text
+        return ""
+
+    @property
+    def covered(self) -> bool:
+        """Whether any published row is of a model of this run."""
+        return any(c.pair.same_model for c in self.comparisons)
+
+    def shown(self) -> list[Comparison]:
+        """What is worth a line in a table or a plot: the model's own rows; where there is none, the
+        speed-ups and accepted lengths of other models."""
+        if self.covered:
+            return [c for c in self.comparisons if c.pair.same_model]
+        figures = ("speedup", "mal")
+        return [c for c in self.comparisons if c.measured is not None and c.metric in figures]
+
+
+def build(rows: Sequence[Published], run: MeasuredRun, names: Names, tolerance: float) -> Result:
+    """Compares every published row with the measured rows nearest to it."""
+    found = [
+        comparison
+        for row in rows
+        for pair in pairs(row, run.rows, names)
+        for comparison in compare(pair, run.rows, names, tolerance)
+    ]
+    return Result(run, _settled(found), disagreements(rows, names.families), tolerance)
+
+
+def _settled(found: list[Comparison]) -> list[Comparison]:
+    """Where a source does not state the method's settings and several of ours are compared with one
+    figure: it is reproduced if any of them gives it, and the others neither confirm nor refute it;
+    the number of settings tried is said, as one of many agrees more easily."""
+    groups: dict[tuple[int, str], list[Comparison]] = {}
+    for item in found:
+        if item.pair.unstated and item.verdict is not Verdict.APART:
+            groups.setdefault((item.row.line, item.metric), []).append(item)
+    out = []
+    for item in found:
+        group = groups.get((item.row.line, item.metric), [])
+        out.append(_among(item, group) if len(group) > 1 and item in group else item)
+    return out
+
+
+def _among(item: Comparison, group: list[Comparison]) -> Comparison:
+    """The verdict of one of several settings that may be the published one."""
+    hits = [c.measured.decoder for c in group if c.verdict is Verdict.REPRODUCED and c.measured]
+    if not hits:
+        return replace(item, why=f"{item.why}; at none of {len(group)} settings")
+    if item.verdict is Verdict.REPRODUCED:
+        return replace(item, why=f"{item.why}; at {len(hits)} of {len(group)} settings")
+    text = f"the source does not state its settings; reproduced by {', '.join(hits)}"
+    return replace(item, verdict=Verdict.APART, why=text, obstacles=(text,), assumed=())

@@ -1,0 +1,190 @@
+"""What this machine can do: bytes read a second and matrix operations a second, measured.
+
+Why: a step can be no faster than its weights can be read and its products computed
+(`bench.cost.work`; Williams et al., "Roofline", 2009), so a time says little without the
+machine's own rates. They are the best of several kernels and repeats, because a floor must be a
+lower bound. Reading is measured twice: over an array far larger than the last cache, and over one
+as large as what an AR step reads, weights, keys and values, which stays in the cache where they do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.cost.rates import MachineRates, Moment
+from bench.measure.clock import now
+
+MIB = 2**20
+LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's array at least
+CACHES = 4  # the large array is at least so many last-level caches
+MOST = 1024 * MIB
+BUDGET = 0.12  # seconds a kernel is repeated for
+LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
+SLOW = 5  # times as slow as another kernel: not repeated
+GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
+CPU_PRODUCTS = (
+    (128, 512, 512),
+    (256, 1024, 1024),
+    (512, 512, 512),
+    (1024, 1024, 1024),
+)  # T, in, out
+GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
+
+
+@torch.inference_mode()
+def measure_rates(
+    device: torch.device, dtype: torch.dtype, step_bytes: int, name: str, budget: float = BUDGET
+) -> MachineRates:
+    """Measures the device with the threads that torch is set to; some three seconds on a CPU.
+
+    step_bytes: what an AR step of the model reads. name: of the processor or GPU. budget: seconds
+    that a kernel is repeated for.
+    """
+    began = time.perf_counter()
+    large = _large(device)
+    array = torch.ones(large // 4, device=device)
+    big_rate, big_spread = _reading(array, device, budget)
+    own = min(max(step_bytes, SMALL), large) // 8 * 8
+    rate, spread = big_rate, big_spread
+    if own != large:
+        rate, spread = _reading(array[: own // 4], device, budget)
+    del array
+    operations, product_spread = _products(device, dtype, budget)
+    least_steady = max(big_spread, spread, product_spread)
+    return MachineRates(
+        device=str(device),
+        name=name,
+        dtype=str(dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        large_bytes=large,
+        large_bytes_per_s=big_rate,
+        step_bytes=step_bytes,
+        step_bytes_per_s=rate,
+        operations_per_s=operations,
+        spread=least_steady,
+        seconds=time.perf_counter() - began,
+        moments=(Moment(now(), big_rate, rate, operations, least_steady),),
+    )
+
+
+def _large(device: torch.device) -> int:
+    """Bytes of the large array: several last-level caches, at most a quarter of free memory."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return min(MOST, max(free // 4, SMALL)) // 8 * 8
+    import psutil
+
+    free = psutil.virtual_memory().available
+    wanted = min(max(LARGE, CACHES * _last_cache()), MOST)
+    return min(wanted, max(free // 4, SMALL)) // 8 * 8
+
+
+def _last_cache() -> int:
+    """Bytes of the largest cache that Linux reports; 0 where it reports none."""
+    sizes = [0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        unit = {"K": 2**10, "M": MIB}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM") or 0) * unit)
+    return max(sizes)
+
+
+def _reading(array: Tensor, device: torch.device, budget: float) -> tuple[float, float]:
+    """(bytes a second, spread) of reading a float32 array: the fastest of three reductions."""
+    words = array.view(torch.int64)
+    kernels: tuple[Callable[[], Any], ...] = (words.sum, array.sum, array.amax)
+    return _best(kernels, [array.nbytes] * len(kernels), device, budget)
+
+
+def _products(device: torch.device, dtype: torch.dtype, budget: float) -> tuple[float, float]:
+    """(operations a second, spread) of the fastest of several large matrix products.
+
+    On a processor those of float32 too: one without instructions for `dtype` is faster when it
+    multiplies its numbers as float32, so its floor knows of that.
+    """
+    shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
+    kinds = dict.fromkeys((torch.float32, dtype) if device.type == "cpu" else (dtype,))
+    kernels: list[Callable[[], Any]] = []
+    for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
+        x = torch.randn(rows, inputs, device=device).to(kind)
+        weight = torch.randn(outputs, inputs, device=device).to(kind)
+        kernels.append(lambda x=x, weight=weight: F.linear(x, weight))  # type: ignore[misc]
+    amounts = [2 * m * k * n for m, k, n in shapes] * len(kinds)
+    return _best(tuple(kernels), amounts, device, budget)
+
+
+def _best(
+    kernels: tuple[Callable[[], Any], ...],
+    amounts: list[int],
+    device: torch.device,
+    budget: float,
+) -> tuple[float, float]:
+    """The highest rate of any kernel and repeat, and the spread of that kernel's repeats."""
+    found = [(0.0, 0.0)]
+    for kernel, amount in zip(kernels, amounts, strict=True):
+        if device.type == "cuda":
+            seconds = gpu_seconds(kernel, budget)
+        else:
+            fast, _ = max(found)
+            hopeless = SLOW * amount / fast if fast else float("inf")
+            seconds = _host_seconds(kernel, device, budget, hopeless)
+        best = min(seconds)
+        found.append((amount / best, statistics.median(seconds) / best - 1))
+    return max(found)
+
+
+def _host_seconds(
+    kernel: Callable[[], Any], device: torch.device, budget: float, hopeless: float
+) -> list[float]:
+    """Seconds of each repeat by the wall clock, the device's queue emptied on both sides; of the
+    first call alone where that takes `hopeless` seconds or more."""
+
+    def timed() -> float:
+        _wait(device)
+        began = time.perf_counter()
+        kernel()
+        _wait(device)
+        return time.perf_counter() - began
+
+    first = timed()
+    if first >= hopeless:
+        return [first]
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < budget):
+        seconds.append(timed())
+    return seconds
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
+
+
+def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float]:
+    """Seconds of one call by CUDA events; several calls are replayed as one graph, so that no
+    launch is in them."""
+    kernel()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPHED):
+            kernel()
+    graph.replay()
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) * GRAPHED < budget):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1e3 / GRAPHED)
+    return seconds

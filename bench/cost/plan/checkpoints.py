@@ -1,0 +1,248 @@
+"""The public checkpoints (METHODS 6): hub ids, files, shapes; and what of them is on this disk.
+
+Sizes are not measured: they are parameters (from the shapes) times the bytes of a dtype, and are
+shown as estimated. Where a repository does not say in which dtype it stores its weights, float32 is
+assumed, so that the estimate is an upper bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.data.errors import BenchError
+from bench.data.files import WEIGHTS
+from decoders import documents
+from decoders.kinds import Amount, KindError, fitted
+from decoders.models.sizes import (
+    ANOLE,
+    BYTES,
+    CHAMELEON_VQ,
+    EMU3,
+    EMU3_VQ,
+    FLAN_T5_XL,
+    JANUS,
+    LLAMAGEN_256,
+    LLAMAGEN_512,
+    LLAMAGEN_VQ,
+    LUMINA,
+    Shape,
+    VQShape,
+    class_conditional,
+)
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+SINGLES = ("model.safetensors", "pytorch_model.bin")
+LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A repository. params: of its files together; dtype: assumed; by_hand: on no hub."""
+
+    files: tuple[str, ...]
+    params: int
+    dtype: str = "float32"
+    by_hand: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.params * BYTES[self.dtype]
+
+
+def shards(count: int) -> tuple[str, ...]:
+    """File names of a sharded safetensors checkpoint."""
+    names = (f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1))
+    return (LISTS[0], *names)
+
+
+# As the hub lists deepseek-ai's two files: 9.99 + 4.85 GB of bfloat16. How many files the other
+# repository has is not known.
+_BINS = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+JANUS_FILES = {
+    "deepseek-community/Janus-Pro-7B": Published((LISTS[0],), 7_420_000_000, "bfloat16"),
+    "deepseek-ai/Janus-Pro-7B": Published((LISTS[1], *_BINS), 7_420_000_000, "bfloat16"),
+}
+_SINGLE = ("config.json", "model.safetensors")
+_DRAFTER = ("config.json", "pytorch_model.bin")
+VQGAN = "vqgan.ckpt"
+REPOSITORIES = {
+    "jadohu/LlamaGen-T2I": Published(_SINGLE, LLAMAGEN_256.stored),
+    "jadohu/LlamaGen-T2I-2": Published(_SINGLE, LLAMAGEN_512.stored),
+    "peizesun/llamagen_t2i": Published(("vq_ds16_t2i.pt",), LLAMAGEN_VQ.params),
+    "FoundationVision/LlamaGen": Published(("vq_ds16_c2i.pt",), LLAMAGEN_VQ.params),
+    "google/flan-t5-xl": Published(shards(2), FLAN_T5_XL.stored),
+    "leloy/Anole-7b-v0.1-hf": Published(shards(3), ANOLE.stored + CHAMELEON_VQ.params, "bfloat16"),
+    "Alpha-VLLM/Lumina-mGPT-7B-768": Published(shards(2), LUMINA.stored, "bfloat16"),
+    # Both carry parts that see pictures, so their shapes above do not give the size.
+    **JANUS_FILES,
+    # Parameters of transformers' Emu3ForConditionalGeneration: the 35.05 GB that the hub lists.
+    "BAAI/Emu3-Gen-hf": Published(shards(8), 8_762_751_807),
+    # Without the VQ model; 33.97 GB on the hub.
+    "BAAI/Emu3-Gen": Published(shards(7), EMU3.stored),
+    "jadohu/llamagen_drafter": Published(_DRAFTER, LLAMAGEN_256.drafter),
+    "jadohu/llamagen2_drafter": Published(_DRAFTER, LLAMAGEN_512.drafter),
+    "jadohu/anole_drafter": Published(_DRAFTER, ANOLE.drafter),
+    "sihwanpark/LANTERN-Lumina-mGPT-7B-768": Published(_DRAFTER, LUMINA.drafter),
+    # Not on a hub: Meta's Chameleon release, sent after a form is signed.
+    VQGAN: Published((VQGAN,), CHAMELEON_VQ.params, by_hand=True),
+}
+
+
+# Networks of the quality metrics by their key in metrics.official; parameters counted in the
+# networks of torchvision (VGG16), open_clip (CLIP and HPS) and torch-fidelity (Inception).
+METRIC_WEIGHTS = {
+    "inception": Published(("weights-inception-2015-12-05-6726825d.pth",), 23_850_960),
+    "vgg": Published(("vgg16-397923af.pth",), 138_357_544),
+    "clip": Published(("open_clip_model.safetensors",), 151_277_313),
+    "clip_g": Published(("open_clip_model.safetensors",), 1_366_678_273),
+    "hps": Published(("HPS_v2.1_compressed.pt",), 986_109_441, "float16"),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of conf/model: shapes, and where its parts are where the configuration leaves it
+    open ("": in the checkpoint). cfg: the guidance it is usually sampled with."""
+
+    shape: Shape
+    vq: VQShape
+    checkpoint: str
+    drafter: str
+    tokenizer: str = ""
+    text: str = ""
+    cfg: float = 7.5
+
+
+_T5 = "google/flan-t5-xl"
+_VQ = "peizesun/llamagen_t2i"
+MODELS = {
+    "llamagen_xl_256": Model(
+        LLAMAGEN_256, LLAMAGEN_VQ, "jadohu/LlamaGen-T2I", "jadohu/llamagen_drafter", _VQ, _T5
+    ),
+    "llamagen_xl_512": Model(
+        LLAMAGEN_512, LLAMAGEN_VQ, "jadohu/LlamaGen-T2I-2", "jadohu/llamagen2_drafter", _VQ, _T5
+    ),
+    "llamagen_c2i": Model(
+        class_conditional("XL"), LLAMAGEN_VQ, "FoundationVision/LlamaGen", "", cfg=4.0
+    ),
+    "anole_7b": Model(
+        ANOLE, CHAMELEON_VQ, "leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter", cfg=3.0
+    ),
+    "lumina_mgpt_7b_768": Model(
+        LUMINA, CHAMELEON_VQ, "Alpha-VLLM/Lumina-mGPT-7B-768",
+        "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, cfg=3.0,
+    ),
+    "janus_pro_7b": Model(JANUS, LLAMAGEN_VQ, "deepseek-community/Janus-Pro-7B", "", cfg=5.0),
+    "emu3_gen": Model(EMU3, EMU3_VQ, "BAAI/Emu3-Gen-hf", "", cfg=3.0),
+}  # fmt: skip
+
+
+def published(source: str) -> Published | None:
+    """What is known of a source, by its hub id or the name of a file that is on no hub."""
+    return REPOSITORIES.get(source) or REPOSITORIES.get(Path(source).name)
+
+
+def present(source: str) -> tuple[list[Path], list[str]]:
+    """(weight files of a source that are on this disk, names of those that are not).
+
+    source: a local file or folder, or a hub id, looked up in the hub's cache without a connection.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return [path], []
+    if path.is_dir():
+        return sorted(p for p in path.iterdir() if p.suffix in WEIGHTS), []
+    if not HUB_ID.fullmatch(source):
+        return [], [source]
+    known = published(source)
+    listed = [name for name in known.files if name.endswith(WEIGHTS)] if known else []
+    for name in LISTS:
+        index = _cached(source, name)
+        if index is not None:
+            listed = _shards(index) or listed
+            break
+    found = {name: _cached(source, name) for name in listed or SINGLES}
+    here = [file for file in found.values() if file is not None]
+    if not here:  # the repository may hold its weights under the other usual name
+        other = [file for name in SINGLES if (file := _cached(source, name)) is not None]
+        return other, [] if other else listed or ["its weights"]
+    return here, [name for name, file in found.items() if file is None]
+
+
+def _cached(repository: str, file: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(repository, file)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index lists."""
+    return sorted(
+        set(read_object(index, {"weight_map": dict[str, str]}).get("weight_map", {}).values())
+    )
+
+
+def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON file that holds an object, see `decoders.documents`. Raises BenchError."""
+    try:
+        return documents.read_object(path, known)
+    except KindError as error:
+        raise BenchError(str(error)) from error
+
+
+def shape_of(folder: Path, usual: Shape | None) -> Shape | None:
+    """The shape that a local folder's config.json (or the embedded models.json) describes; `usual`
+    gives what it leaves open. None where it is of another kind."""
+    kinds: tuple[Any, ...] = (
+        ("models.json", _embedded, {}),
+        ("config.json", _hub, documents.CONFIG),
+    )
+    for name, read, known in kinds:
+        file = folder / name
+        if file.is_file():
+            return read(read_object(file, known), usual)
+    return usual
+
+
+def _hub(found: dict[str, Any], usual: Shape | None) -> Shape | None:
+    if usual is None:
+        return None
+    rows = int(found.get("vocab_size", usual.tokens or usual.vocab))
+    return replace(
+        usual,
+        width=int(found.get("hidden_size", usual.width)),
+        layers=int(found.get("num_hidden_layers", usual.layers)),
+        ffn=int(found.get("intermediate_size", usual.ffn)),
+        vocab=usual.vocab if usual.tokens else rows,
+        tokens=rows if usual.tokens else 0,
+        text_width=int(found.get("caption_dim", usual.text_width)) if usual.text_width else 0,
+        length=int(found.get("block_size", usual.length)),
+    )
+
+
+def _embedded(found: dict[str, Any], usual: Shape | None) -> Shape | None:
+    wanted = ("vocab", "width", "layers", "ffn", "grid", "prefix", "text_width")
+    try:
+        parts = fitted("models.json", found, dict[str, dict[str, Any]])
+        target, vq = (parts.get(name, {}).get("config") for name in ("target", "vq"))
+        config = fitted("models.json: target.config", target, dict[str, Any])
+        cfg = {k: fitted(f"models.json: target.config.{k}", config.get(k), Amount) for k in wanted}
+        widths = fitted("models.json: vq.config", vq, dict[str, Any]).get("ch_mult")
+        down = 2 ** (len(fitted("models.json: vq.config.ch_mult", widths, list[int])) - 1)
+    except KindError as error:
+        raise BenchError(str(error)) from error
+    return Shape(
+        vocab=cfg["vocab"],
+        width=cfg["width"],
+        layers=cfg["layers"],
+        ffn=cfg["ffn"],
+        length=cfg["grid"] ** 2,
+        prefix=cfg["prefix"],
+        side=cfg["grid"] * down,
+        text_width=cfg["text_width"],
+    )

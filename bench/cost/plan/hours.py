@@ -1,0 +1,213 @@
+"""The hours of a study: counts of images, and seconds per image as measured.
+
+The seconds come from the rows in the study's own folder: of a run that is not finished, or of a
+small one on the same model and backend. Without any, a plan has no hours. Text encoding, the gate,
+writing images and quality metrics are not included.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.cost.plan.checkpoints import read_object
+from bench.cost.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from bench.config.schema import DecoderEntry, StudyConfig
+    from bench.run.launch.task import LaunchConfig
+
+log = logging.getLogger(__name__)
+SAMPLE = 16  # rows read of each cell and protocol
+COLUMNS = ("decoder", "protocol", "status", "batch", "seconds_total", "seconds_batch")
+BYTES_A_PIXEL = 1.6  # of a PNG of a generated image
+PROTOCOLS = ("latency", "batched", "quality", "reseed")
+TIMED = PROTOCOLS[:2]
+NOTHING = (
+    "time: nothing is measured yet; the first block of a run measures it, or a small run with "
+    "latency.prompts=1 latency.blocks=1 quality.images=1"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Rows of one decoder and protocol in an earlier run: how many, seconds per image, and how many
+    of them this study need not do again."""
+
+    rows: int
+    seconds: float
+    done: int
+
+
+def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
+    """Images of an entry, each once however often it is timed, warm-up not counted. Reseeds:
+    baselines that sample."""
+    if protocol == "latency":
+        return config.latency.prompts
+    if protocol == "batched":
+        latency = config.latency
+        return sum(size * latency.calls(size) for size in latency.sizes if size > 1)
+    if protocol == "quality":
+        return config.quality.images
+    reseeded = entry.baseline and entry.sampling.temperature != 0
+    return len(config.reseeds) * config.quality.images if reseeded else 0
+
+
+def decodings(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
+    """How often an entry decodes an image of a protocol: as `images`, each as often as timed."""
+    again = config.latency.repeats if protocol in TIMED else 1
+    return again * images(config, entry, protocol)
+
+
+def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
+    """Images that a decoder decodes untimed, at most: until stable, then one before each further
+    block. left: the share of the timed images that is still to do."""
+    latency = config.latency
+    blocks = math.ceil(left * latency.parts) if latency.prompts else 0
+    return latency.warmup_max + blocks - 1 if blocks else 0
+
+
+def work_lines(plan: Plan) -> list[str]:
+    """How many images, and what they take on disk."""
+    config = plan.config
+    counts = {p: sum(images(config, e, p) for e in config.decoders) for p in PROTOCOLS}
+    warm = warm_ups(config) * len(config.decoders)
+    repeats = config.latency.repeats
+    again = f", {repeats} times each" if repeats > 1 else ""
+    sizes = ", ".join(str(size) for size in config.latency.sizes if size > 1)
+    batched = f", {counts['batched']:,} in batches of {sizes}" if sizes else ""
+    lines = [
+        f"work: {len(config.decoders)} decoders; {counts['latency']:,} timed images"
+        f"{again} (batch 1, and at most {warm} to warm up){batched}, {counts['quality']:,} for "
+        f"quality (batch {config.quality.batch}), {counts['reseed']:,} for reseeds"
+    ]
+    if plan.shape is not None and config.keep_images:
+        total = (sum(counts.values()) - counts["batched"]) * (plan.shape.side**2 * BYTES_A_PIXEL)
+        lines.append(f"  pictures: about {total / 1e9:.1f} GB in {config.run_dir}/images")
+    return lines
+
+
+def time_lines(plan: Plan) -> list[str]:
+    """Hours by protocol, from what was measured; what was not is named and not counted."""
+    config = plan.config
+    seen = earlier(Path(config.run_dir), config)
+    if not seen:
+        return [NOTHING]
+    hours, rest, missing = _each(config, seen)
+    if rest["latency"]:
+        warm = warm_ups(config, rest["latency"] / hours["latency"])
+        rest["latency"] += warm / config.latency.timings * hours["latency"]
+    parts = ", ".join(f"{p} {_hours(rest[p])}" for p in PROTOCOLS if hours[p])
+    rows = sum(found.rows for found in seen.values())
+    lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
+    lines.append(f"  measured: seconds of {rows} rows in {config.run_dir}")
+    lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
+    lines.append("  without text encoding, the gate, writing images and quality metrics")
+    return lines
+
+
+def launch_lines(plan: Plan, launch: LaunchConfig) -> list[str]:
+    """Shards, workers and hours of a launch: quality images and reseeds are the workers'."""
+    config = plan.config
+    each = -(-config.quality.images // launch.count)
+    rounds = -(-launch.count // launch.workers)
+    lines = [
+        f"launch={launch.name}: {launch.count} shards of at most {each:,} images per decoder, on "
+        f"{launch.workers} workers (at most {rounds} for each worker)"
+    ]
+    if config.latency.prompts:
+        lines.append("  timed images are not the workers': they need a quiet machine, afterwards")
+    seen = earlier(Path(config.run_dir), config)
+    if not seen:
+        return [*lines, "  " + NOTHING]
+    _, rest, missing = _each(config, seen)
+    work = rest["quality"] + rest["reseed"]
+    lines.append(
+        f"  about {_hours(work)} of one such machine, {_hours(work / launch.count * rounds)} until "
+        "the last worker is done, and for each shard the time that the model takes to load"
+    )
+    if launch.where == "local":
+        lines.append("  workers share this machine's cores: measured is what one run alone takes")
+    both = [p for p in missing if p not in TIMED]
+    return lines + [f"  not counted: {p} of {', '.join(missing[p])}" for p in both]
+
+
+def _each(
+    config: StudyConfig, seen: Mapping[tuple[str, str], Seen]
+) -> tuple[dict[str, float], dict[str, float], dict[str, list[str]]]:
+    """Of each protocol: hours in all, hours still to do, decoders that were never measured."""
+    hours, rest = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0)
+    missing: dict[str, list[str]] = {}
+    for entry in config.decoders:
+        for protocol in PROTOCOLS:
+            batched = "latency" if protocol == "latency" else "quality"
+            own = seen.get((entry.name, protocol))
+            found = own or seen.get((entry.name, batched))
+            count = decodings(config, entry, protocol)
+            if found is None:
+                if count:
+                    missing.setdefault(protocol, []).append(entry.name)
+                continue
+            hours[protocol] += count * found.seconds / 3600
+            rest[protocol] += max(count - (own.done if own else 0), 0) * found.seconds / 3600
+    return hours, rest, missing
+
+
+def _hours(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f} h"
+    if value >= 1:
+        return f"{value:.1f} h"
+    return f"{60 * value:.1f} min" if value >= 1 / 60 else f"{3600 * value:.0f} s"
+
+
+def earlier(folder: Path, config: StudyConfig) -> dict[tuple[str, str], Seen]:
+    """(decoder, protocol) -> what a run in this folder recorded of the study's decoders, on the
+    same model and backend. Rows of other counts, seeds or prompts tell seconds, but `run` does not
+    resume them, so none of them is done."""
+    study = folder / "study.json"
+    if not study.is_file():
+        return {}
+    there, here = read_object(study), json.loads(json.dumps(config.measured()))
+    made = there.get("config", {})
+    if any(made.get(key) != here[key] for key in ("model", "backend")):
+        log.warning("%s holds another model or backend; its rows are not used", folder)
+        return {}
+    own = there.get("config_hash") == config.hash
+    recorded = {_identity(entry) for entry in made.get("decoders", [])}
+    found = {}
+    for entry in here["decoders"]:
+        if _identity(entry) not in recorded:
+            continue
+        for protocol in PROTOCOLS:
+            paths = sorted(folder.glob(f"rows/{entry['name']}-????????/{protocol}[-0-9]*.parquet"))
+            seconds = _seconds(paths[-SAMPLE:])
+            if seconds is not None:
+                done = len(paths) if own else 0
+                found[entry["name"], protocol] = Seen(len(paths), seconds, done)
+    return found
+
+
+def _identity(entry: Mapping[str, Any]) -> str:
+    """A decoder's name, parts and sampling."""
+    return json.dumps([entry["name"], entry["spec"], entry["sampling"]], sort_keys=True)
+
+
+def _seconds(paths: list[Path]) -> float | None:
+    """Mean seconds per image of the rows that came out; None without any."""
+    from bench.records import schema as records
+
+    found = []
+    for path in paths:
+        table = records.read(path)  # None: damaged, which says nothing of times
+        row = {} if table is None else table.select(list(COLUMNS)).to_pylist()[0]
+        if row.get("status") == "ok":
+            alone = row["protocol"] == "latency"
+            whole = row["seconds_total"] if alone else row["seconds_batch"] / row["batch"]
+            found.append(float(whole))
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,203 @@
+"""What a profile adds up to, a step: phases and parts by wall-clock, operators by self time.
+
+A name's own time is what its interval holds beyond the named intervals inside it. The rest of a
+step, in which no operator runs, is Python and the dispatcher between operators. Matrix products are
+the operators of `PRODUCTS`, by self time: attention's two products are among them, its softmax is
+not, unless one kernel does it all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.cost.profile.annotate import PREFIX, STEP
+from decoders.execution.cpu.library import NAMES
+
+PRODUCTS = re.compile(
+    r"aten::(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|_addmm_activation|"
+    r"_scaled_mm|_scaled_dot_product_\w+|_flash_attention_forward|_efficient_attention_forward|"
+    r"_cudnn_attention_forward|"
+    r"mkldnn_linear)$|mkldnn(_prepacked)?::_?linear\w*$"
+)
+LAUNCHES = re.compile(r"(cuda|cu|hip)(LaunchKernel\w*|GraphLaunch|LaunchCooperativeKernel\w*)$")
+OUTSIDE, REST = "outside phases", "rest"
+US = 1e-3  # milliseconds
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a phase: calls and its own milliseconds, a step."""
+
+    phase: str
+    part: str
+    calls: float
+    ms: float
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator (or compiled region), a step: calls, self milliseconds on the host and, where
+    there is one, of its kernels on the device. product: a matrix product."""
+
+    name: str
+    calls: float
+    self_ms: float
+    device_ms: float
+    product: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """step_ms: wall-clock of a recorded step; outermost: operators called from Python, a step;
+    launches and kernels: on a GPU, a step, else 0 and NaN."""
+
+    step_ms: float
+    parts: list[Part]
+    operators: list[Operator]
+    outermost: float
+    launches: float
+    kernel_ms: float
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the work is done by kernels of another device than the host."""
+        return math.isfinite(self.kernel_ms)
+
+    @property
+    def products_ms(self) -> float:
+        """Self time of matrix products: of their kernels where there is a device."""
+        found = [op for op in self.operators if op.product]
+        return sum(op.device_ms if self.on_device else op.self_ms for op in found)
+
+    @property
+    def native_ms(self) -> float:
+        """Self time of calls of the CPU kernel, in which products have no names of their own."""
+        return sum(op.self_ms for op in self.operators if op.name.startswith(NAMES))
+
+    @property
+    def operators_ms(self) -> float:
+        """Self time of all operators: what is left of the step is Python between them."""
+        return sum(op.self_ms for op in self.operators)
+
+    @property
+    def calls(self) -> float:
+        """Operators a step, those that others call included."""
+        return sum(op.calls for op in self.operators if "::" in op.name)
+
+    def phase_ms(self) -> dict[str, float]:
+        """Recorded milliseconds of each phase, its parts included."""
+        found: dict[str, float] = defaultdict(float)
+        for part in self.parts:
+            found[part.phase] += part.ms
+        return dict(found)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What is known of a decoder. step_ms: of the image that was not recorded, and phase_ms the
+    part of it that the decoder's stopwatch charged to each phase, milliseconds a step."""
+
+    decoder: str
+    error: str = ""
+    steps: int = 0
+    step_ms: float = 0.0
+    phase_ms: dict[str, float] = field(default_factory=dict)
+    reading: Reading | None = None
+    execution: str = ""  # of the backend: eager, compile, graph; "" for a loop without one
+    trace: Path | None = None
+
+
+def read(profiler: Any, steps: int, device: str) -> Reading:
+    """Reads a profile of `steps` steps. device: the type of the model's device."""
+    events = [event for event in profiler.events() if _on_host(event)]
+    roots = [event for event in events if event.name == PREFIX + STEP]
+    own: dict[tuple[str, str], float] = defaultdict(float)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    outermost = 0
+    for root in roots:
+        for key, count, us in _walk(root, OUTSIDE, ""):
+            own[key] += us
+            calls[key] += count
+        outermost += sum(1 for _ in _outermost(root))
+    parts = [
+        Part(phase, part or REST, calls[phase, part] / steps, US * us / steps)
+        for (phase, part), us in own.items()
+    ]
+    operators, launches, kernels = _operators(profiler, steps)
+    return Reading(
+        step_ms=US * sum(root.time_range.elapsed_us() for root in roots) / steps,
+        parts=parts,
+        operators=operators,
+        outermost=outermost / steps,
+        launches=launches,
+        kernel_ms=kernels if device != "cpu" else math.nan,
+    )
+
+
+def _on_host(event: Any) -> bool:
+    return "CPU" in str(event.device_type)
+
+
+def _walk(event: Any, phase: str, part: str) -> Iterator[tuple[tuple[str, str], int, float]]:
+    """((phase, part), calls, own microseconds) of a named interval and of those inside it. The
+    first name below a step is a phase, further ones are parts."""
+    inside = list(_named(event))
+    own = event.time_range.elapsed_us() - sum(e.time_range.elapsed_us() for e in inside)
+    yield (phase, part), 1, own
+    for child in inside:
+        name = child.name.removeprefix(PREFIX)
+        if phase == OUTSIDE:
+            yield from _walk(child, name, "")
+        else:
+            yield from _walk(child, phase, name)
+
+
+def _named(event: Any) -> Iterator[Any]:
+    """The outermost named intervals inside an event."""
+    for child in event.cpu_children:
+        if child.name.startswith(PREFIX):
+            yield child
+        else:
+            yield from _named(child)
+
+
+def _outermost(event: Any) -> Iterator[Any]:
+    """The operators inside an event that no other operator calls."""
+    for child in event.cpu_children:
+        if child.name.startswith(PREFIX):
+            yield from _outermost(child)
+        elif "::" in child.name:
+            yield child
+        else:  # a compiled region, say
+            yield from _outermost(child)
+
+
+def _operators(profiler: Any, steps: int) -> tuple[list[Operator], float, float]:
+    """Operators by self time, largest first; launches a step; milliseconds of kernels a step."""
+    found, launches, kernels = [], 0, 0.0
+    for entry in profiler.key_averages():
+        if LAUNCHES.search(entry.key):
+            launches += entry.count
+        annotated = entry.key.startswith(PREFIX) or getattr(entry, "is_user_annotation", False)
+        if annotated and not entry.key.startswith(NAMES):
+            continue
+        if not _on_host(entry):
+            kernels += US * entry.self_device_time_total
+            continue
+        found.append(
+            Operator(
+                entry.key,
+                entry.count / steps,
+                US * entry.self_cpu_time_total / steps,
+                US * entry.self_device_time_total / steps,
+                bool(PRODUCTS.search(entry.key)),
+            )
+        )
+    found.sort(key=lambda op: -max(op.self_ms, op.device_ms))
+    return found, launches / steps, kernels / steps

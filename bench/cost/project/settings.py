@@ -1,0 +1,130 @@
+"""What a projection is asked for: a machine of conf/hardware, a model of conf/model, and a run.
+
+Why Hydra for the machine: a user's own is a YAML in a folder of `hydra.searchpath`, as any other
+part is, and a figure of it is overridden as any other setting (`hardware.kernel_us=0`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from bench.config.catalogue import groups, option
+from bench.config.compose import require_folders
+from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.schema import LoaderConfig, build
+from bench.config.words import given, split
+from bench.data.errors import ConfigError
+from decoders.kinds import Within, require
+
+RUNS = Path("results/runs")
+KEYS = ("hardware", "model", "study", "run_dir", "published", "hydra.searchpath")
+Rate = Annotated[float, Within(1e-3, 1e6)]
+Overhead = Annotated[float, Within(0, 1e4)]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine as its data sheets describe it, with the source of every figure.
+
+    gpu: as papers call it; dense_bf16_tflops: without sparsity; graph_us, kernel_us: microseconds
+    to launch a recorded step, and between two kernels of it, which no data sheet gives.
+    """
+
+    name: str
+    gpu: str
+    memory_gb_s: Rate
+    dense_bf16_tflops: Rate
+    graph_us: Overhead
+    kernel_us: Overhead
+    memory_source: str
+    dense_bf16_source: str
+    launch_source: str
+
+    def __post_init__(self) -> None:
+        require(self, "hardware.", ConfigError)
+        for name in ("memory_source", "dense_bf16_source", "launch_source"):
+            if not getattr(self, name).strip():
+                raise ConfigError(f"hardware.{name} is empty: say where the figure comes from")
+
+    @property
+    def bytes_per_s(self) -> float:
+        return 1e9 * self.memory_gb_s
+
+    @property
+    def operations_per_s(self) -> float:
+        return 1e12 * self.dense_bf16_tflops
+
+    def __str__(self) -> str:
+        return (
+            f"{self.gpu}: {self.memory_gb_s:,g} GB/s, {self.dense_bf16_tflops:,g} Tflop/s dense in "
+            f"bfloat16, {self.graph_us:g} us per recorded step and {self.kernel_us:g} us per kernel"
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """folder: of the run; model: at whose size (None: the run's own); published: a table of
+    published numbers (None: the project's)."""
+
+    hardware: Hardware
+    model: LoaderConfig | None
+    folder: Path
+    published: Path | None
+
+
+def is_asked(words: Sequence[str]) -> bool:
+    """Whether a command line of `predict` names a machine."""
+    return any(split(word).group == "hardware" for word in words)
+
+
+def asked(words: Sequence[str]) -> Asked:
+    """The command line, checked. Raises ConfigError: an unknown setting, machine or model (with the
+    nearest names), a figure that cannot be."""
+    mine: list[str] = []
+    rest: list[str] = []
+    for word in words:
+        found = split(word)
+        composes = found.group in ("hardware", "model") or found.key == "hydra.searchpath"
+        (mine if composes else rest).append(word)
+        if found.key == "hydra.searchpath":
+            require_folders(parse_override(word).value())
+    own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
+    if "hardware" not in (split(word).key for word in words):
+        raise ConfigError(f"{mine[0]!r} is a figure of a machine; name it with hardware=NAME")
+    with hydra_session("conf"):
+        root = plain(
+            compose_config(
+                "predict_config", [str(parse_override(word).input_line) for word in mine]
+            )
+        )
+    return Asked(
+        hardware=machine(root.get("hardware")),
+        model=loader(root["model"]) if root.get("model") else None,
+        folder=Path(own.get("run_dir") or RUNS / own.get("study", "main")),
+        published=Path(own["published"]) if "published" in own else None,
+    )
+
+
+def machine(values: Any) -> Hardware:
+    """A composed option of conf/hardware. Raises ConfigError."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"hardware must be a group of settings, found {values!r}")
+    return build(Hardware, values, "hardware")
+
+
+def loader(values: Any) -> LoaderConfig:
+    """A composed option of conf/model, as {name, _target_, settings...}. Raises ConfigError."""
+    if not isinstance(values, dict) or not {"name", "_target_"} <= set(values):
+        raise ConfigError(f"model must be a group with `name` and `_target_`, found {values!r}")
+    rest = {key: value for key, value in values.items() if key not in ("name", "_target_")}
+    return LoaderConfig(str(values["name"]), str(values["_target_"]), rest)
+
+
+def shipped() -> list[Hardware]:
+    """The machines of conf/hardware."""
+    import yaml
+
+    return [machine(yaml.safe_load(option("hardware", name))) for name in groups()["hardware"]]

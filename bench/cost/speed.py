@@ -1,0 +1,210 @@
+"""What speed-up follows from the costs of a step and from how deep its drafts are accepted.
+
+Why: a speed-up that is measured but not explained may be luck of the machine, and one that can be
+predicted need not be measured for every tree. Nothing here touches a device: numbers in, numbers
+out.
+
+    codes a step  = 1 + sum_d P(accepted >= d)                     (the bonus or corrected code: 1)
+    seconds a step = draft(tree) + forward(N + 1) + accept
+    image          = prefill + steps(L - 1 codes) x seconds a step
+    speed-up       = image of AR / image of the decoder            ~ MAL x t_AR / t_step
+
+`steps` is exact under steps that are drawn independently from the recorded lengths: it knows that
+an image's last step is cut by its end, and that a batch waits for its slowest row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bench.data.errors import BenchError
+from decoders.api import whole_steps
+
+Paths = tuple[tuple[int, ...], ...]  # a static tree: child ranks from the root, one path a node
+NEVER = 1e-12  # probability of an unfinished row below which the rest of the sum is left out
+
+
+class SpeedError(BenchError):
+    """A prediction that cannot be made: a step that cannot be timed, no acceptance that deep."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds at batch 1. ar: a whole AR step; prefill: of the target; begin: of the drafter (its
+    prefix); draft, forward: of a step, by the decoder's name."""
+
+    ar: float
+    prefill: float
+    begin: float
+    draft: Mapping[str, float]
+    forward: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """A tree. nodes: N; depth: D; branching: K; paths: None where the shape is not fixed."""
+
+    name: str
+    nodes: int
+    depth: int
+    branching: int
+    paths: Paths | None
+
+    @classmethod
+    def of(cls, tree: Any) -> TreeShape:
+        """The shape of a built tree; `paths` are those of a tree that has the same in every
+        step."""
+        paths = getattr(tree, "paths", None)
+        fixed = None if paths is None else tuple(tuple(path) for path in paths)
+        return cls(str(tree), tree.nodes, tree.depth, tree.branching, fixed)
+
+    @property
+    def chain(self) -> bool:
+        return self.paths is not None and self.branching == 1
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a decoder (AR too), for a batch of images at once: what comes before the first
+    step, and a step; of the step's parts those that are known (NaN: a step that is one launch has
+    none)."""
+
+    prefill: float
+    step: float
+    draft: float = math.nan
+    forward: float = math.nan
+    accept: float = math.nan
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """codes: a step, uncut; steps: an image (the slowest of a batch); seconds: an image (or a batch
+    of them); speedup: over AR."""
+
+    codes: float
+    steps: float
+    seconds: float
+    speedup: float
+
+
+def reach(images: Iterable[Sequence[int]], depth: int) -> tuple[float, ...]:
+    """P(accepted >= d) for d = 1..depth, over the steps of all images but each one's last.
+
+    images: accepted drafts by step, see `whole_steps`.
+    Raises SpeedError without any step, or with one that accepted more than `depth`.
+    """
+    steps = np.concatenate([np.empty(0, dtype=np.int64), *map(whole_steps, images)])
+    if not steps.size:
+        raise SpeedError("no steps to read acceptance from: every image took a single step")
+    if steps.max() > depth:
+        raise SpeedError(f"a step accepted {steps.max()} drafts in a tree of {depth} levels")
+    return tuple(float((steps >= d).mean()) for d in range(1, depth + 1))
+
+
+def conditional(reached: Sequence[float]) -> tuple[float, ...]:
+    """P(accepted >= d | accepted >= d - 1), d = 1..D; 0 at depths that were never tried."""
+    before = (1.0, *reached[:-1])
+    return tuple(r / b if b else 0.0 for r, b in zip(reached, before, strict=True))
+
+
+def shallower(reached: Sequence[float], depth: int) -> tuple[float, ...]:
+    """Reach of a chain of `depth` from that of a deeper chain: its first levels. A draft's chance
+    does not depend on what is drafted after it, so nothing is assumed. SpeedError if deeper."""
+    if depth > len(reached):
+        raise SpeedError(
+            f"acceptance was recorded to depth {len(reached)}, the tree has {depth} levels; record "
+            "a deeper chain"
+        )
+    return tuple(reached[:depth])
+
+
+def tree_reach(
+    paths: Paths, chain: Sequence[float], survival: Sequence[float]
+) -> tuple[float, ...]:
+    """Reach of a static tree from that of a chain and from how siblings fare.
+
+    survival[j - 1]: probability that a node's first j children are all rejected. A first child of
+    depth d is accepted with the chain's rate c_d; the children of rank 0..j - 1 are all rejected
+    with (1 - c_d) survival[j - 1] / survival[0]. Assumed: that the ratio is the same at all depths,
+    and that a node's children fare alike whatever the rank of the node itself. SpeedError where the
+    tree is deeper than the chain or wider than `survival`.
+    """
+    depth, width = max(map(len, paths)), 1 + max(path[-1] for path in paths)
+    rate = conditional(shallower(chain, depth))
+    if width > len(survival):
+        raise SpeedError(f"siblings were recorded to rank {len(survival)}, the tree has {width}")
+
+    def rejected(level: int, children: int) -> float:
+        """That the first `children` at this depth all fail."""
+        if not children:
+            return 1.0
+        more = survival[children - 1] / survival[0] if survival[0] > 0 else 1.0
+        return (1 - rate[level - 1]) * more
+
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    out = [0.0] * depth
+    for path in sorted(paths, key=len):
+        level, rank = len(path), path[-1]
+        found[path] = found[path[:-1]] * (rejected(level, rank) - rejected(level, rank + 1))
+        out[level - 1] += found[path]
+    return tuple(out)
+
+
+def codes_a_step(reached: Sequence[float]) -> float:
+    """1 + sum_d P(accepted >= d): MAL of an image without an end."""
+    return 1.0 + sum(reached)
+
+
+def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> float:
+    """Mean steps until all of `batch` rows have committed `length` codes.
+
+    Every step commits 1 + d codes with probability P(accepted = d), independently: E[max of B] =
+    sum_n (1 - P(n steps suffice)^B).
+    """
+    if length <= 0:
+        return 0.0
+    bounds = (1.0, *reached, 0.0)
+    pmf = np.array([a - b for a, b in pairwise(bounds)])  # P(accepted = d)
+    short = np.zeros(length)  # P(so many codes are committed), of those that are not enough
+    short[0] = 1.0
+    steps = 0.0
+    while (left := short.sum()) > NEVER:
+        steps += 1 - (1 - min(float(left), 1.0)) ** batch
+        short = np.concatenate([[0.0], np.convolve(short, pmf)])[:length]
+    return steps
+
+
+def step_seconds(costs: StepCosts, name: str, accept: float) -> StepSeconds:
+    """A step of the decoder `name`; `accept` seconds for verdicts, walk, commit and bookkeeping."""
+    draft, forward = costs.draft[name], costs.forward[name]
+    return StepSeconds(
+        costs.prefill + costs.begin, draft + forward + accept, draft, forward, accept
+    )
+
+
+def predict(
+    ar: StepSeconds, step: StepSeconds, reached: Sequence[float], length: int, batch: int = 1
+) -> Prediction:
+    """What a decoder with these costs and this acceptance does with images of `length` codes,
+    `batch` at a time; costs are those of such a batch."""
+    steps = expected_steps(length - 1, reached, batch)
+    seconds = step.prefill + steps * step.step
+    image = ar.prefill + (length - 1) * ar.step  # the prefill gives the first code
+    return Prediction(codes_a_step(reached), steps, seconds, image / seconds)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the (cost to quality, speed) points that no other is at least as good as in both
+    and better in one, by rising cost. Of equal points the first one stays."""
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i))
+    kept: list[int] = []
+    for i in order:
+        if not kept or points[i][1] > points[kept[-1]][1]:
+            kept.append(i)
+    return kept

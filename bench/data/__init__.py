@@ -1,0 +1,1 @@
+"""The ground floor: what every room speaks of. Imports no other room."""

@@ -1,0 +1,146 @@
+"""Errors that a user can act on: shown as a message without a traceback, exit status 2.
+
+Each message says what was expected, what was found and what to do. What the system refuses (a full
+disk, a folder where a file is expected) can be met at any line that opens or writes something; it
+is put into words here, once. Nothing heavy is imported: the command line names these errors before
+torch or Hydra is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class BenchError(Exception):
+    """Base of the harness's own errors."""
+
+
+class ConfigError(BenchError):
+    """A setting that cannot be: unknown name, wrong type, impossible value."""
+
+
+class PromptError(BenchError):
+    """A prompt set that cannot be used: missing file, empty, duplicate or unreadable prompts."""
+
+
+class FolderError(BenchError):
+    """A results folder that must not be written to: other schema, other configuration, in use."""
+
+
+class DiskFullError(BenchError):
+    """No space left. Everything recorded so far is intact; a rerun resumes."""
+
+
+class TimeLimitError(BenchError):
+    """An image that took longer than `time_limit` allows."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted: says how far it came and how to go on. No BenchError, as nothing that
+    handles errors may take it for one."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a decoder raised, as `Type: message`. late: it ran into the time limit."""
+
+    error: str
+    late: bool = False
+
+
+def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
+    """`work()`, or what it raised; errors of the types `passing` are not caught.
+
+    The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
+    raise anything (`sys.exit` too), and house rule 10 wants a record of it while the other decoders
+    go on. Interrupts pass.
+    """
+    try:
+        return work()
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        return Failure(described(error), isinstance(error, TimeLimitError))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name: the nearest ones first, then all of them."""
+    names = sorted(known)
+    hint = did_you_mean(name, names) or "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+
+
+def printable(text: str) -> str:
+    """The text with lone surrogates escaped (`\\udcff`): no file, page or terminal can hold one."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def described(error: BaseException) -> str:
+    """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
+    of the project's own types) needs no place."""
+    from decoders.api import DecoderError
+    from decoders.places import place
+
+    try:
+        message = str(error)
+    except Exception as failed:  # a plug-in's error may not even be printable
+        message = f"(its message cannot be shown: {type(failed).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    where = "" if isinstance(error, BenchError | DecoderError) else place(error)
+    return printable(f"{text}, at {where}" if where else text)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+ADVICE = {
+    errno.ENOENT: ("is not there", "check the path, or make the folder that it lies in"),
+    errno.EACCES: ("may not be opened", "ask for its permissions, or name another path"),
+    errno.EPERM: ("may not be changed", "ask for its permissions, or name another path"),
+    errno.EROFS: ("lies on a read-only disk", "name a path that can be written to"),
+    errno.EISDIR: ("is a folder where a file is expected", "name the file"),
+    errno.ENOTDIR: (
+        "lies under a file, where a folder is expected",
+        "name a path whose parents are folders",
+    ),
+    errno.EEXIST: ("is there already, as a file where a folder is expected", "name another path"),
+    errno.ENAMETOOLONG: ("is too long a name for this disk", "name a shorter path"),
+    errno.ELOOP: ("is a link that leads back to itself", "remove the link, or name its target"),
+    errno.ENOSPC: (
+        "could not be written: no space is left",
+        "free some space, or name a path on another disk; what was written whole is safe",
+    ),
+    errno.EFBIG: ("would be larger than this disk allows", "name a path on another disk"),
+    errno.ENOTEMPTY: ("is a folder that is not empty", "empty it, or name another path"),
+    errno.EBUSY: ("is in use", "wait for whoever uses it"),
+    errno.EINVAL: ("cannot be used in this way on this disk", "name another path"),
+    errno.EIO: ("could not be read or written: the disk reports an error", "check the disk"),
+    errno.ESTALE: ("was lost by its network share", "mount the share again"),
+    errno.ETXTBSY: ("is a program that runs", "stop it first"),
+    errno.ENXIO: ("is no file that can be opened", "name a plain file"),
+    errno.EMFILE: ("could not be opened: too many files are open", "raise `ulimit -n`"),
+    errno.ENOMEM: ("could not be read: no memory is left", "free some memory"),
+}
+ADVICE[errno.EDQUOT] = ADVICE[errno.ENOSPC]
+NAMELESS = (*FULL, errno.EIO, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
+
+
+def explained(error: OSError) -> str | None:
+    """One message for an error of the file system; None for any other (a socket, a pipe)."""
+    if error.errno not in ADVICE or (error.filename is None and error.errno not in NAMELESS):
+        return None
+    names = [str(n) for n in (error.filename, error.filename2) if n is not None]
+    what, advice = ADVICE[error.errno]
+    reason = os.strerror(error.errno)
+    return f"{' -> '.join(names) or 'a file'} {what} ({reason}); {advice}"

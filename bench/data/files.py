@@ -1,0 +1,84 @@
+"""Files that are whole or absent, places that can be written to, and no links among them.
+
+Why links are refused: a run writes, replaces and removes files by name. A link at rows/, images/ or
+report/ would let it do so in the folder of another run. The run folder itself may be a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from bench.data.errors import FULL, DiskFullError, FolderError
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # endings of files of weights
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a text file that is whole or absent; returns its path."""
+    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    return path
+
+
+def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:
+    """Calls `fill` on a temporary file in the same folder, syncs it and renames it to `path`.
+
+    sync False: a power failure (not a kill) may leave an empty file. On any failure the temporary
+    file is removed and `path` is as it was. Raises DiskFullError when the disk (or the quota) is
+    full, other OSError as they are.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
+        ) as file:
+            temporary = file.name
+            fill(file)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        mask = os.umask(0)  # it can only be read by setting it
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)  # a temporary file is private, a result is not
+        Path(temporary).replace(path)
+    except BaseException as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise DiskFullError(
+                f"no space left while writing {path}; what was recorded so far is intact. Free "
+                "some space and run the same command again: it resumes"
+            ) from error
+        raise
+
+
+def ready_folder(path: Path) -> None:
+    """Makes a folder and tries to write into it, so that what is refused is refused before hours
+    of work. Raises OSError."""
+    path.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path, prefix=".tmp-") as file:
+        file.write(b"0")
+
+
+def ready_file(path: Path) -> None:
+    """The same for a file that will be written or replaced; it is not touched. Raises OSError."""
+    ready_folder(path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    path.with_name(f".tmp-{path.name}").exists()  # too long a name is refused now
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises FolderError with the first link below a folder; none where there is no such folder."""
+    for place, folders, files in os.walk(folder):
+        for found in (Path(place) / name for name in sorted(folders + files)):
+            if found.is_symlink():
+                raise FolderError(
+                    f"{found} is a link (to {found.readlink()}), and a run writes into its own "
+                    "folder alone; remove the link, or make the whole run_dir a link"
+                )

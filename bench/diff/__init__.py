@@ -1,1 +1,0 @@
-"""Two runs, or two decoders of one, paired image by image: told apart, or not."""

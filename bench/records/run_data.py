@@ -1,0 +1,277 @@
+"""What a run holds, as everything that reads runs sees it: sections of entries, in summary order.
+
+A *section* holds what may be compared: one model, backend, device, dtype, temperature and guidance,
+because a speed-up is a paired ratio to AR under the same settings. Greedy and sampling decoders
+therefore never share a table section or a panel. An *entry* is one row of `summary.csv` with its
+image rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.config.schedule import REPLAYED
+from bench.cost.rates import MachineRates
+from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, UNMEASURED, Fairness
+from bench.judge.paired import CLIP_LESS, image_rows, latency_rows
+from bench.records.study import read_study
+from metrics.stats import Interval, holm, p_of_zero, reseed_p, reseed_range
+
+UNFAIR_BASELINE = "unfair baseline"
+RESEED_LABEL = "AR reseed"
+LEVEL = 0.05  # of a run's marks: how often an exact decoder may lack one
+
+
+class Role(Enum):
+    """What a row of the summary stands for."""
+
+    BASELINE = "baseline"  # the AR entry that the section's speed-ups refer to
+    DECODER = "decoder"
+    RESEED = "reseed"  # AR again with a second seed: how far apart two equal decoders come out
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One decoder of one section: its summary row and its image rows without reseeds."""
+
+    name: str
+    role: Role
+    row: dict[str, Any]
+    records: pd.DataFrame
+    error: str  # first error met, "" when every image came out
+    failures: int  # failed image rows
+
+    @property
+    def failed(self) -> bool:
+        """True when the entry has no figures to show."""
+        return str(self.row["status"]).startswith("fail")
+
+    @property
+    def replayed(self) -> bool:
+        """True when its accepted lengths are stated or recorded, not decided by its rule."""
+        return self.text("exactness") == REPLAYED
+
+    @property
+    def exact(self) -> bool:
+        """True where the gate found its output to have the target's own distribution."""
+        return self.text("exactness") == "exact"
+
+    @property
+    def loop(self) -> str:
+        """The decoding loop in its own words; "" without rows."""
+        return as_text(self.records["loop"].iloc[0]) if len(self.records) else ""
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """Image rows that came out."""
+        return self.records[self.records["status"] == "ok"]
+
+    @property
+    def part_key(self) -> tuple[str, str]:
+        """(acceptance, tree): equal for the same composition at another temperature."""
+        return as_text(self.row["acceptance"]), as_text(self.row["tree"])
+
+    def number(self, column: str) -> float:
+        """Figure of the summary; NaN where it was not measured."""
+        return float(self.row[column])
+
+    def interval(self, column: str) -> Interval:
+        """A figure with its ends, in columns `_lo` and `_hi`."""
+        return Interval(*(self.number(column + end) for end in ("", "_lo", "_hi")))
+
+    def text(self, column: str) -> str:
+        """Words of the summary; "" where there are none."""
+        return as_text(self.row[column])
+
+    @property
+    def label(self) -> str:
+        """The decoder's name as tables show it."""
+        if self.role is not Role.RESEED:
+            return self.name
+        seed = "" if self.records.empty else f", seed {self.records['seed'].iloc[0]}"
+        return RESEED_LABEL + seed
+
+    @property
+    def clip_like_ar(self) -> bool:
+        """The interval of its CLIP scores less AR's, prompt by prompt, includes 0."""
+        return self.interval(CLIP_LESS).contains(0)
+
+    @property
+    def images(self) -> pd.DataFrame:
+        """One row for each image that came out in a protocol, however often it was timed."""
+        return image_rows(self.records)
+
+    def latency_rows(self) -> pd.DataFrame:
+        """Rows of the timed images that came out, one an image."""
+        return latency_rows(self.records)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Entries that were measured under the same model, device and temperature."""
+
+    title: str
+    greedy: bool
+    entries: list[Entry]
+    fid_name: str
+    clip_name: str
+    of: int = 1  # sections of the run, which share the level of its marks
+
+    @property
+    def baseline(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.role is Role.BASELINE), None)
+
+    @property
+    def reseeds(self) -> list[Entry]:
+        """The baseline under other seeds."""
+        return [entry for entry in self.entries if entry.role is Role.RESEED]
+
+    @property
+    def decoders(self) -> list[Entry]:
+        """Every entry but reseeds, failed ones included."""
+        return [entry for entry in self.entries if entry.role is not Role.RESEED]
+
+    def reseeded(self, column: str) -> Interval:
+        """Where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN where no
+        other seed was run or measured."""
+        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
+        figures = [run.number(column) for run in runs]
+        if len(figures) < 2 or any(map(math.isnan, figures)):
+            return Interval(math.nan, math.nan, math.nan)
+        return reseed_range(figures)
+
+    def speed_is_noise(self, entry: Entry) -> bool:
+        """The interval of the speed-up includes 1: faster and slower are both possible."""
+        return entry.role is Role.DECODER and entry.interval("speedup").contains(1)
+
+    @property
+    def compares_clip(self) -> bool:
+        """Whether any decoder's CLIP scores were compared with the baseline's, prompt by prompt."""
+        return any(not math.isnan(entry.number(CLIP_LESS)) for entry in self.entries)
+
+    def like_ar(self, entry: Entry, column: str) -> bool:
+        """Whether a figure lies where AR's does, taken alone: for a front, which compares few."""
+        if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
+            return entry.clip_like_ar
+        return self.reseeded(column).contains(entry.number(column))
+
+    def quality_p(self, entry: Entry, column: str) -> float:
+        """Two-sided p that AR itself has the figure; NaN where it is not known. CLIP scores tell it
+        prompt by prompt where they were compared so (means of a few seeds may lie close together by
+        chance), else its seeds do."""
+        if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
+            return p_of_zero(entry.interval(CLIP_LESS))
+        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
+        return reseed_p([run.number(column) for run in runs], entry.number(column))
+
+    def quality_is_noise(self, entry: Entry, column: str) -> bool:
+        """AR itself might have the figure. Of all quality figures of a run's decoders that AR might
+        have, one or more are told apart in one run of twenty (Holm)."""
+        every = [(e, c) for e in self.entries if e.role is Role.DECODER for c in ("fid", "clip")]
+        known = [(e.name, c, p) for e, c in every if not math.isnan(p := self.quality_p(e, c))]
+        apart = holm([p for *_, p in known], LEVEL / self.of)
+        return (entry.name, column, False) in [
+            (name, c, told) for (name, c, _), told in zip(known, apart, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run as `bench.records.load` reads it. records: empty where they were not read; roofline and
+    quality (which weights its figures were made with): a decoder's line; fairness: its verdict;
+    machine: None where its rates were not measured."""
+
+    folder: Path
+    study: str
+    sections: list[Section]
+    records: pd.DataFrame
+    roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
+    quality: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fairness: dict[str, Fairness] = field(default_factory=dict)
+    machine: MachineRates | None = None
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """study.json; {} where there is none."""
+        study = self.folder / "study.json"
+        return read_study(study) if study.is_file() else {}
+
+    @property
+    def marks(self) -> list[tuple[str, str]]:
+        """(mark, reason) of speed-ups that are unfair or were not measured, each once: footnote n
+        is the n-th."""
+        found = [f for f in self.fairness.values() if f.decoder in {e.name for e in self.entries}]
+        unmeasured = [(UNMEASURED, f.reason) for f in found if f.verdict == UNMEASURED]
+        unfair = [(UNFAIR_BASELINE, f.reason) for f in self._shown(UNFAIR)]
+        return list(dict.fromkeys([*unfair, *unmeasured]))
+
+    def mark(self, entry: Entry) -> str:
+        """`unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
+        found = self.fairness.get(entry.name)
+        for number, (mark, reason) in enumerate(self.marks, 1):
+            unfair = mark == UNFAIR_BASELINE and not math.isnan(entry.number("speedup"))
+            verdict = UNFAIR if unfair else UNMEASURED
+            if found is not None and (found.verdict, found.reason) == (verdict, reason):
+                return f"{mark} ({number})"
+        return ""
+
+    def unmeasured(self, entry: Entry) -> bool:
+        """Whether an entry's speed-up does not count."""
+        return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
+
+    def eager(self, entry: Entry) -> str:
+        """`eager, 0.71 est.`: the mark of an entry of which a piece was not compiled where others'
+        are, with an estimate of its speed-up if it were; "" for others."""
+        found = self.fairness.get(entry.name)
+        if found is None or not found.mixed:
+            return ""
+        worth = entry.number("speedup") * found.worth
+        return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
+
+    @property
+    def fair(self) -> list[str]:
+        """What was measured of fair baselines, each once."""
+        return list(dict.fromkeys(f.reason for f in self._shown(FAIR)))
+
+    @property
+    def unjudged(self) -> dict[str, list[str]]:
+        """Reason -> decoders whose baseline could not be judged."""
+        found: dict[str, list[str]] = {}
+        for one in self._shown(UNKNOWN):
+            found.setdefault(one.reason, []).append(one.decoder)
+        return found
+
+    def _shown(self, verdict: str) -> list[Fairness]:
+        """Verdicts of this kind on entries with a speed-up, in the order of the tables."""
+        timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]
+        found = [self.fairness[name] for name in timed if name in self.fairness]
+        return [f for f in found if f.verdict == verdict]
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for section in self.sections for entry in section.entries]
+
+    @property
+    def failures(self) -> list[Entry]:
+        """Entries with at least one failed image, wholly failed or not."""
+        return [entry for entry in self.entries if entry.failed or entry.failures]
+
+    @property
+    def all_failed(self) -> bool:
+        return all(entry.failed for entry in self.entries if entry.role is not Role.RESEED)
+
+
+def missing(value: Any) -> bool:
+    """An empty cell: None, NaN or an empty string."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def as_text(value: Any) -> str:
+    return "" if missing(value) else str(value)

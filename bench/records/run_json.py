@@ -1,0 +1,184 @@
+"""run.json: what a finished run says of itself, with the SHA-256 of every file that says it.
+
+    study, schema_version, config_hash   as in study.json, which holds the configuration itself
+    commits, dirty, started              of the rows
+    machine, fingerprint                 processor, GPU, threads, torch; a hash of them
+    protocols                            how quality was measured, for each group of decoders
+    verdicts                             the exactness gate's, by decoder
+    left_out                             columns that were emptied before the run was published
+    files                                SHA-256 of each file
+    seal                                 SHA-256 of all the above
+
+Nothing is measured here and nothing is kept twice: figures stay in summary.csv and settings in
+study.json; run.json says which bytes of them belong together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.config.schema import digest
+from bench.data.errors import FolderError
+from bench.data.files import write_text
+from bench.records.kept import judged
+from bench.records.load import ROWS, read_table
+from bench.records.study import read_identity
+from decoders.documents import read_object
+from decoders.kinds import KindError
+from decoders.models.weights import sha256_of
+
+FILE, FORMAT = "run.json", 1
+REQUIRED = ("study.json", ROWS, "summary.csv")
+FILES = (
+    *REQUIRED, "machine.json", "exactness.csv", "fairness.csv", "roofline.csv", "quality.csv",
+    "preference.csv", "clip_pairs.csv", "judged.json",
+)  # fmt: skip
+TABLES = ("table.csv", "table.md")  # of the report: in report/, in a published run with the rest
+OF_ROWS = (
+    "git_commit", "git_dirty", "threads", "started_at", "schema_version", "decoder", "protocol",
+    "status", "prompt_hash", "image",
+)  # fmt: skip
+KINDS = {
+    "format": int, "study": str, "schema_version": int, "config_hash": str, "commits": list[str],
+    "dirty": bool, "machine": dict[str, Any], "fingerprint": str, "started": list[str],
+    "protocols": list[dict[str, Any]], "verdicts": dict[str, str], "left_out": list[str],
+    "files": dict[str, str], "seal": str,
+}  # fmt: skip
+NOT_A_RULE = ("path", "shard")  # of prompts: where they lay says nothing of them
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record whose files are as it says. folder: where it lies; said: run.json."""
+
+    folder: Path
+    said: dict[str, Any]
+
+
+def write_record(folder: Path) -> Path:
+    """run.json of a finished run, whole or absent; returns its path. Raises FolderError."""
+    return write_text(folder / FILE, json.dumps(record_of(folder), indent=1) + "\n")
+
+
+def record_of(folder: Path, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What run.json says of a finished run. Raises FolderError where a file is missing."""
+    lacking = [name for name in REQUIRED if not (folder / name).is_file()]
+    if lacking:
+        raise FolderError(
+            f"{folder} holds no finished run: {', '.join(lacking)} missing. `python -m bench run` "
+            "with the words of that run makes what is missing"
+        )
+    study = read_identity(folder)
+    rows = pd.read_parquet(folder / ROWS, columns=[*OF_ROWS])
+    machine = {**study["machine"], "threads": sorted({int(n) for n in rows.threads})}
+    gate = pd.DataFrame(columns=["decoder", "verdict"])
+    if (folder / "exactness.csv").is_file():
+        gate = read_table(folder / "exactness.csv", [*gate])
+    body = {
+        "format": FORMAT,
+        "study": str(study["config"].get("name", "")),
+        "schema_version": int(rows.schema_version.iloc[0]),
+        "config_hash": study["config_hash"],
+        "commits": sorted(set(rows.git_commit)),
+        "dirty": bool(rows.git_dirty.any()),
+        "machine": machine,
+        "fingerprint": digest(machine),
+        "started": [min(rows.started_at), max(rows.started_at)],
+        "protocols": _protocols(judged(folder), rows, study["config"].get("prompts") or {}),
+        "verdicts": dict(zip(gate.decoder, gate.verdict, strict=True)),
+        "left_out": [*left_out],
+        "files": {str(p.relative_to(folder)): sha256_of(p) for p in files_of(folder)},
+    }
+    return {**body, "seal": _seal(body)}
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a run folder, or of a published one, that its record vouches for."""
+    tables = [place / name for name in TABLES for place in (folder / "report", folder)]
+    return [p for p in (*(folder / name for name in FILES), *tables) if p.is_file()]
+
+
+def _protocols(
+    figures: Mapping[str, Any], rows: pd.DataFrame, prompts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Groups of decoders whose quality was measured in the same way: {"decoders": [...], lines},
+    all that two quality figures must share to be compared. [] where nothing was scored.
+
+    Lines: `images` (N), `prompts` with `captions` (the rule) and `prompts_hash` (of their texts),
+    and what the scorer says (`bench.judge.quality.Scores.protocol`).
+    """
+    drawn = rows[(rows.protocol == "quality") & (rows.status == "ok") & (rows.image != "")]
+    rule = (prompts.get("kwargs") or {}).items()
+    words = [f"{k}={v}" for k, v in sorted(rule) if k not in NOT_A_RULE and v is not None]
+    groups: dict[str, dict[str, Any]] = {}
+    for name, own in drawn.groupby("decoder", sort=False):
+        if name not in figures:
+            continue
+        lines = {
+            "images": len(own),
+            "prompts": str(prompts.get("name", "")),
+            "captions": ", ".join(words) or "as they are",
+            "prompts_hash": digest(sorted(own.prompt_hash)),
+            **figures[str(name)]["value"]["scores"].get("protocol", {}),
+        }
+        groups.setdefault(digest(lines), {"decoders": [], **lines})["decoders"].append(str(name))
+    return list(groups.values())
+
+
+def read_record(path: Path) -> Record:
+    """A run.json, checked against itself and the files beside it. Raises FolderError that names the
+    file which is not as it was."""
+    try:
+        said = read_object(path, KINDS)
+    except FileNotFoundError:
+        raise FolderError(f"{path} does not exist; `python -m bench report` writes it") from None
+    except KindError as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+    lacking = [key for key in KINDS if key not in said]
+    if lacking:
+        raise FolderError(f"{path} is no record of a run: it lacks {', '.join(lacking)}")
+    if said["format"] != FORMAT:
+        raise FolderError(
+            f"{path} is a record of format {said['format']}, this program reads {FORMAT}: read it "
+            "with the version of lantern-bench that wrote it"
+        )
+    if said["seal"] != _seal({key: value for key, value in said.items() if key != "seal"}):
+        raise FolderError(f"{path} was changed after it was written: its seal does not match")
+    for name in (n for n in REQUIRED if n not in said["files"]):
+        raise FolderError(f"{path} is no record of a run: it has no hash of {name}")
+    folder = path.parent
+    for name, expected in said["files"].items():
+        _require_same(folder, name, expected)
+    study = read_identity(folder)
+    if digest(study["config"]) != said["config_hash"]:
+        raise FolderError(
+            f"{folder / 'study.json'}: its configuration has the hash {digest(study['config'])}, "
+            f"{FILE} says {said['config_hash']}"
+        )
+    return Record(folder, said)
+
+
+def _require_same(folder: Path, name: str, expected: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise FolderError(f"{folder / FILE} names a file outside its folder: {name}")
+    file = folder / name
+    if not file.is_file():
+        raise FolderError(f"{file} is missing, and {FILE} beside it has its hash; copy it too")
+    found = sha256_of(file)
+    if found != expected:
+        raise FolderError(
+            f"{file} is not as it was recorded: SHA-256 {found[:12]}..., {FILE} says "
+            f"{expected[:12]}...; copy it again from where the run was made"
+        )
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

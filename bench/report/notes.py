@@ -1,0 +1,279 @@
+"""The sentences of a report: at most six footnotes, facts of the run, columns, provenance.
+
+Footnotes are one sentence each, as they are read with the table. Facts and columns go to the
+details; docs/results.md explains every figure in full.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bench.config.schedule import REPLAYED
+from bench.cost.work import regime
+from bench.judge.paired import every_latency_row, repeats, timings
+from bench.records.load import PROVENANCE
+from bench.records.run_data import RESEED_LABEL, Role, RunData, Section, as_text
+from bench.report.roofline import bounds
+from bench.report.table import ABSENT, NOISE, interval, number, percent
+from metrics.stats import FEWEST_BLOCKS, Interval
+
+MANUAL = "docs/results.md"
+MANY = 12  # values of one fact from which on they are counted
+
+
+def footnotes(fairness: Sequence[str]) -> list[str]:
+    """How to read the main tables; fairness: footnotes of the marks in them."""
+    lines = [
+        f"[a, b]: 95 % interval; {NOISE}: chance can explain the difference from AR; {ABSENT}: not "
+        "measured.",
+        "Speed-up: AR's seconds over the decoder's on the same prompts, batch 1; s/image: prefill "
+        "and decoding.",
+        "MAL: codes committed per target forward, bonus code included; NFE: target forwards per "
+        "image.",
+        "Output TV: distance of the committed code's law from the target's (0: the same law).",
+        "Verdict, on small models: exact (the target's own distribution), bounded (output TV "
+        "within what the rule declares) or violates.",
+    ]
+    return [*lines, " ".join(fairness)] if fairness else lines
+
+
+def fairness(run: RunData) -> list[str]:
+    """Footnotes of the marks in the tables; what was not judged; that all is fair."""
+    if not run.fairness:
+        return []
+    lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
+    lines += [
+        f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
+        for reason, names in run.unjudged.items()
+    ]
+    lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
+    if not lines and (fair := run.fair):
+        lines.append(f"Baselines are fair: {'; '.join(fair)}.")
+    return lines
+
+
+def unfair_caption(run: RunData) -> str:
+    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
+    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
+    names = [e.name for e in decoders if run.mark(e)]
+    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
+
+
+def floors(run: RunData) -> list[str]:
+    """How to read the tables of time over floor, on which machine, and why a floor is missing."""
+    lines = [
+        "Forward: an AR step, or the verification of a tree of that many codes per row, root "
+        "included.",
+        "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
+        "operations / rate).",
+        "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
+        "acceptance.",
+    ]
+    if run.machine is not None:
+        lines.append(f"Machine: {run.machine}.")
+        if run.machine.noisy:
+            lines.append(
+                f"The machine was not quiet while its rates were measured (spread "
+                f"{100 * run.machine.spread:.0f} %): floors may be too high."
+            )
+    unknown: dict[str, list[str]] = {}  # why a floor is not known -> decoders
+    for name, line in run.roofline.items():
+        if line["note"]:
+            unknown.setdefault(line["note"], []).append(name)
+    return [*lines, *(f"{', '.join(names)}: {reason}." for reason, names in unknown.items())]
+
+
+def regime_lines(run: RunData) -> list[str]:
+    """What bounds an AR step: one line for what all sections share, else one a section; [] where no
+    floor is known. A reader who does not know it takes a table of speed-ups for a verdict on the
+    methods, where it is one on the machine."""
+    said: dict[str, str] = {}
+    for section in run.sections:
+        found = bounds(run, section)
+        if found is not None:
+            said.setdefault(regime(found.growth, found.rates, found.place), section.title)
+    if len(said) == 1:
+        return [*said]
+    return [f"{title}: {text}" for text, title in said.items()]
+
+
+def facts(run: RunData) -> list[str]:
+    """What the tables do not show of this run: seeds, rounds, replayed lengths, code, processor."""
+    sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
+    lines = []
+    if sources:
+        lines.append(
+            f"{REPLAYED.capitalize()}: the number of accepted drafts is stated or recorded "
+            f"({'; '.join(sources)}). Every step is really computed. Only the times mean anything: "
+            "the codes follow no distribution."
+        )
+    for section in run.sections:
+        if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
+            lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
+        lines += [*drift(section), *fastest(run, section), reseed_lines(section)]
+    return [*lines, *neighbours(run), made_by(run)]
+
+
+def neighbours(run: RunData) -> list[str]:
+    """What other programs took of the cores while images were timed."""
+    timed = timings(run.records)
+    taken = (timed.cpu_others + timed.cpu_steal).dropna()
+    if timed.empty:
+        return []
+    if taken.empty:
+        return ["What other programs took of the cores while images were timed is not known."]
+    return [
+        f"While images were timed, others took {percent(taken.median(), 0)} of the cores (median; "
+        f"at most {percent(taken.max(), 0)}). Of {len(timed)} timings {int(timed.disturbed.sum())} "
+        "were disturbed, which do not count."
+    ]
+
+
+def fastest(run: RunData, section: Section) -> list[str]:
+    """Which exact decoder is the fastest, where several were timed on one clock."""
+    timed = [e for e in section.decoders if not math.isnan(e.number("speedup"))]
+    known = [entry for entry in timed if entry.exact and not run.eager(entry)]
+    if sum(entry.role is Role.DECODER for entry in known) < 2:
+        return []
+    ahead = [entry for entry in known if entry.number("speedup_lo") > 1]
+    if not ahead:
+        return [
+            f"{section.title}: none of {len(known)} exact decoders is faster than AR ({NOISE})."
+        ]
+    best = max(ahead, key=lambda entry: entry.number("speedup"))
+    speed = best.interval("speedup")
+    return [
+        f"{section.title}: of {len(known)} exact decoders {best.name} is the fastest, "
+        f"{interval(speed, 2)} times AR with {number(best.number('mal'), 2)} codes per forward."
+    ]
+
+
+def columns(run: RunData) -> list[str]:
+    """What footnotes leave out: how each figure is defined."""
+    lines = [
+        "MAL, NFE and moved mass are of the quality images, or of the timed ones if there are no "
+        "others. Output TV is of quality images only; times and speed-ups are of the timed ones.",
+        "MAL expected: codes per forward that the drafter expected, 1 + the sum of its "
+        "probabilities of all drafted paths. Compared with MAL it tells the drafter's calibration.",
+        f"A speed-up is noise ({NOISE}) if its interval includes 1.",
+        "A quality figure is noise if AR might have it under another seed: Student's t of one more "
+        "run. The tests of all decoders and figures of a run are corrected for their number "
+        "(Holm): in at most one run of twenty a decoder that draws as AR does lacks the mark.",
+        "Quiet speed-up: from lower quartiles of a step's seconds. Other programs only ever add "
+        "time, so it moves less from run to run.",
+        "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it.",
+        "Output TV: the mean over recorded nodes of the tree. It is exact for one drawn child and "
+        "for fixed children. For several drawn children it is the sum of what each adds, weighted "
+        "with the probability that those before it were rejected. On average that is no less than "
+        "the node's own.",
+        "Output bound: what the acceptance allows, sum (q a - p)+ over the children of the same "
+        "nodes. Declared bound: what the rule declares, composed over the children. The papers' "
+        "delta and lambda bound TV(p, p_A), not the output.",
+        "The verdict on a relaxed rule says which of the two bounds holds.",
+    ]
+    if any(section.compares_clip for section in run.sections):
+        lines.append(
+            "CLIP - AR: the decoder's CLIP score less that of AR at the same temperature on the "
+            "same prompt, the mean with its interval over prompts. If AR ran under several seeds, "
+            "their mean stands for it, and each seed is compared with the others. With only one AR "
+            f"seed, its luck shifts every row equally. {NOISE}, also at the CLIP score: the "
+            "difference is noise after the correction."
+        )
+    if run.roofline:
+        lines += [
+            "Step: all but the prefill, divided by the target forwards. Draft call: one forward of "
+            "the drafter, growing the tree included.",
+            "Floor: max(bytes / bandwidth, operations / rate) of weights, cache and head.",
+        ]
+    return [*lines, f"Every figure in full: {MANUAL}."]
+
+
+def reseed_lines(section: Section) -> str:
+    """Where AR's quality lies under other seeds, or why that is not known."""
+    fid, clip = section.reseeded("fid"), section.reseeded("clip")
+    unknown = math.isnan(fid.value + clip.value)
+    if section.reseeds and unknown:
+        return f"{section.title}: no quality figures of AR, so none is marked."
+    if unknown:
+        unmarked = "FID is not" if section.compares_clip else "neither FID nor CLIP is"
+        return f"{section.title}: no {RESEED_LABEL}, so {unmarked} marked."
+    return (
+        f"{section.title}: under {len(section.reseeds) + 1} seeds AR's {section.fid_name} is "
+        f"{around(fid)}, its {section.clip_name} {around(clip)}."
+    )
+
+
+def around(reseeded: Interval) -> str:
+    """`17.98 ± 0.87`, with as many decimals as the reach calls for."""
+    reach = number(reseeded.half_width)
+    digits = len(reach.partition(".")[2])
+    return f"{number(reseeded.value, digits)} ± {reach}"
+
+
+def made_by(run: RunData) -> str:
+    """Which code ran which model on which processor: all that the rows name."""
+    rows = run.records
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
+    code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
+    code += rows.git_dirty.map({True: " with changes"}).fillna("")
+    where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
+    named = {"Code": code.unique(), "model": rows.model.unique(), "on": where.dropna().unique()}
+    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}."
+
+
+def drift(section: Section) -> list[str]:
+    """How far the baseline's own time moved between the moments it was timed in: the blocks of
+    prompts, of which every round has its own."""
+    if section.baseline is None:
+        return []
+    rows = every_latency_row(section.baseline.records)
+    seconds = rows.groupby("block")["seconds_total"].mean()
+    if len(seconds) < 2:
+        return []
+    times, blocks = repeats(rows), int(rows.groupby("repeat")["block"].nunique().max())
+    part, cut = ("block", f"{blocks} blocks of prompts") if blocks > 1 else ("round", "all prompts")
+    over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
+    counts = "Intervals of speed-ups are over " + over
+    if times > 1:
+        cut = f"{times} rounds of {cut}"
+        counts = (
+            f"Every image was timed {times} times, its fastest counts; intervals of speed-ups are "
+            "over prompts and these moments"
+        )
+    return [
+        f"{section.title}: timed in {cut}; from {part} to {part} "
+        f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
+        f"per image. {counts}."
+    ]
+
+
+def provenance(run: RunData) -> list[tuple[str, list[str]]]:
+    """(name, distinct values over all rows): more than one value says the run is a mixture."""
+    kinds = run.records["protocol"].str.cat(run.records["status"], sep=" ")
+    counts = (f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
+    facts = [("rows", [", ".join(counts)])]
+    for column in ("model", "backend", "device", "dtype", "seed", *PROVENANCE):
+        values = [text for text in map(as_text, run.records[column].dropna().unique()) if text]
+        if not values:
+            continue
+        if column == "started_at":
+            facts.append(("started", [min(values), max(values)]))
+        elif column in ("versions", "weights_hash"):
+            facts.append((column, sorted({line for text in values for line in _flat(text)})))
+        elif len(values) > MANY:
+            facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))
+        else:
+            facts.append((column, values))
+    return facts
+
+
+def _flat(text: str) -> list[str]:
+    """`{"torch": "2.9"}` -> ["torch 2.9"]; text that is no JSON object stays as it is."""
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError:
+        return [text]
+    return [f"{key} {value}" for key, value in found.items()] if isinstance(found, dict) else [text]

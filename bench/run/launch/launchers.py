@@ -1,0 +1,216 @@
+"""Who runs the tasks of a launch: processes of this machine, a SLURM job array, or tasks of Ray.
+
+Each takes (tasks, launch, folder of logs), waits, and returns what was lost. A worker that dies is
+started again, and resumes. submitit queues a job again that is preempted or runs out of time
+(`Task.checkpoint`); Ray starts a task again whose worker died.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.console import progress
+from bench.data.errors import ConfigError
+from bench.run.launch.task import INTERRUPTED, LaunchConfig, Lost, Task
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+LOOK = 0.1  # seconds between two looks at the workers
+QUEUED = 1000  # times that a SLURM job may run out of time: each time it has come further
+
+
+def run_local(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+    """launch=local: so many processes at once as there are workers."""
+    waiting, lost = deque((task, 0) for task in tasks), list[Lost]()
+    running: dict[subprocess.Popen[bytes], tuple[Task, int]] = {}
+    try:
+        with progress(len(tasks), "shards", unit="shard") as bar:
+            while waiting or running:
+                while waiting and len(running) < launch.workers:
+                    task, died = waiting.popleft()
+                    running[start(task, logs)] = task, died
+                time.sleep(LOOK)
+                for process in [one for one in running if one.poll() is not None]:
+                    task, died = running.pop(process)
+                    status = process.returncode
+                    again = (status < 0 or status == INTERRUPTED) and died < launch.retries
+                    if again:
+                        waiting.append((task, died + 1))
+                        continue
+                    bar.update()
+                    if not task.ended(status):
+                        lost.append(Lost(task, why(status, logs / f"{task.name}.log")))
+    finally:
+        stop(list(running))
+    return lost
+
+
+def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
+    """A worker, which writes to a log of its own."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / f"{task.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench", *task.arguments()],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            cwd=task.cwd, env=os.environ | task.environment(), preexec_fn=end_with_launcher,
+        )  # fmt: skip
+
+
+def end_with_launcher() -> None:
+    """Of a worker on Linux: when its launcher is killed, it is told to stop."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends workers that are at work, as Ctrl-C does."""
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.wait()
+
+
+def why(status: int, log: Path) -> str:
+    """What became of a worker: a signal, or the error that its log ends with."""
+    if status < 0:
+        return f"its workers died ({signal.Signals(-status).name}, the last of them), see {log}"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    last = (errors or lines or ["it says nothing"])[-1]
+    return f"exit status {status}: {last.removeprefix('error: ')} (see {log})"
+
+
+def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+    """launch=slurm: a job array through submitit. Ctrl-C cancels the jobs."""
+    executor = executor_of(launch, logs)
+    left, lost = list(tasks), list[Lost]()
+    with progress(len(left), "shards", unit="shard") as bar:
+        for _ in range(launch.retries + 1):
+            with executor.batch():
+                jobs = [executor.submit(task) for task in left]
+            try:
+                found = [_result(*both) for both in zip(left, jobs, strict=True)]
+            except BaseException:
+                for job in jobs:
+                    job.cancel()
+                raise
+            both = list(zip(left, found, strict=True))
+            bar.update(sum(why == "" for _, why in both))
+            left = [task for task, why in both if why is None]
+            lost += [Lost(task, why) for task, why in both if why]
+            if not left:
+                return lost
+    return lost + [Lost(task, f"{launch.retries + 1} jobs died, see {logs}") for task in left]
+
+
+def executor_of(launch: LaunchConfig, logs: Path) -> Any:
+    """submitit's, with all that a job asks for. Raises ConfigError where it is not installed, or
+    refuses a setting."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise ConfigError(
+            "launch=slurm needs submitit: pip install 'lantern-bench[slurm]'"
+        ) from error
+    own = {"slurm_max_num_timeout": QUEUED} if launch.cluster == "slurm" else {}
+    try:
+        executor = submitit.AutoExecutor(folder=logs / "slurm", cluster=launch.cluster, **own)
+        executor.update_parameters(
+            name="lantern-bench",
+            timeout_min=max(1, round(60 * launch.hours)),
+            cpus_per_task=launch.cpus,
+            gpus_per_node=int(launch.gpus),
+            **({"slurm_array_parallelism": launch.workers} if own else {}),
+            **launch.options,
+        )
+    except (RuntimeError, NameError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"submitit refuses the launch: {error}; where there is no SLURM, launch=local and "
+            "launch=ray work, and launch.options takes submitit's parameters alone"
+        ) from error
+    return executor
+
+
+def _result(task: Task, job: Any) -> str | None:
+    """What a job's worker refused; nothing for one that came to its end, None for one that died."""
+    from submitit.core.utils import UncompletedJobError
+
+    try:
+        status = job.result()
+    except UncompletedJobError:
+        return None
+    if task.ended(status):
+        return ""
+    return f"exit status {status}, see {job.paths.stderr}"
+
+
+def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+    """launch=ray: tasks of Ray Core, on a cluster that runs or on this machine. logs: unused, Ray
+    forwards what workers say."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("launch=ray needs Ray: pip install 'lantern-bench[ray]'") from error
+    lost = []
+    with _connected(ray, launch):
+        # max_calls: a process for each task, so that none finds what another has left.
+        work = ray.remote(
+            num_cpus=launch.cpus, num_gpus=launch.gpus, max_retries=launch.retries, max_calls=1
+        )(perform)
+        waiting = {work.remote(task): task for task in tasks}
+        with progress(len(tasks), "shards", unit="shard") as bar:
+            while waiting:
+                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                task = waiting.pop(ready)
+                try:
+                    status = ray.get(ready)
+                except ray.exceptions.RayError as error:
+                    lost.append(Lost(task, f"its workers died: {str(error).splitlines()[0]}"))
+                else:
+                    if not task.ended(status):
+                        lost.append(Lost(task, f"exit status {status}, see the worker's output"))
+                bar.update()
+    return lost
+
+
+def perform(task: Task) -> int:
+    """A task, as Ray calls it."""
+    return task()
+
+
+@contextmanager
+def _connected(ray: Any, launch: LaunchConfig) -> Iterator[None]:
+    """A connection to the cluster. What workers need of the environment, a task brings along: a
+    runtime environment of Ray's would take an agent, and half a minute, to make."""
+    own: dict[str, Any] = {"address": launch.address or "local"}
+    if launch.address is None:
+        own |= {"num_cpus": launch.workers * launch.cpus, "include_dashboard": False}
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(logging_level="warning", **own)
+        signal.signal(signal.SIGTERM, terminated)  # Ray's handler would end this without a word
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster at launch.address={launch.address}: {error}; start one with "
+            "`ray start --head`, or leave the address out for one on this machine"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+LAUNCHERS: dict[str, Callable[[Sequence[Task], LaunchConfig, Path], list[Lost]]] = {
+    "local": run_local,
+    "slurm": run_slurm,
+    "ray": run_ray,
+}

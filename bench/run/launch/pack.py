@@ -1,0 +1,176 @@
+"""`python -m bench pack study=...`: a finished run in few large files.
+
+    codes.parquet         a row per image: decoder, protocol, seed, prompt, codes (uint16)
+    pictures-00000.tar    WebDataset's layout: <decoder>/<protocol>-<seed>-<prompt>.png, .txt, .json
+
+Why: half a million small files are slow to copy, and some file systems refuse them. Codes are what
+an image is, in a few hundred bytes; the pictures are theirs through the model's tokenizer, so they
+can be decoded again at will (pack.pictures=decoded), also where a run kept none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.config.hydra_edge import own_settings
+from bench.config.schema import require_known
+from bench.console import progress, say
+from bench.data.errors import ConfigError, FolderError
+from bench.records import schema as records
+from decoders.kinds import Positive, require
+
+if TYPE_CHECKING:
+    from bench.config.schema import StudyConfig
+
+NAMED = ("decoder", "protocol", "seed", "prompt_index", "prompt_id", "prompt")
+Row = dict[str, Any]  # of records.parquet
+MOST = np.iinfo(np.uint16).max
+CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
+
+
+@dataclass(frozen=True)
+class PackSettings:
+    """pictures: kept (those of the run), decoded (again, from the codes) or none; gigabytes: of a
+    tar file; out: folder, packed/ in the run's where None."""
+
+    pictures: str = "kept"
+    gigabytes: Positive = 1.0
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "pack.", ConfigError)
+        require_known(self, "pack.", {"pictures": ("kept", "decoded", "none")})
+
+
+def cmd_pack(words: Sequence[str]) -> int:
+    """Writes the files. Raises ConfigError, FolderError where the run is not finished, or has lost
+    a picture."""
+    from bench.config.compose import compose_study
+
+    settings, rest = own_settings(PackSettings, "pack", words)
+    config = compose_study(rest)
+    run = Path(config.run_dir)
+    out = Path(settings.out).expanduser() if settings.out else run / "packed"
+    rows = rows_of(config)
+    for old in out.glob("pictures-*.tar"):  # of another time, maybe of more images
+        old.unlink()
+    write_codes(out / CODES, rows)
+    say(f"{out / CODES}: the codes of {len(rows):,} images")
+    if settings.pictures == "none":
+        return 0
+    drawn = kept(run, rows) if settings.pictures == "kept" else decoded(config, rows)
+    with progress(len(rows), "pictures") as bar:
+        write_tars(out, int(settings.gigabytes * 1e9), drawn, bar)
+    for path in sorted(out.glob("pictures-*.tar")):
+        say(f"{path}: {path.stat().st_size / 1e6:,.1f} MB")
+    return 0
+
+
+def rows_of(config: StudyConfig) -> list[Row]:
+    """The images of a finished run that came out, each once however often it was timed."""
+    from bench.records.study import require_own
+
+    run = Path(config.run_dir)
+    require_own(run, config)
+    path = run / "records.parquet"
+    table = records.read(path) if path.is_file() else None
+    if table is None:
+        raise FolderError(
+            f"{run} has no whole records.parquet: the run is not finished; `python -m bench run` "
+            "with the same words goes on with it"
+        )
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in table.select([*NAMED, "status", "image", "codes"]).to_pylist():
+        if row["status"] == "ok":
+            have = found.setdefault(tuple(row[name] for name in NAMED[:4]), row)
+            have["image"] = have["image"] or row["image"]  # in the round that it was kept in
+    return list(found.values())
+
+
+def write_codes(path: Path, rows: Sequence[Row]) -> None:
+    """Raises FolderError for a code that 16 bits do not hold."""
+    most = max((max(row["codes"]) for row in rows), default=0)
+    if most > MOST:
+        raise FolderError(f"a code is {most}, and uint16 holds at most {MOST}; nothing was packed")
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in NAMED}
+    columns["codes"] = pa.array([row["codes"] for row in rows], pa.list_(pa.uint16()))
+    table = pa.table(columns)
+    records.write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def kept(run: Path, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
+    """Pictures as the run has them. Raises FolderError where there is none."""
+    lost = [row for row in rows if not row["image"] or not (run / row["image"]).is_file()]
+    if lost:
+        raise FolderError(
+            f"{run} has no picture of {len(lost)} of {len(rows)} images (keep_images=false?); "
+            "pack.pictures=decoded makes them from the codes"
+        )
+    for row in rows:
+        yield row, (run / row["image"]).read_bytes()
+
+
+def decoded(config: StudyConfig, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
+    """Pictures of the codes, through the study's tokenizer."""
+    import torch
+    from PIL import Image
+
+    from bench.measure.device import prepare
+    from bench.run.outcome import drawn, quantised
+    from bench.run.session import load_model
+
+    model = load_model(config, prepare(config.backend))
+    if not model.draws:
+        raise ConfigError(f"{config.model.name} has no tokenizer here, so it draws nothing")
+    size = config.quality.batch
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        codes = torch.tensor([row["codes"] for row in part], device=model.device)  # [B, L]
+        with torch.inference_mode():
+            pixels = quantised(drawn(model, codes))  # [B, 3, H, W] uint8
+        for row, image in zip(part, pixels, strict=True):
+            content = io.BytesIO()
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(content, format="PNG")
+            yield row, content.getvalue()
+
+
+def write_tars(out: Path, most: int, drawn: Iterator[tuple[Row, bytes]], bar: Any) -> None:
+    """Pictures in tar files of at most so many bytes (and one picture). A file has its name once it
+    is whole; equal pictures make equal files."""
+    out.mkdir(parents=True, exist_ok=True)
+    part, number, one = out / ".tmp-pictures.tar", 0, next(drawn, None)
+    try:
+        while one is not None:
+            with tarfile.open(part, "w") as tar:
+                while one is not None and tar.offset < most:
+                    _add(tar, *one)
+                    bar.update()
+                    one = next(drawn, None)
+            part.replace(out / TAR.format(number))
+            number += 1
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _add(tar: tarfile.TarFile, row: Row, png: bytes) -> None:
+    """A picture with its prompt and what it is."""
+    name = f"{row['decoder']}/{row['protocol']}-{row['seed']}-{row['prompt_index']:05d}"
+    about = json.dumps({key: row[key] for key in NAMED}, ensure_ascii=False)
+    for ending, content in (
+        ("png", png),
+        ("txt", row["prompt"].encode()),
+        ("json", about.encode()),
+    ):
+        member = tarfile.TarInfo(f"{name}.{ending}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))

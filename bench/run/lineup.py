@@ -1,0 +1,208 @@
+"""The decoders of a run: built, warmed up until their times are stable, compared, given up.
+
+Warm-up is by whole images: caches, thread pools, allocator and compiled graphs settle only over a
+complete decoding, and the released timing code had all of that inside its first image (METHODS
+4.7). What was compiled is then held against the same pieces without a compiler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from bench.config.describe import labels
+from bench.config.schedule import BATCHED, LATENCY, REPLAYED, Batch, Cell, call_of, is_replayed
+from bench.config.schema import StudyConfig
+from bench.data.errors import Failure, TimeLimitError, attempt, printable
+from bench.measure.clock import Clock
+from bench.measure.memory import meter_of
+from bench.prompts import Prompt
+from bench.run.outcome import Outcome, build_cell, decode, within
+from bench.run.session import codes_only, collect_all
+from decoders.api import Decoder, DecoderError, ImageModel
+from decoders.execution.eager import release
+from decoders.noise import Noise
+
+log = logging.getLogger(__name__)
+LATE = 2  # images that ran into the time limit until a decoder is not tried any more
+
+
+def warm_up(image: Callable[[], float], most: int, tolerance: float) -> list[float]:
+    """Runs `image` (which returns its seconds) until the last two differ by less than `tolerance`
+    of the longer one, at most `most` times. Returns the seconds of every image."""
+    seconds: list[float] = []
+    while len(seconds) < most:
+        seconds.append(image())
+        if len(seconds) > 1:
+            last, before = seconds[-1], seconds[-2]
+            if abs(last - before) < tolerance * max(last, before):
+                break
+    return seconds
+
+
+@torch.inference_mode()
+def differing(
+    both: Sequence[Decoder], model: ImageModel, prompt: str, seed: int, limit: float | None
+) -> bool:
+    """Whether a compiled decoder's codes are others than those of the same one without a compiler.
+    limit: seconds that an image may take.
+
+    A rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
+    its threshold, some hundred times an image). So the codes differ where they do in two images of
+    three."""
+    text, odd = model.text.encode([prompt]), 0
+    for i in range(3):
+        noise = Noise.for_prompts(seed + i, [prompt], model.target.length).to(model.device)
+        made = [within(limit, 1, partial(one.generate, text, noise)).codes for one in both]
+        odd += not torch.equal(*made)
+        if odd in (0, 2):  # the first image settles it nearly always
+            break
+    return odd == 2
+
+
+class Lineup:
+    """The decoders of a run, by the keys of their cells. late: of each, calls that ran into the
+    time limit."""
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        model: ImageModel,
+        every: Sequence[Cell],
+        prompts: Sequence[Prompt],
+    ) -> None:
+        self.config, self.model, self.prompts = config, model, prompts
+        self.clock, self.meter = Clock(model.device), meter_of(model)
+        self.built = {cell.key: self._build(cell) for cell in every}
+        self.late: Counter[str] = Counter()
+        self.warm: set[tuple[str, int]] = set()  # of each `call_of` that was warmed up
+        self.ahead: Counter[tuple[str, int]] = Counter()  # of each `call_of`: batches to come
+
+    def _build(self, cell: Cell) -> Decoder | Failure:
+        """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
+        starts; any other error is the decoder's own and becomes its failed rows."""
+        name, built = cell.entry.name, build_cell(self.model, cell)
+        if isinstance(built, Failure):
+            log.warning("%s cannot be built: %s", name, built.error)
+        elif is_replayed(built) and REPLAYED not in name:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, which its name must say wherever it appears; "
+                f"call it {name}_{REPLAYED} (`name:` of its entry)"
+            )
+        elif is_replayed(built) and not self.config.latency.prompts:
+            raise DecoderError(
+                f"{name} replays recorded acceptance, so its times are all that it is run for; set "
+                "latency.prompts"
+            )
+        return built
+
+    def replays(self, cell: Cell) -> bool:
+        """Whether a cell's acceptance is replayed: it has times, and neither pictures nor quality
+        figures."""
+        return is_replayed(self.built[cell.key])
+
+    def labels(self, cell: Cell) -> dict[str, str]:
+        """loop, drafter, tree and acceptance of a cell's rows: in the built parts' own words, where
+        those can be had."""
+        built = self.built[cell.key]
+        decoder = None if isinstance(built, Failure) else built
+        own = attempt(lambda: labels(cell.entry.spec, decoder))
+        found = labels(cell.entry.spec, None) if isinstance(own, Failure) else own
+        return {name: printable(text) for name, text in found.items()}
+
+    def decode(self, batch: Batch) -> Outcome:
+        """The images of a batch. Raises whatever the decoder raises, DecoderError for one that
+        cannot be run, TimeLimitError for one that is not tried any more."""
+        decoder = self.built[batch.cell.key]
+        if isinstance(decoder, Failure):
+            raise DecoderError(f"it cannot be run: {decoder.error}")
+        if self.late[batch.cell.key] >= LATE:
+            raise TimeLimitError(
+                f"not tried: {LATE} calls ran into time_limit={self.config.time_limit:g} s before; "
+                "set a longer one and retry_failed=true to try again"
+            )
+        return decode(
+            codes_only(self.model) if batch.protocol == BATCHED else self.model,
+            decoder,
+            [self.prompts[i].text for i in batch.indices],
+            batch.seed,
+            clock=self.clock,
+            meter=self.meter,
+            pairs=self._pairs(batch),
+            limit=self.config.time_limit,
+        )
+
+    def _pairs(self, batch: Batch) -> float:
+        """Verified pairs to record of an image. At temperature 0 there is no output law."""
+        quality = self.config.quality
+        if batch.protocol != "quality" or batch.cell.sampling.greedy:
+            return 0
+        return quality.pairs / quality.images
+
+    def warm_all(self, todo: Sequence[Batch], bar: Any) -> None:
+        """Warms up every decoder that has something to time: until its times are stable, and by one
+        image before each block after that; once in batches. One that fails fails on its rows
+        again."""
+        first: dict[tuple[str, int], Batch] = {}
+        for batch in todo:
+            first.setdefault(call_of(batch), batch)
+        for (key, _), batch in first.items():
+            bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
+            if not isinstance(self.built[key], Failure) and self.late[key] < LATE:
+                self._warm(batch)
+
+    def _warm(self, batch: Batch) -> None:
+        key, limits, ran = batch.cell.key, self.config.latency, set[str]()
+
+        def image() -> float:
+            made = self.decode(batch)
+            ran.update(made.generation.trace.path.values())
+            return made.seconds_total
+
+        new = call_of(batch) not in self.warm and batch.protocol == LATENCY
+        most = limits.warmup_max if new else 1
+        times = attempt(lambda: warm_up(image, most, limits.warmup_tolerance))
+        if isinstance(times, Failure):
+            self.late[key] += times.late
+        else:
+            if "compiled" in ran and new:
+                self._compare(batch)
+            self.warm.add(call_of(batch))
+        log.info("warm-up of %s: %s", batch.cell.entry.name, times)
+
+    def _compare(self, batch: Batch) -> None:
+        """Holds a compiled decoder's first image against that of the same pieces without a
+        compiler: where they differ, its rows fail."""
+        how, cell = self.model.execution.uncompiled(), batch.cell
+        plain = how and build_cell(dataclasses.replace(self.model, execution=how), cell)
+        compiled = self.built[cell.key]
+        if plain is None or isinstance(plain, Failure) or isinstance(compiled, Failure):
+            return
+        both, prompt = (compiled, plain), self.prompts[batch.indices[0]].text
+        odd = attempt(
+            lambda: differing(both, self.model, prompt, batch.seed, self.config.time_limit)
+        )
+        if odd is True:
+            self.built[cell.key] = Failure(
+                "its compiled pieces give other codes than the same pieces without a compiler, in "
+                "two of three images; set backend.compile=off, and report it with this decoder"
+            )
+
+    def expect(self, batches: Sequence[Batch]) -> None:
+        """What is to come, each batch of it until it is `done`."""
+        self.ahead = Counter(map(call_of, batches))
+
+    def done(self, batch: Batch) -> None:
+        """Counts a batch that was decoded or given up. Drops what the decoder's execution keeps for
+        calls that do not come again: a recorded step keeps its caches."""
+        key = batch.cell.key
+        self.ahead[call_of(batch)] -= 1
+        left = {size for (cell, size), count in self.ahead.items() if cell == key and count > 0}
+        if release(self.built[key], set() if self.late[key] >= LATE else left):
+            collect_all()

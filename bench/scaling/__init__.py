@@ -1,1 +1,0 @@
-"""Images per second and latency by batch size."""

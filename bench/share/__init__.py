@@ -1,1 +1,0 @@
-"""Records that others can check: run.json, `bench publish`, `bench leaderboard`."""

@@ -1,0 +1,171 @@
+"""What decoders take and give: encoded prompts, how to sample, codes and how they came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoders.kinds import Amount, NotNegative, Within, require
+
+
+class DecoderError(ValueError):
+    """A bad request to a decoder: says what was expected, what was found and what to do."""
+
+
+class NumericalError(DecoderError):
+    """NaN or infinity where logits or probabilities were expected."""
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """Encoded prompts, left-padded: the last valid position of every row is P - 1.
+
+    What the features are is between encoder and target: a caption's features [B, P, F] float, a
+    class number [B, 1] int64, or token ids of the model's own vocabulary [B, P] int64. Only the
+    last has an unconditional prompt of its own.
+    """
+
+    features: Tensor
+    mask: Tensor  # [B, P] bool, True where valid
+    uncond: Tensor | None = None  # [B, P] int64
+    uncond_mask: Tensor | None = None  # [B, P] bool
+
+    @property
+    def batch(self) -> int:
+        return int(self.features.shape[0])
+
+    def paired(self, copies: int) -> tuple[TextFeatures, Tensor]:
+        """G copies as R = G * B rows, and which are unconditional, [R] bool."""
+        drop = torch.arange(copies * self.batch, device=self.mask.device) >= self.batch
+        return self._each(lambda t: torch.cat([t] * copies)), drop
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> TextFeatures:
+        every = (self.features, self.mask, self.uncond, self.uncond_mask)
+        return TextFeatures(*(None if t is None else change(t) for t in every))  # type: ignore[arg-type]
+
+    def valid(self, drop: Tensor) -> Tensor:
+        """Validity of the prefix, [B, P] bool, where drop [B] bool marks unconditional rows."""
+        if self.uncond_mask is None:
+            return self.mask
+        return torch.where(drop[:, None], self.uncond_mask, self.mask)
+
+    def row_mask(self, copies: int) -> Tensor:
+        """Validity of the prefix of all R rows, [R, P] bool."""
+        rows, drop = self.paired(copies)
+        return rows.valid(drop)
+
+    def token_ids(self, drop: Tensor) -> Tensor:
+        """Token ids of the prefix, [B, P] int64, where drop [B] bool marks unconditional rows."""
+        if self.features.is_floating_point() or self.uncond is None:
+            raise DecoderError(
+                "this model reads token ids with an unconditional prompt, found "
+                f"{self.features.dtype} features; is this the model's own encoder?"
+            )
+        return torch.where(drop[:, None], self.uncond, self.features)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a distribution is made from logits: guidance, temperature, top-k, then top-p (METHODS 2,
+    6).
+
+    temperature 0 is greedy (argmax, lowest index on ties). cfg 1 switches guidance off (G = 1).
+    top_k 0 and top_p 1 switch the filters off.
+    """
+
+    temperature: NotNegative = 1.0
+    cfg: NotNegative = 1.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "sampling.", DecoderError)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def guidance_rows(self) -> int:
+        """G: 1 without guidance, 2 with it."""
+        return 1 if self.cfg == 1 else 2
+
+
+class CodeKind(IntEnum):
+    """How a committed code came to be."""
+
+    TARGET = 0  # sampled from the target alone (AR, or the first code of a speculative run)
+    DRAFT = 1  # a draft the exact rule would have accepted too
+    RELAXED = 2  # a draft that only the relaxed rule accepted
+    CORRECTED = 3  # sampled from the residual after every child of a node was rejected
+    BONUS = 4  # sampled from the target after the last level of the tree was accepted
+
+
+@dataclass
+class VerifiedPairs:
+    """Target and drafter distributions at a sample of verified nodes, for the exact output TV.
+
+    M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
+    the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
+    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
+    the root's children; None where nobody noted it. ``image``: the row of the batch that visited
+    it; None: all are the first one's.
+    """
+
+    p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
+    q: Tensor | None  # [M, V] float32, processed drafter distribution
+    children: Tensor  # [M, K] int64
+    valid: Tensor  # [M, K] bool
+    depth: Tensor | None = None  # [M] int64
+    place: Tensor | None = None  # [M] int64
+    levels: int = 0
+    image: Tensor | None = None  # [M] int64
+
+
+@dataclass
+class Trace:
+    """What happened while B images were decoded. All tensors are on the CPU.
+
+    ``step`` counts target forwards after the prefill; the code sampled from the prefill has step 0.
+    ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction
+    or bonus), -1 past the image's last step. Codes past the end of the image are not counted.
+    """
+
+    kind: Tensor  # [B, L] uint8, CodeKind
+    step: Tensor  # [B, L] int32, the step that committed the code
+    depth: Tensor  # [B, L] uint8, depth in the draft tree (1 = child of the root); AR: 0
+    moved: Tensor  # [B, L] float32, TV(p, p_A) of the accepted/tested draft; 0 where nothing moved
+    bound: Tensor  # [B, L] float32, the TV bound that the rule declared at that position
+    accepted: Tensor  # [B, S] int16
+    target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
+    drafter_calls: Tensor  # [B] int32
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
+    tree_depth: int = 0  # levels below the root; 0 for AR
+    tree_nodes: int = 0  # N
+    path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"
+    # [B] float32: codes per forward that the drafter expected, mean over steps: 1 + the sum of its
+    # probabilities of all drafted paths (decoders.md (h)). Against the mean accepted length it
+    # measures the drafter's calibration. None where drafts are certain codes of no probability.
+    expected: Tensor | None = None
+    pairs: VerifiedPairs | None = None
+
+
+@dataclass
+class Generation:
+    """B decoded images as codes, and how they came to be."""
+
+    codes: Tensor  # [B, L] int64, CPU
+    trace: Trace
+
+
+def whole_steps(accepted: Sequence[int]) -> np.ndarray:
+    """Accepted drafts of an image's steps (-1 past its end) without the last one, which the image's
+    end cut."""
+    steps = np.asarray(accepted, dtype=np.int64)
+    return steps[steps >= 0][:-1]

@@ -1,0 +1,147 @@
+"""What a model is: a target, its text encoder and its tokenizer; and how a contract's optional
+members are filled in."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decoders.api.data import Sampling, TextFeatures
+
+
+def completed(part: Any, contract: Any) -> Any:
+    """`part` with the values and methods of `contract` that it does not have itself. Called once,
+    where a part is put to use, so that nobody after that asks what it has."""
+    for name, value in vars(contract).items():
+        optional = not name.startswith("_") and not getattr(value, "__isabstractmethod__", False)
+        if optional and not hasattr(part, name):
+            bound = value.__get__(part) if hasattr(value, "__get__") else value
+            object.__setattr__(part, name, bound)  # the part may be frozen
+    return part
+
+
+class TextEncoder(Protocol):
+    @abstractmethod
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        """Raises DecoderError on an empty, over-long or unknown-language prompt."""
+
+    def check(self, prompts: list[str]) -> object:
+        """Raises what `encode` raises, without its work where that is dear."""
+        return self.encode(prompts)
+
+    def sha256(self) -> dict[str, str]:
+        """File name -> hash, of files that are loaded apart from the model."""
+        return {}
+
+
+class ImageTokenizer(Protocol):
+    missing: bool = False  # whether it cannot `decode`
+    raw_codebook: Tensor | None = None  # [V, C], rows as they are stored
+
+    @property
+    @abstractmethod
+    def codebook(self) -> Tensor:
+        """[V, C] float32."""
+
+    @abstractmethod
+    def decode(self, codes: Tensor) -> Tensor:
+        """[B, L] int64 -> images [B, 3, H, W] float32 in [0, 1]."""
+
+
+class Packed(Protocol):
+    """A net's layers, and its one matrix (a target's head, what a drafter reads), as an execution
+    runs them: `decoders.models.transformer.Transformer.stack` and a linear layer."""
+
+    layers: Any
+    project: Any
+
+
+class Target(Protocol):
+    """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's.
+
+    Two members are asked for where they are there: ``kernels``, the attention of a target that has
+    a choice (`decoders.kernels.selected.Kernels`), and ``guided_logits(hidden, cfg)``, in one call.
+    """
+
+    vocab_size: int
+    width: int
+    length: int  # L
+    prefix: int  # P
+    barred: Tensor | None  # [W, V] bool: codes that may not stand at a place n, row n % W
+    cfg: Any = None  # a decoders.models.shape.TransformerConfig, or one with the same names
+    layers: Any = None  # its layers, a module
+    output: Any = None  # its head, a module
+    tok_embeddings: Any = None  # the embedding of its tokens, a module
+
+    @abstractmethod
+    def new_cache(self, rows: int, capacity: int) -> Any:
+        """A preallocated `decoders.cache.KVCache` of `capacity` positions per row."""
+
+    @abstractmethod
+    def prefill(self, text: TextFeatures, guidance_rows: int, cache: Any) -> Tensor:
+        """Runs the prefix; returns its final hidden states [R, P, D]. Those of padded positions may
+        be anything finite: no valid position sees them."""
+
+    @abstractmethod
+    def forward_codes(
+        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
+    ) -> Tensor:
+        """One forward over T codes a row -> final hidden states [R, T, D] (normed, head-ready).
+
+        codes [R, T] int64; grid_index [R, T] int64, the place of each code in the image (0 is the
+        first); slots [R, T] int64, cache positions written; mask [R, T, S] bool, True where a query
+        may look at a cache position (its own slot included).
+        """
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V] in the model's dtype."""
+
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of the embedding, same shape."""
+        return codes
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """A target with everything around it: what `model=` selects. Built by a loader function.
+
+    ``codebook`` is the latent space in which neighbours are measured (the tokenizer's own metric:
+    rows are L2-normalised where the tokenizer normalises).
+    """
+
+    name: str
+    target: Target
+    text: Any  # a TextEncoder
+    tokenizer: Any  # an ImageTokenizer
+    sampling: Sampling  # the model's usual settings
+    device: torch.device
+    dtype: torch.dtype
+    weights_sha256: dict[str, str]  # file name -> hash of what was loaded
+    drafters: dict[str, Any] = field(default_factory=dict)  # name -> path or state of its weights
+    execution: Any = None  # a decoders.api.Execution; None is eager
+
+    def __post_init__(self) -> None:
+        completed(self.target, Target)
+        completed(self.text, TextEncoder)
+        completed(self.tokenizer, ImageTokenizer)
+
+    @property
+    def mode(self) -> str:
+        """The execution's name."""
+        return "eager" if self.execution is None else str(self.execution.name)
+
+    @property
+    def codebook(self) -> Tensor:
+        """[V, C] float32."""
+        found: Tensor = self.tokenizer.codebook
+        return found
+
+    @property
+    def draws(self) -> bool:
+        """Whether codes can be made pictures: a model may be loaded without its tokenizer."""
+        return not self.tokenizer.missing

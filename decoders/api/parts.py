@@ -1,0 +1,286 @@
+"""The parts of a decoder: proposers (drafters with trees among them), verifiers and rules, and what
+goes between them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from decoders.api.data import Sampling, TextFeatures
+from decoders.api.model import ImageModel
+
+
+@dataclass
+class Draft:
+    """A draft tree of N nodes plus the root (node 0), for B rows. Parents come before children.
+
+    ``children[b, n, j]`` is the node index of the j-th child of n, 0 where there is none.
+    ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
+    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
+    of fixed shape gives its ``ancestry``, which else follows from the parents, and ``inner``: level
+    by level the nodes that have children, for a verifier that goes from level to level.
+
+    Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
+    table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of
+    the leaves' numbers.
+    """
+
+    codes: Tensor  # [B, N + 1] int64; codes[:, 0] is the root
+    parents: Tensor  # [B, N + 1] int64; parents[:, 0] == 0
+    depth: Tensor  # [B, N + 1] int64; the root has 0
+    children: Tensor  # [B, N + 1, K] int64
+    q: Tensor | None  # [B, N + 1, V] float32
+    ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
+    levels: int = 0  # D, the deepest that a node can be; 0: N
+    by_leaf: bool = False
+    expected: Tensor | None = None  # [B] float32, see `Trace.expected`
+    inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where it is not known
+
+    def __post_init__(self) -> None:
+        self.levels = self.levels or self.codes.shape[1] - 1
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
+    `decoders.loops.start.begin`."""
+
+    model: ImageModel
+    sampling: Sampling
+    text: TextFeatures
+    noise: Any  # decoders.noise.Noise of the same batch
+    cache: Any  # decoders.cache.KVCache, filled up to the prefix
+    hidden: Tensor  # [R, P, D], states of the prefix
+    first: Tensor  # [B] int64, the first code
+    law: Tensor  # [B, V], the distribution it came from
+
+    @property
+    def batch(self) -> int:
+        return int(self.first.shape[0])
+
+
+@dataclass
+class Seen:
+    """What the last step showed. T = 1 + the most drafts that a step accepts.
+
+    ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
+    that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
+    first step, None where nobody asks. ``draft.q`` is None where the children are deterministic.
+    ``image`` are all codes so far, for the same proposers.
+    """
+
+    hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
+    codes: Tensor  # [B, T] int64, committed in the last step; the last real one is the root
+    count: Tensor  # [B] int64, how many of them are real
+    start: Tensor  # [B] int64, place in the image of the first
+    draft: Draft | None = None
+    p: Tensor | None = None  # [B, N + 1, V] float32
+    nodes: Tensor | None = None  # [B, D + 1] int64, see `Settled.nodes`
+    image: Tensor | None = None  # [B, >= L] int64, all codes by place; nothing past the last one
+
+
+class ProposerSession(Protocol):
+    """A proposer at work on B images; what it keeps is tensors of static shapes.
+
+    ``restart(start) -> ProposerSession``, of a class that says `decoders.capability.RESTART`: the
+    session for other images, as many: this one, its tensors used again, or a new one.
+    """
+
+    @property
+    @abstractmethod
+    def calls(self) -> int:
+        """Forwards of a drafter so far."""
+
+    @abstractmethod
+    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+        """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What
+        it returns lasts until the next call.
+
+        A place whose draft hangs on no earlier draft at that place may read the same numbers in
+        every step. What decides on an earlier draft (a coupling) needs new ones in every step:
+        ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [B] counts the
+        image's steps.
+        """
+
+    def require_finite(self) -> None:
+        """Called once behind the last step. Raises NumericalError where a draft's law was not
+        finite, which nothing may wait for earlier."""
+        return None
+
+
+class Proposer(Protocol):
+    """Proposes drafts: a drafter that grows a tree, or a window that is redrawn. Built as
+    ``cls(model, **yaml_keywords)``."""
+
+    nodes: int  # N of every draft
+    depth: int  # D, its levels: the most drafts that a step accepts
+    branching: int  # K, most children of a node
+    reads_laws: bool = False  # whether `Seen.draft`, `p` and `nodes` are wanted
+    drafter: Drafter | None = None  # of a proposer that is made of a drafter and a tree
+    tree: Tree | None = None
+
+    @abstractmethod
+    def begin(self, start: Start) -> ProposerSession: ...
+
+
+class DraftSession(Protocol):
+    """A drafter at work on B images. Its nodes are numbered by the tree that grows; 0 is the root.
+    What a session or a tree returns lasts until its next call: memory may be used again.
+
+    ``restart(text, prefix_hidden)``, arguments as in `Drafter.begin`, of a class that says
+    `decoders.capability.RESTART`: after it the session is as a new one for other images, as many,
+    in the same tensors. A recorded step goes on in the session of its first image. Without
+    `restart` a new one is copied there, which takes the memory of two meanwhile.
+    """
+
+    root_code: Tensor  # [B] int64, the last committed code
+    calls: int  # forwards of the drafter so far
+
+    @abstractmethod
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        """Gives the drafter the committed codes; returns guided logits after the new root, [B, V]
+        float32.
+
+        hidden [R, T, D]: target states; hidden[:, i] is the state that predicted codes[:, i].
+        codes [B, T]; count [B]: how many of the T are real; start [B]: grid place of codes[:, 0].
+        """
+
+    @abstractmethod
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        """Drafts on from w nodes of one level.
+
+        codes [B, w]; nodes [w] int64, their session indices (below `nodes` of `Drafter.begin` +
+        1); parents [B, w] session indices; depth of the nodes (root 0) -> guided logits [B, w, V]
+        float32.
+        """
+
+
+class Drafter(Protocol):
+    """Cheap predictions of the next codes. Built as ``cls(model, **yaml_keywords)``."""
+
+    net: Any = None  # the module that a call runs: executions pack it, costs are read off it
+    exit_layers: int = 0  # of the target's own first layers: how many it runs
+
+    @abstractmethod
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> DraftSession:
+        """prefix_hidden [R, P, D], at padded places anything finite (`Target.prefill`); at most
+        `max_new` codes are committed a step, and session indices stay within 0..nodes."""
+
+
+class Tree(Protocol):
+    """Which codes are drafted, and how they hang together. Built as ``cls(model,
+    **yaml_keywords)``."""
+
+    nodes: int  # N of the draft
+    depth: int  # D
+    branching: int  # K
+    session_nodes: int  # session indices used while growing, root not counted
+    paths: Sequence[tuple[int, ...]] | None = None  # of a tree that is the same in every step
+
+    @abstractmethod
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Any,
+        position: Tensor,
+    ) -> Draft:
+        """root_logits [B, V]; position [B], the place in the image of the root's child."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the target says of the codes after every node of a draft."""
+
+    logits: Tensor  # [B, N + 1, V] float32, guided, not processed
+    p: Tensor  # [B, N + 1, V] float32, processed; at temperature 0 the raw softmax
+    greedy: bool  # temperature 0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a verifier made of a draft of D levels."""
+
+    nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
+    count: Tensor  # [B] int64, drafts accepted
+    last_code: Tensor  # [B] int64, the corrected or bonus code behind them
+    bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
+    moved: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
+    bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
+    relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone
+
+
+class Verifier(Protocol):
+    """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``.
+
+    ``looks_ahead``: what is accepted depends on drafts or uniforms of places that stay open (block
+    and traversal verification). They are then never used again: from step to step the loop renews
+    the numbers at the draft's places, for the drafts and for the tests. So ``noise.at(places,
+    ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a key, as
+    `Noise.for_prompts` makes it.
+    """
+
+    looks_ahead: bool = False
+    rule: AcceptRule | None = None  # of a verifier that judges node by node
+
+    def begin(self, start: Start) -> Any:
+        """State of B images for `decide`, tensors of static shapes; None if it keeps none."""
+        return None
+
+    @abstractmethod
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """place [B]: that of the root's children in the image."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """Outcome of testing one draft x against p: everything a loop needs, no randomness inside.
+
+    Shapes: the leading dims of p. The draft is accepted when u < accept, u uniform in [0, 1).
+    """
+
+    __test__ = False  # not a pytest class
+
+    accept: Tensor  # [...] float32, acceptance probability
+    strict: Tensor  # [...] float32, what the exact rule would have accepted with
+    residual: Tensor  # [..., V] float32, the distribution to go on with after a rejection
+    moved: Tensor  # [...] float32, TV(p, p_A)
+    bound: Tensor  # [...] float32, declared bound on `moved`
+
+
+class AcceptRule(Protocol):
+    """A pure function of tensors; leading dims are arbitrary. All float32. Built as ``cls(model,
+    **yaml_keywords)``."""
+
+    # Whether `Test.bound` is on what the test does to the code's law, TV(law, p) (lemma R), and
+    # not on TV(p, p_A).
+    bounds_output: bool = False
+    beyond_support: bool = False  # it may commit a code with p(x) = 0; of others that is an error
+    # The rule of a draft, where it depends on the depth or the place; place [B] that of the root's
+    # children. It judges the children of all nodes, x [B, N + 1]; at temperature 0 all children at
+    # once, p [B, N + 1, 1, V] and x [B, N + 1, K].
+    at: Callable[[Draft, Tensor], AcceptRule] | None = None
+    truncated: Callable[[Tensor], Tensor] | None = None  # p [..., V] -> the law it is cut to
+
+    @abstractmethod
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at
+        x); x [...] int64 draft."""
+
+    @abstractmethod
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        """The same at temperature 0: `accept` is 0 or 1, p the raw softmax, residual ignored.
+
+        A node's children share one p, so the leading dims of p broadcast over those of x."""

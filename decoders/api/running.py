@@ -1,0 +1,124 @@
+"""How a decoder is run: what the harness calls, what an execution asks of a loop, and what a loop
+asks of an execution."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+from decoders.api.data import Generation, Sampling, TextFeatures
+from decoders.api.model import ImageModel
+from decoders.api.parts import AcceptRule, Drafter, Proposer, Tree, Verifier
+
+Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
+
+
+class Run(Protocol):
+    """What an execution asks of the moving state of B images. Beyond it, it finds the tensors that
+    hang on it."""
+
+    record: Any  # whose ``codes`` say on which device the run is
+    watch: Any  # a decoders.loops.start.Stopwatch
+    path: dict[str, str]  # phase -> "kernel", "compiled" or "eager": written by the execution
+    pieces: dict[int, list[Piece]]  # by a loop's id what an execution has put in its pieces' place
+
+    @property
+    def shape(self) -> Any:
+        """What decides the shapes of a step."""
+
+
+class Loop(Protocol):
+    """What an execution runs. Its step is a chain of *pieces*, functions of the run's state, each
+    given what the one before returned. Pieces have static shapes and never wait for the device."""
+
+    prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
+    static: bool  # whether all steps of a run have the same shapes, so that they can be compiled
+
+    @abstractmethod
+    def pieces(self) -> Sequence[Piece]:
+        """The chain of one step: the first is called with the run alone, each later one with the
+        run and what the one before returned."""
+
+
+class Execution(Protocol):
+    name: str
+
+    @abstractmethod
+    def prepare(self, model: ImageModel) -> None:
+        """Called once a model is loaded, its weights final. Raises DecoderError where the execution
+        cannot run here."""
+
+    @abstractmethod
+    def fit(self, loop: Any) -> bool:
+        """Called once when a loop is built: an execution may give its parts faster functions.
+        Returns whether caches may grow within an image: shapes then change between steps."""
+
+    @abstractmethod
+    def begin(self, loop: Loop, run: Any) -> Any:
+        """The run to go on with: the given one, or one whose tensors stay where a recorded step
+        expects them."""
+
+    @abstractmethod
+    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        """One step; returns what the last piece returned. Charges laps to `run.watch`."""
+
+    def uncompiled(self) -> Execution | None:
+        """The same without a compiler, to compare with; None where it compiles nothing, or where
+        another way of adding up makes other codes."""
+        return None
+
+    def compiling(self) -> float:
+        """Seconds that it has spent compiling, what is in progress included."""
+        return 0.0
+
+    def kept(self, loop: Loop, shape: Any) -> Any:
+        """The run that is kept for a loop's runs of a shape, as a recorded step goes on in its
+        tensors: what is prefilled there need not be copied there. None where none is kept."""
+        return None
+
+    def native(self, net: Any) -> Any:
+        """A net's weights as the execution's own kernel takes them; None without one."""
+        return None
+
+    def offer(self, net: Any, name: str) -> None:
+        """A net whose weights are final, for a kernel that can take it; name: for messages."""
+        return None
+
+
+class Decoder(Protocol):
+    """What the harness runs. ``generate`` may be called with any batch size."""
+
+    sampling: Sampling
+    model: ImageModel | None = None  # on which it was built
+    proposer: Proposer | None = None
+    verifier: Verifier | None = None
+    execution: Execution | None = None  # of a loop that one runs
+    replayed: bool = False  # whether accepted lengths are a recording's: codes follow no law
+    # Options under which small random models run every part of the loop, for the gate (where a
+    # threshold is made for trained ones).
+    exercised: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The proposer's drafter; None where it has none."""
+        return None if self.proposer is None else self.proposer.drafter
+
+    @property
+    def tree(self) -> Tree | None:
+        """The proposer's tree; None where it has none."""
+        return None if self.proposer is None else self.proposer.tree
+
+    @property
+    def rule(self) -> AcceptRule | None:
+        """The verifier's acceptance rule; None where it judges whole drafts."""
+        return None if self.verifier is None else self.verifier.rule
+
+    @abstractmethod
+    def generate(self, text: TextFeatures, noise: Any, *, pairs: float = 0) -> Generation:
+        """Decodes one image per row of `text`.
+
+        noise: a `decoders.noise.Noise` of the same batch. pairs: verified (p, q) pairs to record of
+        an image, on average (0: none); which ones is up to its noise, not to its batch.
+        """

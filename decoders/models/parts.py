@@ -1,0 +1,169 @@
+"""What stands around a transformer's layers: norms, embedders of what it is conditioned on, heads.
+
+Each embedder turns the prefix of R rows into its states; rows marked in `drop` get the
+unconditional prefix instead (guidance, METHODS 2). Names follow LlamaGen's original checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, TextFeatures
+from decoders.models.shape import TransformerConfig
+
+# A matrix of 8,193 rows (Lumina's codes and the row end) costs a GPU a slower kernel, as its writes
+# are not aligned: tiles are full and rows aligned at a multiple of this.
+ROWS = 64
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight, in float32 inside, the dtype of x outside."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm of every head's query or key, with its own scale and shift (Chameleon); heads:
+    H + K."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, 1, head_dim))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, head_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, H + K, T, d] queries and keys."""
+        return F.layer_norm(x, x.shape[-1:], eps=1e-5) * self.weight + self.bias
+
+
+class CaptionMLP(nn.Module):
+    """Text features [.., F] -> [.., D]."""
+
+    def __init__(self, text_width: int, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(text_width, width, bias=False)
+        self.fc2 = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class CaptionEmbedder(nn.Module):
+    """Caption features [R, P, F], zero on the padding, or the unconditional embedding on all P
+    positions."""
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        self.shape = (cfg.prefix, cfg.text_width)
+        self.cap_proj = CaptionMLP(cfg.text_width, cfg.width)
+        self.uncond_embedding = nn.Parameter(
+            torch.randn(cfg.prefix, cfg.text_width) / cfg.text_width**0.5
+        )
+
+    def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """R rows, drop [R] bool (True: unconditional) -> [R, P, D]."""
+        if tuple(text.features.shape[1:]) != self.shape:
+            raise DecoderError(
+                f"text features must be [B, P, F] with (P, F) = {self.shape}, found "
+                f"{tuple(text.features.shape)}; is this the model's own encoder?"
+            )
+        features = text.features * text.mask[..., None]
+        features = torch.where(
+            drop[:, None, None], self.uncond_embedding.to(features.dtype), features
+        )
+        return self.cap_proj(features.to(self.cap_proj.fc1.weight.dtype))
+
+
+class LabelEmbedder(nn.Module):
+    """A class as a prefix of one position; the last row of the table is the unconditional one."""
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        self.classes = cfg.classes
+        self.embedding_table = nn.Embedding(cfg.classes + 1, cfg.width)
+
+    def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """features [R, 1] int64 -> [R, 1, D]."""
+        if text.features.shape[1:] != (1,) or text.features.is_floating_point():
+            raise DecoderError(
+                f"a class-conditional model needs class numbers [B, 1] int64, found "
+                f"{tuple(text.features.shape)} {text.features.dtype}"
+            )
+        return self.embedding_table(torch.where(drop[:, None], self.classes, text.features))
+
+
+class TokenEmbedder(nn.Module):
+    """Prefix tokens through the model's own embedding, which is passed in: it has no weights."""
+
+    def forward(self, text: TextFeatures, drop: Tensor, table: nn.Embedding) -> Tensor:
+        """features and uncond [R, P] int64 -> [R, P, D]."""
+        return table(text.token_ids(drop))
+
+
+def conditioning(cfg: TransformerConfig) -> nn.Module:
+    """The embedder of a `TransformerConfig`."""
+    kinds = {"caption": CaptionEmbedder, "class": LabelEmbedder}
+    return kinds[cfg.conditioning](cfg) if cfg.conditioning in kinds else TokenEmbedder()
+
+
+class GenerationHead(nn.Module):
+    """[.., D] -> [.., V] through a hidden layer of D units."""
+
+    def __init__(self, width: int, vocab: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, width)
+        self.codes = nn.Linear(width, vocab)
+
+    @property
+    def weight(self) -> Tensor:
+        """The last matrix [V, D], as of a linear head: its dtype and device are the target's."""
+        return self.codes.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.codes(F.gelu(self.hidden(x)))
+
+
+class PaddedHead(nn.Module):
+    """A linear head [.., D] -> [.., V] whose matrix has zero rows up to a multiple of `ROWS`."""
+
+    bias = None
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        weight = head.weight.detach()
+        self.codes = len(weight)
+        extra = -self.codes % ROWS
+        self.rows = nn.Parameter(F.pad(weight, (0, 0, 0, extra)), head.weight.requires_grad)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D] without the zero rows."""
+        return self.rows[: self.codes]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.rows)[..., : self.codes]
+
+
+def pad_head(target: Any) -> None:
+    """Pads the head of a target whose weights are final, where it is one matrix of V rows and V no
+    multiple of `ROWS`."""
+    head = target.output
+    if isinstance(head, nn.Linear) and head.out_features % ROWS:
+        target.output = PaddedHead(head)
+
+
+def output_head(cfg: TransformerConfig) -> nn.Module:
+    """One matrix, or Janus's two layers (2501.17811): V2 gelu(V1 h + b1) + b2."""
+    if cfg.head == "mlp":
+        return GenerationHead(cfg.width, cfg.vocab)
+    return nn.Linear(cfg.width, cfg.vocab, bias=False)

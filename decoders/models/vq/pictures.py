@@ -1,0 +1,203 @@
+"""Where the VQ tokenizers of released models are, and how they name what `LlamaGenVQ` names.
+
+LlamaGen's network (2406.06525) serves Janus too, and Chameleon (2405.09818, 8192 x 256, down 16),
+which has no attention in the coarsest level and a codebook that is not normalised. Chameleon's file
+and transformers' checkpoints have the names of taming-transformers (2012.09841); transformers' own
+Chameleon has no decoder (Anole's conversion carries one). Emu3's network is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from decoders.api import DecoderError
+from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
+from decoders.models.layouts import harmless
+from decoders.models.vq.emu3_vq import Emu3VQ, read_emu3_vq
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
+from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer, with_row_end
+from decoders.models.weights import checked
+
+CODEBOOK = "quantize.embedding.weight"
+MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's blocks
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A family's VQ tokenizer. released: what model.tokenizer may be set to. files: names of its
+    file, best first. roots: prefixes that its names may have in a checkpoint. mark: a tensor that
+    says a decoder is there. taming: taming's names, with the decoder's levels counted from the
+    finest where `finest_first`. read: the reader of another network than LlamaGen's."""
+
+    what: str
+    released: str
+    files: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ("",)
+    mark: str = "decoder.conv_in.weight"
+    taming: bool = False
+    finest_first: bool = False
+    l2_norm: bool = True
+    read: Callable[[Checkpoint, int, str], Emu3VQ] | None = None
+
+    def root(self, opened: Checkpoint, name: str) -> str | None:
+        """The prefix under which a checkpoint has a tensor; None where it has none."""
+        return next((at for at in self.roots if f"{at}{name}" in opened.index), None)
+
+    def name(self, own: str, levels: int) -> str:
+        """A parameter of `LlamaGenVQ` -> its name in this layout."""
+        if not self.taming:
+            return own
+        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", own)
+        name = name.replace("encoder.conv_blocks.", "encoder.down.").replace(".res.", ".block.")
+
+        def level(match: re.Match[str]) -> str:
+            index = int(match[1])
+            return f"decoder.up.{levels - 1 - index if self.finest_first else index}."
+
+        return re.sub(r"^decoder\.conv_blocks\.(\d+)\.", level, name)
+
+
+LLAMAGEN = Pictures(
+    "LlamaGen VQ tokenizer",
+    "vq_ds16_t2i.pt of the LlamaGen release",
+    ("vq_ds16_t2i.pt", "vq_ds16_c2i.pt", "vq_ds16_t2i.safetensors", "vq_ds16_c2i.safetensors"),
+)
+CHAMELEON = Pictures(
+    "Chameleon VQGAN",
+    "vqgan.ckpt of the Chameleon release, or a checkpoint that carries its decoder",
+    (
+        "vqgan.ckpt",
+        "tokenizer/vqgan.ckpt",
+        "chameleon/tokenizer/vqgan.ckpt",
+        "original_tokenizers/vqgan.ckpt",
+        "vqgan.safetensors",
+    ),
+    roots=("model.vqmodel.", ""),
+    taming=True,
+    finest_first=True,
+    l2_norm=False,
+)
+JANUS = Pictures("Janus VQ tokenizer", "a whole checkpoint", roots=("model.vqmodel.",), taming=True)
+DEEPSEEK = Pictures("Janus VQ tokenizer", "a whole checkpoint", roots=("gen_vision_model.",))
+EMU3 = Pictures(
+    "Emu3 VQ model",
+    "a checkpoint of Emu3-Gen in transformers' layout",
+    roots=("model.vqmodel.", "vqmodel.", ""),
+    mark="decoder.norm_out.conv_y.weight",
+    read=read_emu3_vq,
+)
+
+
+def load_pictures(
+    kind: Pictures,
+    target: Checkpoint,
+    source: str | None,
+    grid: int,
+    device: torch.device,
+    row_end: bool = False,
+) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
+    """The image tokenizer in float32, and the SHA-256 of its files where they are not the target's.
+
+    source: folder, file or hub id; None: the target's own decoder, else a file next to it, else its
+    codebook alone (no pictures), else nothing.
+    """
+    if source is None and kind.root(target, kind.mark) is None:
+        found = target.beside(kind.files)
+        if found is None:
+            return _without(kind, target, device, row_end), {}
+        source = str(found)
+    opened = target
+    if source is not None:
+        opened = open_checkpoint(source, _files_of(kind, source), kind.what)
+    tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
+    return tokenizer, {} if opened is target else opened.sha256()
+
+
+def _without(
+    kind: Pictures, target: Checkpoint, device: torch.device, row_end: bool
+) -> NoTokenizer:
+    logger.warning(
+        "no %s in %s: codes will be recorded, no pictures made; set model.tokenizer to %s",
+        kind.what, target.path, kind.released,
+    )  # fmt: skip
+    why = f"no {kind.what} with a decoder is in {target.folder}; set model.tokenizer to "
+    at = kind.root(target, CODEBOOK)
+    if at is None:
+        return NoTokenizer(f"{why}{kind.released}")
+    name = f"{at}{CODEBOOK}"
+    table = checked(target.read(name), name, target.file(name)).float().to(device)
+    return NoTokenizer(f"{why}{kind.released}", with_row_end(table, row_end))
+
+
+def _files_of(kind: Pictures, source: str) -> tuple[str, ...]:
+    """What to look for: the release's file, unless a local folder holds a model with its VQ
+    tokenizer."""
+    folder = Path(source).expanduser()
+    inside = len(kind.roots) > 1 and folder.is_dir()
+    return () if inside and not any((folder / file).exists() for file in kind.files) else kind.files
+
+
+def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> LlamaGenVQ | Emu3VQ:
+    """The VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it makes. A
+    file with a decoder alone is read too: its tokenizer does not encode. Raises DecoderError where
+    the checkpoint holds none, or one without a decoder."""
+    at = kind.root(opened, kind.mark)
+    needed = (kind.mark, CODEBOOK)
+    if at is None or any(f"{at}{name}" not in opened.index for name in needed):
+        only = "" if kind.root(opened, CODEBOOK) is None else "a codebook but "
+        expected = " and ".join(f"{at or kind.roots[0]}{name}" for name in needed)
+        raise DecoderError(
+            f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
+            f"{some(opened.keys())}; set model.tokenizer to {kind.released}"
+        )
+    if kind.read is not None:
+        return kind.read(opened, grid, at)
+    cfg = shape_of(kind, opened, at, grid)
+    with torch.device("meta"):
+        module = LlamaGenVQ(cfg, encodes=has_encoder(opened.keys(), at))
+    levels = len(cfg.ch_mult)
+    parts = {
+        own: Source((f"{at}{kind.name(own, levels)}",)) for own, _ in module.named_parameters()
+    }
+
+    def unused(name: str) -> bool:
+        """The rest of another model, or the discriminator that a VQGAN was trained with."""
+        return harmless(name) or not name.startswith(at) or name.startswith("loss.")
+
+    fill(module, parts, opened, torch.float32, torch.device("cpu"), unused)
+    return module.eval()
+
+
+def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig:
+    """The network's shape, read off the decoder's tensors under the prefix `at`."""
+    stem = r"decoder\.up\.{}\.block\.{}" if kind.taming else r"decoder\.conv_blocks\.{}\.res\.{}"
+    block = rf"{re.escape(at)}{stem}\.conv1\.weight"
+    levels = numbered(opened, block.format(r"(\d+)", 0))
+    blocks = numbered(opened, block.format(0, r"(\d+)"))
+    coarsest = f"{at}{kind.name('decoder.conv_blocks.0.', levels)}"
+    widths = [
+        opened.shape(
+            f"{at}{kind.name(f'decoder.conv_blocks.{level}.res.0.conv1.weight', levels)}", 4
+        )[0]
+        for level in reversed(range(levels))
+    ]
+    entry = f"{at}encoder.conv_in.weight"
+    codes, dim = opened.shape(f"{at}{CODEBOOK}", 2)
+    return VQConfig(
+        codes=codes,
+        dim=dim,
+        **widths_of(widths, opened.shape(entry, 4)[0] if entry in opened.index else None),
+        res_blocks=blocks - 1,
+        z_channels=opened.shape(f"{at}decoder.conv_in.weight", 4)[1],
+        grid=grid,
+        l2_norm=kind.l2_norm,
+        group_width=1,
+        attention=f"{coarsest}attn.0.norm.weight" in opened.index,
+    )

@@ -1,0 +1,159 @@
+"""Our target as a transformers causal language model: the same weights under other names.
+
+Both are pre-norm layers with RMSNorm and SwiGLU, so three things are left to translate. Fused
+matrices are split. Our rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' places
+(i, i + d/2): the rows of its query and key matrices are put in that order, which leaves every
+product q k as it is. And its rotary module, which knows a line of positions only, is replaced by a
+look-up in our table, so that grid, zero prefix and all are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoders.api import DecoderError, TextFeatures
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import Transformer
+
+
+class PeerError(DecoderError):
+    """A model that has no counterpart in the other library, or one that turned out to differ."""
+
+
+class TableRotary(nn.Module):
+    """cos and sin of a position, read from our rotary table [T, d / 2] complex."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, rope: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        twice = torch.cat([rope, rope], -1)  # [T, d], Llama's halves
+        self.register_buffer("cos", twice.real.to(dtype).contiguous(), persistent=False)
+        self.register_buffer("sin", twice.imag.to(dtype).contiguous(), persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """position_ids [R, T] -> cos and sin, [R, T, d] each."""
+        return self.cos[position_ids], self.sin[position_ids]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prefix as `generate` takes it. R rows: conditional, then unconditional."""
+
+    embeds: Tensor  # [R, P, D]
+    mask: Tensor  # [R, P] int64, 1 where valid
+    positions: Tensor  # [R, P] int64, the place in the table: padding counts
+
+
+def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> Prompt:
+    """The prefix of B prompts from our own caption network, R = copies * B rows."""
+    rows, drop = text.paired(copies)
+    embeds = target.cls_embedding(rows, drop)  # [R, P, D]
+    mask = rows.valid(drop).long()
+    positions = torch.arange(target.prefix, device=mask.device).expand(len(drop), -1)
+    return Prompt(embeds, mask, positions)
+
+
+def llama_of(
+    target: Transformer, attention: str = "sdpa", layers: int | None = None
+) -> LlamaForCausalLM:
+    """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
+    shared. layers: only the first so many (an early exit). Raises PeerError."""
+    cfg = target.cfg
+    convertible(cfg)
+    count = cfg.layers if layers is None else layers
+    weight = target.output.weight
+    with torch.device("meta"):
+        llama = LlamaForCausalLM(_config(cfg, count, attention, weight.dtype))
+    llama.model.rotary_emb = TableRotary(target.rope, weight.dtype)
+    llama.load_state_dict(_weights(target, count), assign=True)
+    return llama.eval().requires_grad_(False)
+
+
+def convertible(cfg: TransformerConfig) -> None:
+    """Raises PeerError where Llama has no such part."""
+    wrong = {
+        "normalised queries and keys": cfg.qk_norm,
+        "codes inside a larger vocabulary": cfg.conditioning == "tokens",
+        "structural codes": cfg.row_end,
+    }
+    found = [name for name, there in wrong.items() if there]
+    if found:
+        raise PeerError(
+            f"the model has {' and '.join(found)}, which transformers' Llama has not, so there is "
+            "nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
+        )
+
+
+def _config(cfg: TransformerConfig, layers: int, attention: str, dtype: torch.dtype) -> LlamaConfig:
+    return LlamaConfig(  # type: ignore[call-arg]  # attn_implementation: of its base class
+        vocab_size=cfg.vocab,
+        hidden_size=cfg.width,
+        intermediate_size=cfg.ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=cfg.heads,
+        num_key_value_heads=cfg.kv_heads,
+        rms_norm_eps=cfg.norm_eps,
+        max_position_embeddings=cfg.prefix + cfg.length,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,  # an image ends by its length
+        pad_token_id=None,
+        attn_implementation=attention,
+        dtype=dtype,
+    )
+
+
+def _weights(target: Transformer, layers: int) -> dict[str, Tensor]:
+    """Llama's names -> our tensors."""
+    out = {
+        "model.embed_tokens.weight": target.tok_embeddings.weight,
+        "model.norm.weight": target.norm.weight,
+        "lm_head.weight": target.output.weight,
+    }
+    for i in range(layers):
+        layer: Any = target.layers[i]
+        own = dict(layer.named_parameters())
+        query, key, value = layer.attention.matrices()
+        gate, up = own["feed_forward.w13.weight"].chunk(2)  # [F, D] each
+        named = {
+            "self_attn.q_proj": halves(query, target.cfg.heads),
+            "self_attn.k_proj": halves(key, target.cfg.kv_heads),
+            "self_attn.v_proj": value,
+            "self_attn.o_proj": own["attention.wo.weight"],
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": own["feed_forward.w2.weight"],
+            "input_layernorm": own["attention_norm.weight"],
+            "post_attention_layernorm": own["ffn_norm.weight"],
+        }
+        out |= {f"model.layers.{i}.{name}.weight": tensor for name, tensor in named.items()}
+    return out
+
+
+def halves(weight: Tensor, heads: int) -> Tensor:
+    """Rows [D, D] of a query or key matrix from neighbours (2i, 2i + 1) to halves (i, i + d/2)."""
+    pairs = weight.view(heads, -1, 2, weight.shape[-1])  # [H, d / 2, 2, D]
+    return pairs.transpose(1, 2).reshape(weight.shape)
+
+
+def with_prompt_tokens(
+    target: Transformer, llama: LlamaForCausalLM, assistant: LlamaForCausalLM
+) -> nn.Embedding:
+    """Gives both one embedding with P more rows, for a prompt as token ids V .. V + P - 1.
+
+    Assisted generation reads token ids only (candidates would be lost behind `inputs_embeds`), so
+    the caller writes the prefix of the image into these rows: the same numbers, another door.
+    """
+    codes = target.tok_embeddings.weight
+    blank = codes.new_zeros(target.prefix, codes.shape[1])
+    table = nn.Embedding.from_pretrained(torch.cat([codes, blank]))  # [V + P, D], frozen
+    llama.model.embed_tokens = table
+    assistant.model.embed_tokens = table
+    return table

@@ -1,0 +1,332 @@
+"""transformers' `generate` as a decoder, so that it runs on the harness's clock.
+
+Why: a speed-up says little if the baseline is slow, and transformers is what most people would run.
+Everything a call needs is inside `generate`: our caption network, the prefix, the loop. Guidance is
+what its users do: rows [conditional; unconditional] in one forward, mixed by a logits processor
+that also gives both rows the same code. At temperature 0 it is an argmax; else codes are drawn with
+torch.multinomial, so they differ from ours, from the same law.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LlamaForCausalLM
+from transformers.generation.configuration_utils import CompileConfig
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from decoders.api import (
+    CodeKind,
+    DecoderError,
+    Generation,
+    ImageModel,
+    Sampling,
+    TextFeatures,
+    Trace,
+)
+from decoders.distribution import guided
+from decoders.loops.autoregressive import Autoregressive
+from decoders.models.transformer import Transformer
+from decoders.noise import Noise
+from decoders.peers.convert import PeerError, llama_of, prompt_of, with_prompt_tokens
+from decoders.training.states import transformer_of
+
+log = logging.getLogger(__name__)
+logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
+
+
+class Guided(LogitsProcessor):
+    """Scores [2 B, V], rows [conditional; unconditional] -> the guided ones, twice. Where codes are
+    drawn, it draws (one code a pair) and leaves that one possible."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.cfg, self.greedy = sampling.cfg, sampling.greedy
+        self.warpers: Any = LogitsProcessorList() if sampling.greedy else warpers(sampling)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        mixed = guided(scores, self.cfg)  # [B, V]
+        mixed = self.warpers(input_ids[: len(mixed)], mixed)
+        if not self.greedy:
+            drawn = torch.multinomial(mixed.softmax(-1), 1)  # [B, 1]
+            mixed = torch.full_like(mixed, float("-inf")).scatter_(1, drawn, 0.0)
+        return mixed.repeat(2, 1)  # [2 B, V]
+
+
+def warpers(sampling: Sampling) -> LogitsProcessorList:
+    """transformers' own filters in our order: temperature, top-k, top-p."""
+    found: list[LogitsProcessor] = []
+    if sampling.temperature != 1:
+        found.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        found.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        found.append(TopPLogitsWarper(sampling.top_p))
+    return LogitsProcessorList(found)
+
+
+def compile_everywhere() -> CompileConfig:
+    """transformers' own compile settings, on the CPU too (there it compiles on request only)."""
+    config = CompileConfig()
+    config._compile_all_devices = True  # type: ignore[assignment]
+    return config
+
+
+class Generate:
+    """`generate` with a dynamic cache (its default), or a static one, compiled or not.
+
+    attention: transformers' kernel, sdpa (its default) or eager. prove: before its first image, it
+    is shown that both libraries run the same model (`prove`), with logits at most `tolerance`
+    apart. Raises PeerError for a model that transformers' Llama cannot be.
+    """
+
+    rule = drafter = None
+    exercised: ClassVar = {"compiled": False, "prove": False}  # on the gate's small models
+
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        proposer: Any = None,
+        verifier: Any = None,
+        *,
+        static: bool = False,
+        compiled: bool = False,
+        attention: str = "sdpa",
+        prove: bool = True,
+        tolerance: float = 1e-4,
+    ) -> None:
+        if proposer is not None or verifier is not None:
+            raise DecoderError(
+                "generate takes no parts: set drafter=none tree=none acceptance=none"
+            )
+        if attention not in ("sdpa", "eager"):
+            raise DecoderError(f"attention must be sdpa or eager, found {attention!r}")
+        self.model, self.sampling, self.compiled = model, sampling, compiled
+        self.static, self.attention, self.tolerance = static, attention, tolerance
+        self.options: dict[str, Any] = {"static": static, "attention": attention}
+        self.unproved = prove
+        self.target: Transformer = transformer_of(model)
+        self.llama: Any = llama_of(self.target, attention)
+        self.copies = sampling.guidance_rows
+        draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `Guided`
+        filters: dict[str, Any] = {}
+        if draws:
+            filters = {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+            }
+        self.config = GenerationConfig(
+            max_new_tokens=self.target.length,
+            do_sample=draws,
+            cache_implementation="static" if static else None,
+            disable_compile=not compiled,
+            compile_config=compile_everywhere() if compiled else None,
+            **filters,
+        )
+        self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
+
+    def __str__(self) -> str:
+        cache = "static" if self.static else "dynamic"
+        how = ", compiled" if self.compiled else ""
+        return f"generate({cache} cache, {self.attention} attention{how})"
+
+    def on(self, model: ImageModel, sampling: Sampling) -> Generate:
+        """The same way to call it, not compiled, on another model."""
+        return type(self)(model, sampling, **self.options, prove=False)
+
+    @torch.inference_mode()
+    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
+        """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
+        del pairs  # nothing is verified by us
+        if self.unproved:
+            log.info("%s: logits differ by at most %.1e", self, prove(self, text, self.tolerance))
+            self.unproved = False
+        with seeded(noise):
+            out, trace = self._codes(text)
+        if self.compiled and not hasattr(self.llama, "_compiled_call"):
+            raise PeerError("generate ran without compiling: its static cache was not taken up")
+        return Generation(out[: text.batch, -self.target.length :].cpu(), trace)
+
+    def _codes(self, text: TextFeatures) -> tuple[Tensor, Trace]:
+        """Codes [R, L], behind a prompt or not, and how they came to be."""
+        prompt = prompt_of(self.target, text, self.copies)
+        out = self.llama.generate(
+            inputs_embeds=prompt.embeds,
+            attention_mask=prompt.mask,
+            position_ids=prompt.positions,
+            generation_config=self.config,
+            logits_processor=self.processors,
+        )
+        return out, trace_of(torch.ones(self.target.length, dtype=torch.long), text.batch)
+
+
+class Assisted(Generate):
+    """Assisted generation: the assistant is the first `layers` of the target, `drafts` codes a
+    round, so it drafts what our early exit drafts on a chain.
+
+    transformers takes one row here, so there is no guidance: it raises a ValueError that says so.
+    """
+
+    def __init__(
+        self,
+        model: ImageModel,
+        sampling: Sampling,
+        proposer: Any = None,
+        verifier: Any = None,
+        *,
+        layers: int = 2,
+        drafts: int = 3,
+        attention: str = "sdpa",
+        prove: bool = True,
+        tolerance: float = 1e-4,
+    ) -> None:
+        super().__init__(
+            model, sampling, proposer, verifier, attention=attention, prove=prove,
+            tolerance=tolerance,
+        )  # fmt: skip
+        self.layers, self.drafts = layers, drafts
+        self.options = {"layers": layers, "drafts": drafts, "attention": attention}
+        self.assistant = llama_of(self.target, attention, layers)
+        self.table = with_prompt_tokens(self.target, self.llama, self.assistant)
+        settings = self.assistant.generation_config
+        settings.num_assistant_tokens = drafts
+        settings.num_assistant_tokens_schedule = "constant"
+        settings.assistant_confidence_threshold = 0.0
+        vocab = self.target.vocab_size
+        self.ids = torch.arange(vocab, vocab + self.target.prefix, device=model.device)[None]
+
+    def __str__(self) -> str:
+        return f"assisted({self.attention} attention)"
+
+    @property
+    def drafter(self) -> str:  # type: ignore[override]
+        """In the words of a table."""
+        return f"first {self.layers} layers, {self.drafts} codes per round"
+
+    def _codes(self, text: TextFeatures) -> tuple[Tensor, Trace]:
+        prompt = prompt_of(self.target, text, self.copies)
+        self.table.weight[self.target.vocab_size :] = prompt.embeds[0]
+        with counted(self.llama) as held, counted(self.assistant) as drafted:
+            out = self.llama.generate(
+                self.ids.expand(len(prompt.mask), -1),  # [R, P]
+                attention_mask=prompt.mask,
+                position_ids=prompt.positions,
+                generation_config=self.config,
+                logits_processor=self.processors,
+                assistant_model=self.assistant,
+            )
+        # Before a target forward the cache holds the prefix and all codes but the last one.
+        before = [0, *(slots - self.target.prefix + 1 for slots in held[1:]), self.target.length]
+        trace = trace_of(torch.tensor(before).diff(), text.batch)
+        trace.drafter_calls += len(drafted)
+        trace.tree_depth = trace.tree_nodes = self.drafts
+        return out, trace
+
+
+@contextmanager
+def counted(llama: LlamaForCausalLM) -> Iterator[list[int]]:
+    """Notes every forward in the block: how many positions the cache then holds."""
+    held: list[int] = []
+
+    def note(_: Any, __: Any, given: dict[str, Any]) -> None:
+        cache = given.get("past_key_values")
+        held.append(0 if cache is None else int(cache.get_seq_length()))
+
+    hook = llama.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield held
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def seeded(noise: Noise) -> Iterator[None]:
+    """torch's generator set from the image's noise for the block, and put back afterwards."""
+    device = noise.uniform.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(int(noise.uniform.flatten()[0] * 2**31))
+        yield
+
+
+def trace_of(committed: Tensor, batch: int) -> Trace:
+    """The trace of target forwards that committed so many codes each, [S]; the first is the
+    prefill. All of a forward's codes but the last one are accepted drafts."""
+    calls, length = len(committed) - 1, int(committed.sum())
+    step = torch.arange(calls + 1).repeat_interleave(committed)  # [L]
+    depth = 1 + torch.arange(length) - (committed.cumsum(0) - committed)[step]  # [L]
+    drafted = depth < committed[step]
+    nothing = torch.zeros(batch, length)
+    return Trace(
+        kind=torch.where(drafted, CodeKind.DRAFT, CodeKind.TARGET).byte().expand(batch, -1),
+        step=step.int().expand(batch, -1),
+        depth=(depth * drafted).byte().expand(batch, -1),
+        moved=nothing,
+        bound=nothing,
+        accepted=(committed[1:] - 1).short().expand(batch, -1),
+        target_calls=torch.full((batch,), calls, dtype=torch.int32),
+        drafter_calls=torch.zeros(batch, dtype=torch.int32),
+        seconds={"step": 0.0},  # of its phases nothing is known
+    )
+
+
+@torch.inference_mode()
+def prove(
+    made: Generate,
+    text: TextFeatures,
+    tolerance: float,
+    convert: Callable[[Transformer], LlamaForCausalLM] = llama_of,
+) -> float:
+    """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
+    codes are our AR's to the last one, and logits along them agree place by place. Returns their
+    largest difference. A ratio of two different models would be worth nothing: raises PeerError.
+    """
+    target = Transformer(made.target.cfg).to(made.model.device).eval().requires_grad_(False)
+    target.load_state_dict(made.target.state_dict())
+    model = replace(made.model, target=target, dtype=torch.float32, execution=None)
+    first = TextFeatures(text.features[:1].float(), text.mask[:1])
+    greedy = replace(made.sampling, temperature=0.0)
+    noise = Noise.for_prompts(0, [""], target.length).to(model.device)
+    ours = Autoregressive(model, greedy).generate(first, noise).codes  # [1, L]
+    theirs = made.on(model, greedy).generate(first, noise).codes
+    if not torch.equal(ours, theirs):
+        at = int((ours != theirs).flatten().nonzero()[0])
+        raise PeerError(
+            f"greedy codes differ at place {at} of {ours.numel()} (guidance {greedy.cfg:g}): ours "
+            f"{int(ours[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
+            "same model"
+        )
+    difference = _difference(target, convert(target), first, ours.to(model.device))
+    if not difference <= tolerance:
+        raise PeerError(
+            f"the converted model's logits differ by up to {difference:.3g} in float32, at most "
+            f"{tolerance:g} is allowed (loop.tolerance): the two libraries do not run the same "
+            "model"
+        )
+    return difference
+
+
+def _difference(target: Transformer, llama: Any, text: TextFeatures, codes: Tensor) -> float:
+    """Largest absolute difference of the logits along `codes` [1, L], without guidance."""
+    drop = torch.zeros(1, dtype=torch.bool, device=codes.device)
+    expected = target.logits(target(text, codes, drop)).float()  # [1, L, V]
+    prompt = prompt_of(target, text, 1)
+    found = llama(
+        inputs_embeds=torch.cat([prompt.embeds, target.embed(codes[:, :-1])], 1),
+        attention_mask=torch.cat([prompt.mask, torch.ones_like(codes[:, :-1])], 1),
+        position_ids=torch.arange(target.prefix + target.length - 1, device=codes.device)[None],
+        use_cache=False,
+    ).logits[:, target.prefix - 1 :]  # [1, L, V]
+    return float((found.float() - expected).abs().max())

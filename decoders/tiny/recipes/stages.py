@@ -1,0 +1,169 @@
+"""`make tiny`: trains the embedded models from nothing, stage by stage, and writes weights and
+card.
+
+The large target and its drafter (``size=large``) start as the small ones, grown (`grow`).
+
+Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
+its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``:
+configuration, SHA-256, data, steps, seconds, held-out figures. Loss curves go to
+``<work>/<stage>.csv``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from decoders.api import DecoderError
+from decoders.models.eagle_net import EagleNet
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import cast
+from decoders.models.weights import write_weights
+from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
+from decoders.tiny.grown import grow, grow_drafter
+from decoders.tiny.recipes import drafter, target, vq
+from decoders.tiny.recipes.card import enter, trained_on, write_card, write_entries
+from decoders.tiny.recipes.plan import (
+    STAGES,
+    Plan,
+    keep_shipped,
+    plan_of,
+    require_stages,
+    written_card,
+)
+from decoders.training.optimise import fast_dtype
+
+logger = logging.getLogger(__name__)
+
+
+def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
+    """Runs the stages in order. Settings: the fields of `Plan`."""
+    plan = plan_of(settings)
+    keep_shipped(plan)
+    require_stages(stages, plan)
+    runners = {"vq": _vq, "target": _target, "drafter": _drafter}
+    for stage in stages:
+        if stage not in runners:
+            raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(STAGES)}")
+    if plan.large:
+        _borrow(plan)
+    for stage in (s for s in STAGES if s in stages):
+        logger.info("training %s", stage)
+        runners[stage](plan)
+        write_card(plan.weights, plan.root)
+
+
+def _borrow(plan: Plan) -> None:
+    """Enters the small model's tokenizer in a card of the large one's that has none."""
+    if (plan.weights / CARD).exists() and "vq" in written_card(plan.weights):
+        return
+    card = written_card(plan.grows_from)
+    file = part_of(card, "vq", plan.grows_from / CARD).file or "vq.safetensors"
+    plan.weights.mkdir(parents=True, exist_ok=True)
+    relative = os.path.relpath(plan.grows_from / file, plan.weights)
+    write_entries(plan.weights, {"vq": card["vq"] | {"file": relative}})
+
+
+def _vq(plan: Plan) -> None:
+    start = None
+    if plan.warm:
+        card = written_card(plan.weights)
+        model, _ = load_part(plan.weights, card, "vq")
+        start = vq.Start(model.requires_grad_(True).train(), int(card["vq"]["figures"]["images"]))
+    model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
+    entry = {
+        "config": asdict(vq.CONFIG),
+        "sha256": write_weights(model, plan.weights / "vq.safetensors", torch.float16),
+        "trained_on": trained_on(),
+        "data": f"scenes, split train, batches of {vq.BATCH}",
+        "figures": figures,
+    }
+    enter(plan, {"vq": entry})
+
+
+def _target(plan: Plan) -> None:
+    tokenizer, _ = load_part(plan.weights, written_card(plan.weights), "vq")
+    model, figures = target.train(
+        tokenizer,
+        plan.folder("target"),
+        device=plan.device,
+        start=_target_start(plan),
+        rate=plan.rate,
+        compiled=plan.compile,
+        **plan.settings("target"),
+    )
+    shared = {
+        "trained_on": trained_on(),
+        "figures": figures,
+        "data": f"scenes, split train from index {target.OFFSET}, every image seen once",
+    }
+    entries = {
+        name: {
+            "config": asdict(part.cfg),
+            "sha256": write_weights(part, plan.weights / f"{name}.safetensors"),
+            **shared,
+        }
+        for name, part in (("text", model.text), ("target", model.target))
+    }
+    entries["target"]["sampling"] = {"cfg": drafter.CFG}
+    enter(plan, entries)
+
+
+def _target_start(plan: Plan) -> target.Start | None:
+    """What the target's training goes on from: nothing, the written target, or the small one,
+    grown."""
+    if plan.warm:
+        return _written_target(plan.weights)
+    if not plan.large:
+        return None
+    start = _written_target(plan.grows_from)
+    torch.manual_seed(plan.seed)
+    model = target.TextToCodes(target.LARGE)
+    model.text.load_state_dict(start.model.text.state_dict())
+    grow(start.model.target, model.target)
+    return target.Start(model, start.images, start.reads)
+
+
+def _written_target(weights: Path) -> target.Start:
+    """The written text encoder and target, how many images they have seen, and whether the encoder
+    has learned to read (if not, it begins anew)."""
+    card, path = written_card(weights), weights / CARD
+    config = config_of(TransformerConfig, part_of(card, "target", path).config, path)
+    model = target.TextToCodes(config)
+    figures = card["target"]["figures"]
+    reads = "valid_naming" in figures
+    if reads:
+        model.text, _ = load_part(weights, card, "text")
+    model.target, _ = load_part(weights, card, "target")
+    return target.Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
+
+
+def _drafter(plan: Plan) -> None:
+    dtype = fast_dtype(torch.device(plan.device))
+    model = load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)
+    net = None
+    if plan.warm:  # it may go on from a drafter of an earlier target
+        net, _ = load_part(plan.weights, written_card(plan.weights), "eagle")
+    elif plan.large:
+        small, _ = load_part(plan.grows_from, written_card(plan.grows_from), "eagle")
+        net = EagleNet(target.LARGE)
+        grow_drafter(small, net)
+        net.eval().requires_grad_(False)
+    if net is not None:
+        model.drafters["eagle"] = cast(net, model.device, model.dtype)
+    net, figures = drafter.train(
+        model, plan.folder("drafter"), warm=net is not None, **plan.settings("drafter")
+    )
+    entry = {
+        "config": asdict(net.cfg),
+        "sha256": write_weights(net, plan.weights / "eagle.safetensors"),
+        "trained_on": trained_on(),
+        "data": f"scenes, split train from index {drafter.OFFSET}",
+        "figures": figures,
+    }
+    enter(plan, {"eagle": entry})

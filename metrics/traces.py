@@ -1,0 +1,164 @@
+"""What a trace says of an image: accepted lengths, the mass that a rule moved, and how far the
+committed code's law is from p at recorded nodes.
+
+Definitions (METHODS section 5), over the steps after the prefill; the code sampled from the prefill
+(step 0) belongs to none of them, and codes past the end of the image are not counted:
+    MAL           = codes committed / target forwards (correction and bonus codes included; AR: 1)
+    MAL, no bonus = accepted drafts / target forwards (AR: 0)
+    NFE           = target forwards per image
+
+Why the output's TV: a relaxed rule declares a bound on what it moves, TV(p, p_A), but what a reader
+wants to know is how far the committed code's law is from the target's p. At recorded nodes that law
+is a finite sum, so it is computed, not sampled (`metrics.node_law`, METHODS sections 4 and 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from decoders.api import AcceptRule, CodeKind, Trace, VerifiedPairs
+from metrics import MetricError
+from metrics.node_law import MAX_DRAWS, along, draw_count, node_law, spot_of
+
+_SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
+_TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
+
+
+@dataclass(frozen=True)
+class ImageAcceptance:
+    """One image. accepted [S] int: drafts accepted in each step; committed [S] int: codes."""
+
+    accepted: np.ndarray
+    committed: np.ndarray
+    nfe: int
+
+    @property
+    def mal(self) -> float:
+        """Codes per target forward; NaN without a forward (an image of one code)."""
+        return float(self.committed.sum()) / self.nfe if self.nfe else float("nan")
+
+    @property
+    def mal_no_bonus(self) -> float:
+        """Accepted drafts per target forward; NaN without a forward."""
+        return float(self.accepted.sum()) / self.nfe if self.nfe else float("nan")
+
+
+def from_trace(trace: Trace) -> list[ImageAcceptance]:
+    """One `ImageAcceptance` for each of the B images of a trace. Raises MetricError as
+    `image_acceptance`."""
+    rows = zip(trace.accepted, trace.step, trace.target_calls.tolist(), strict=True)
+    return [image_acceptance(a.numpy(), s.numpy(), n) for a, s, n in rows]
+
+
+def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcceptance:
+    """From a row of `Trace`: accepted [S] (-1 past the last step), step [L] of each code, forwards.
+
+    Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts of
+    steps disagree.
+    """
+    drafts = np.asarray(accepted, np.int64)
+    drafts = drafts[drafts >= 0]
+    steps = np.asarray(step, np.int64)
+    last = int(steps.max(initial=0))
+    committed = np.bincount(steps, minlength=last + 1)[1:]  # [S]
+    if not len(drafts):  # AR records no drafts
+        drafts = np.zeros_like(committed)
+    if len(drafts) != len(committed) or last != nfe:
+        raise MetricError(
+            f"{len(drafts)} steps of accepted drafts, codes of {last} steps and {nfe} target "
+            "forwards do not fit one image"
+        )
+    if (committed < np.maximum(drafts, 1)).any():
+        raise MetricError("a step committed fewer codes than it accepted drafts, or none")
+    return ImageAcceptance(drafts, committed, int(nfe))
+
+
+class MovedMass(NamedTuple):
+    """TV(p, p_A) over the verified positions of a run, and the largest bound declared there."""
+
+    mean: float
+    max: float
+    bound_max: float
+
+
+def moved_mass(moved: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> MovedMass:
+    """Summary over positions at which a draft was tested (kind draft, relaxed or corrected).
+
+    moved, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros.
+    """
+    tested = np.isin(np.asarray(kind), _TESTED)
+    mass, limit = np.asarray(moved, np.float64), np.asarray(bound, np.float64)
+    if mass.shape != tested.shape or limit.shape != tested.shape:
+        raise MetricError(
+            f"moved {mass.shape}, bound {limit.shape} and kind {tested.shape} must have one shape"
+        )
+    mass, limit = mass[tested], limit[tested]
+    if not (np.isfinite(mass).all() and np.isfinite(limit).all()):
+        raise MetricError("moved mass or its bound holds NaN or infinity")
+    if not mass.size:
+        return MovedMass(0.0, 0.0, 0.0)
+    return MovedMass(float(mass.mean()), float(mass.max()), float(limit.max()))
+
+
+class OutputTV(NamedTuple):
+    """At M nodes, [M] float32 on the CPU each. tv: distance from p; declared: what the rule
+    declares, composed over the node's children; limit: the output bound (lemma R)."""
+
+    tv: Tensor
+    declared: Tensor
+    limit: Tensor
+
+
+def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
+    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.node_law`.
+
+    Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
+    children drawn from a large codebook: `metrics.node_law.along` the recorded ones, which on
+    average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
+    distribution, or the rule answers NaN.
+    """
+    _check(pairs)
+    figures = [_at(rule, pairs, row) for row in range(len(pairs.p))]
+    found = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
+    if not bool(torch.isfinite(found).all()):
+        row = int((~torch.isfinite(found)).any(-1).nonzero()[0])
+        raise MetricError(
+            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
+            f"{found[row].tolist()}); its accept, residual and bound must be finite"
+        )
+    return OutputTV(*found.float().unbind(-1))
+
+
+def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float, float]:
+    """(tv, declared, limit) at one recorded node."""
+    p, children = pairs.p[row], pairs.children[row][pairs.valid[row]]
+    q = None if pairs.q is None else pairs.q[row]
+    if not len(children):
+        return 0.0, 0.0, 0.0
+    support = 0 if q is None else int((q > 0).sum())
+    spot = spot_of(pairs, row)
+    if q is None or len(children) == 1 or draw_count(support, len(children)) <= MAX_DRAWS:
+        law = node_law(rule, p, q, children, spot=spot)
+        return law.tv, law.declared, law.limit
+    return along(rule, p, q, children, spot)
+
+
+def _check(pairs: VerifiedPairs) -> None:
+    """MetricError unless p and q are distributions."""
+    for name, rows in (("p", pairs.p), ("q", pairs.q)):
+        if rows is None:
+            continue
+        total = rows.double().sum(-1)  # [M]
+        wrong = ~(((total - 1).abs() < _SUM_TOLERANCE) & (rows >= 0).all(-1))  # NaN is wrong too
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise MetricError(
+                f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
+                f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
+            )

@@ -1,0 +1,184 @@
+"""One folder of pictures scored under two protocols, and the gap between them: only the resize to
+the network's input differs.
+
+    python -m scripts.fid_protocols DIR reference=REAL [network=scenes] [protocols=clean,tf]
+        [weights.inception=FILE] [weights.folder=DIR] [limit=N] [batch=N] [device=NAME] [out=FILE]
+
+reference: real pictures (network=scenes has its own); network: inception, or scenes, the embedded
+CLIP; protocols: two of clean, tf, bilinear; weights: of inception (default: looked for by their
+public name in ~/.cache/lantern-bench/metrics); limit: the first N pictures; out: .csv or .md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.commands.evaluate import device_of, require_others
+from bench.config.words import given, split, word_at_home
+from bench.console import complain, progress, say
+from bench.data.errors import BenchError, ConfigError, unknown
+from bench.data.files import ready_file
+from bench.report.table import Column, csv_text, filled, interval, markdown, terminal
+
+if TYPE_CHECKING:
+    from metrics.protocols import Gap
+
+KEYS = (
+    "reference", "network", "protocols", "weights.inception", "weights.folder", "limit", "batch",
+    "device", "out",
+)  # fmt: skip
+SCENES = 1000  # real scenes, where no reference is named
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints FID under both protocols with N, and the gap. 2 where it cannot, with what to do."""
+    from metrics.errors import MetricError
+
+    try:
+        return report([word_at_home(word) for word in words])
+    except (BenchError, MetricError) as error:
+        complain(f"error: {error}")
+        return 2
+
+
+def report(words: Sequence[str]) -> int:
+    """Raises ConfigError, MetricError."""
+    folders = [Path(word) for word in words if split(word).value is None]
+    settings = given([w for w in words if split(w).value is not None], KEYS, "fid_protocols")
+    if len(folders) != 1:
+        raise ConfigError(
+            f"expected one folder of pictures, found {len(folders)}; write `fid_protocols DIR`"
+        )
+    out = Path(settings["out"]) if "out" in settings else None
+    if out is not None:
+        if out.suffix not in (".csv", ".md"):
+            raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
+        ready_file(out)
+    gap = measure(folders[0], settings)
+    say(f"{folders[0]}: network {gap.network.name} (SHA-256 {gap.network.sha256[:12]}...)")
+    say(terminal(filled(COLUMNS, rows(gap))))
+    say("\n".join(notes(gap)))
+    if out is not None:
+        _write(out, gap)
+        say(f"written: {out}")
+    return 0
+
+
+def measure(folder: Path, settings: dict[str, str]) -> Gap:
+    """The gap of a folder of pictures, with the settings of the command line."""
+    from metrics.images import image_files
+    from metrics.protocols import NETWORKS, gap_of, network_of
+
+    name = settings.get("network", "inception")
+    if name not in NETWORKS:
+        raise ConfigError(unknown("network", name, NETWORKS))
+    protocols = _protocols(settings.get("protocols", "clean,bilinear"))
+    limit, batch = (_count(settings, key, least) for key, least in (("limit", 2), ("batch", 1)))
+    files = image_files(folder)[:limit]
+    reference: Any = _reference(settings, name, folder, files)
+    weights = settings.get("weights.inception")
+    place = settings.get("weights.folder")
+    network = network_of(
+        name,
+        Path(weights) if weights else None,
+        Path(place) if place else None,
+        device_of(settings.get("device", "auto")),
+    )
+    with progress(len(files) + len(reference), "features") as bar:
+        return gap_of(files, reference, network, protocols, batch=batch or 64, tick=bar.update)
+
+
+def _protocols(text: str) -> tuple[str, str]:
+    from metrics.preparations import RESIZINGS
+
+    names = [name.strip() for name in text.strip("[]").split(",")]
+    for name in names:
+        if name not in RESIZINGS:
+            raise ConfigError(unknown("protocol", name, RESIZINGS))
+    if len(names) != 2 or names[0] == names[1]:
+        raise ConfigError(f"protocols takes two different names, found {text!r}")
+    return names[0], names[1]
+
+
+def _count(settings: dict[str, str], key: str, least: int) -> int | None:
+    text = settings.get(key)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{key} must be an integer of at least {least}, found {text!r}")
+    return int(text)
+
+
+def _reference(settings: dict[str, str], network: str, folder: Path, files: Sequence[Path]) -> Any:
+    """Files of the folder named, or real scenes."""
+    from metrics.images import image_files
+
+    if "reference" in settings:
+        place = Path(settings["reference"])
+        found = image_files(place)
+        require_others(folder, place, files, found)
+        return found
+    if network != "scenes":
+        raise ConfigError(
+            "reference=DIR is missing: a folder of real pictures (only network=scenes has its own)"
+        )
+    import torch
+
+    from decoders.tiny.scenes import scene_batch
+    from metrics.kept import SPLIT
+
+    pixels = scene_batch(SPLIT, range(SCENES), 0).images
+    return (torch.from_numpy(pixels) * 255).round().to(torch.uint8)
+
+
+COLUMNS = (
+    Column("protocol", "protocol", words=True),
+    Column("filter", "resize filter", words=True),
+    Column("antialias", "antialias", words=True),
+    Column("fid", "FID", lambda found: interval(found, 3)),
+    Column("images", "images"),
+    Column("reference", "reference"),
+)
+
+
+def rows(gap: Gap) -> list[dict[str, Any]]:
+    """Both protocols, and the gap."""
+    first, second = vars(gap.first), vars(gap.second)
+    name = f"{gap.second.protocol} less {gap.first.protocol}"
+    less = {"protocol": name, "filter": "", "antialias": "", "fid": gap.gap}
+    return [first, second, {**first, **less}]
+
+
+def notes(gap: Gap) -> list[str]:
+    found = [
+        "Pictures, reference, network and N are the same; the gap's interval is paired by picture."
+    ]
+    if not gap.resized:
+        found.append(
+            f"The pictures have the network's own {gap.network.size} pixels, so none was resized: "
+            "only the reference can make a gap."
+        )
+    if gap.first.images <= gap.network.width:
+        found.append(
+            f"{gap.first.images} pictures for {gap.network.width} features: FID is mostly bias "
+            "here. The gap compares at this N alone."
+        )
+    return found
+
+
+def _write(out: Path, gap: Gap) -> None:
+    from bench.records.schema import write_text
+
+    if out.suffix == ".md":
+        text = markdown(filled(COLUMNS, rows(gap))) + "\n\n" + "\n".join(notes(gap)) + "\n"
+    else:
+        made = {"network": gap.network.name, "network_sha256": gap.network.sha256}
+        text = csv_text([row | made for row in rows(gap)])
+    write_text(out, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

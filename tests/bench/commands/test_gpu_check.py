@@ -1,0 +1,172 @@
+"""`bench gpu-check`: each stage by itself, a verdict each, taken up where it stopped. Stand-in
+stages run on any machine; the real ones run on the processor, without what a bare machine lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.__main__ import main
+from bench.commands import gpu_check
+from bench.commands.gpu_check import (
+    FAILED,
+    OFF,
+    PASSED,
+    ROOT,
+    SKIPPED,
+    Figure,
+    Stage,
+    read_words,
+    run_stage,
+)
+from bench.config.compose import compose_study
+from tests.bench.fakes import SEARCHPATH
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-S", "-c", code]
+
+
+def writes(number: str) -> list[str]:
+    table = f"open('OUT/run/steps.csv', 'a').write('step,ms\\nAR step,{number}\\n')"
+    return python(f"import os; os.makedirs('OUT/run', exist_ok=True); {table}")
+
+
+STEP = (Figure("step, ms", "AR step", "ms", 1.0, 1.7),)
+FITS, SLOW = Stage("fits", writes("1.5"), STEP), Stage("slow", writes("9"), STEP)
+BREAKS = Stage("breaks", python("import os; print(open('OUT/repaired').read())"))
+LARGE = Stage("large", writes("1"), STEP, memory_gb=30)
+MACHINE = {"gpu": "stand-in", "commit": "abc", "torch": "2"}
+
+
+def verdicts(out: Path) -> dict[str, str]:
+    found = json.loads((out / "verdicts.json").read_text())["stages"]
+    return {name: row["verdict"] for name, row in found.items()}
+
+
+def test_each_stage_is_by_itself_and_a_used_folder_is_taken_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_check, "card", lambda: (MACHINE, 16.0))
+    monkeypatch.setattr(gpu_check, "STAGES", (FITS, BREAKS, LARGE, SLOW))
+    words = ["gpu-check", f"out={tmp_path}"]
+    assert main(words) == 1
+    found = {"fits": PASSED, "breaks": FAILED, "large": SKIPPED, "slow": OFF}
+    assert verdicts(tmp_path) == found
+    shown = capsys.readouterr()
+    assert "No such file or directory: '" in shown.err and "log.txt" in shown.err
+    assert f"tar czf gpu_check.tgz {tmp_path}" in shown.out.splitlines()[-1]
+    page = (tmp_path / "README.md").read_text()
+    assert "* gpu: stand-in" in page and "needs 30 GB on the card, this one has 16" in page
+    assert "step, ms 1.5 (1 to 1.7)" in page and "step, ms: 9 |" in page
+
+    (tmp_path / "breaks" / "repaired").write_text("well")
+    assert main(words) == 0
+    assert verdicts(tmp_path) == {**found, "breaks": PASSED}
+    assert (tmp_path / "fits" / "run" / "steps.csv").read_text().count("AR") == 1  # not run again
+    for name in MACHINE:
+        monkeypatch.setattr(gpu_check, "card", lambda name=name: ({**MACHINE, name: "new"}, 16.0))
+        assert main(words) == 2
+        assert f"of {name} {MACHINE[name]}; here it is new. Name" in capsys.readouterr().err
+
+
+def test_a_stage_that_hangs_is_stopped_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_check, "SECONDS", 3)
+    code = "import subprocess as s, time; print(s.Popen(['sleep', '60']).pid); time.sleep(60)"
+    row = run_stage(Stage("hangs", python(code)), tmp_path, 16.0)
+    assert row["verdict"] == FAILED and "stopped after 3 s" in row["note"]
+    child = Path("/proc") / (tmp_path / "log.txt").read_text().splitlines()[-1] / "status"
+    for _ in range(50):
+        if not child.exists() or "State:\tZ" in child.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail("its child goes on")
+
+
+def test_what_leaves_no_figure_has_failed(tmp_path: Path) -> None:
+    for stage in (
+        Stage("nothing", python("pass"), STEP),
+        Stage("skipped", python("print('5 skipped in 1s')"), (Figure("tests that passed"),)),
+        Stage("empty", writes(""), STEP),
+    ):
+        row = run_stage(stage, tmp_path / stage.name, 16.0)
+        assert row["verdict"] == FAILED and "left no figure" in row["note"]
+
+
+def test_without_pytest_its_stages_say_so_and_fail(tmp_path: Path) -> None:
+    words = [sys.executable, "-S", *gpu_check.STAGES[2].command[1:]]
+    row = run_stage(Stage("kernels", words), tmp_path, 16.0)
+    assert row["verdict"] == FAILED and "No module named pytest" in row["note"]
+
+
+def test_the_stages_run_what_exists() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    for stage in gpu_check.STAGES:
+        assert f"| `{stage.name}` |" in page
+        if stage.command[2] == "pytest":
+            files = [ROOT / word for word in stage.command if word.endswith(".py")]
+            assert files and all(file.is_file() for file in files)
+        else:
+            assert compose_study(stage.command[4:]).backend.execution == "graph"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_card_one_line_says_what_is_needed(
+    broken: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old\nand more")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(broken))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refused)
+    assert main(["gpu-check"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "compute capability 8.0" in line and ("too old" if broken else "nvidia-smi") in line
+
+
+def test_bad_words_are_answered() -> None:
+    for word, expected in {"study=main": "Known: out, stages", "stages=kernal": "kernels"}.items():
+        with pytest.raises(gpu_check.ConfigError, match=expected):
+            read_words([word])
+
+
+LACKING = "ftfy itables open_clip playwright timm torch_fidelity torchvision vl_convert"
+BARE = f"""import sys
+sys.modules.update(dict.fromkeys("{LACKING}".split()))
+from bench.__main__ import main
+sys.exit(main(sys.argv[1:]))"""
+ON_CPU = {"backend=cuda_graph": "backend=cpu", gpu_check.XL: "model=random24"}
+SMALL = (
+    "latency.warmup_max=1",
+    "latency.prompts=2",
+    "latency.busy=1",
+    "gate=false",
+    "acceptance.k=3",
+    SEARCHPATH,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["costs", "replay", "speed", "profile"])
+def test_a_bare_machine_leaves_the_figures_of_a_stage(name: str, tmp_path: Path) -> None:
+    """On the processor, with a model of a few codes, without what pages and metrics are made of."""
+    (stage,) = (stage for stage in gpu_check.STAGES if stage.name == name)
+    words = [ON_CPU.get(word, word) for word in stage.command[3:]]
+    own = () if "model=random24" in words else ("model=random24",)
+    bare = Stage(name, [sys.executable, "-c", BARE, *words, *own, *SMALL], stage.figures)
+    row = run_stage(bare, tmp_path, os.cpu_count() or 1)
+    assert row["verdict"] in (PASSED, OFF), row["note"]
+    left_out = "left out: the report's page" in (tmp_path / "log.txt").read_text()
+    assert (
+        left_out
+        == (stage.command[3] == "run")
+        == (tmp_path / "run" / "report" / "table.txt").exists()
+    )

@@ -1,0 +1,51 @@
+"""Files that the tests of `bench compare` read: a table of published numbers, a run folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.compare.published import COLUMNS
+from bench.records import schema
+from bench.run.summary import COLUMNS as SUMMARY
+
+
+def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
+    """A published.csv with the rows; cells that a row leaves out are empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def a_run(folder: Path, *rows: dict[str, Any], study: dict[str, Any] | None) -> Path:
+    """A run folder with a summary of the rows, and study.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([dict.fromkeys(SUMMARY, "") | row for row in rows]).to_csv(
+        folder / "summary.csv", index=False
+    )
+    if study is not None:
+        (folder / "study.json").write_text(json.dumps(study))
+    return folder / "summary.csv"
+
+
+def records(folder: Path, **seconds: list[float]) -> None:
+    """records.parquet with latency rows of each decoder on prompts 0, 1, ..."""
+    rows = [
+        dict.fromkeys(schema.SCHEMA.names, "") | schema.empty_measures() | {
+            "schema_version": schema.SCHEMA_VERSION, "decoder": name, "protocol": "latency",
+            "model": "llamagen_xl_256", "backend": "eager", "device": "cuda", "dtype": "bfloat16",
+            "temperature": 1.0, "cfg": 7.5, "status": "ok", "prompt_index": i, "seed": 0,
+            "block": i, "repeat": 0, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
+            "top_k": 1000, "gpu": "NVIDIA A40",
+        }
+        for name, times in seconds.items()
+        for i, s in enumerate(times)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_parquet(folder / "records.parquet")

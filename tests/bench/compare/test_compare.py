@@ -1,0 +1,291 @@
+"""`bench compare`: verdicts on made-up runs beside made-up and shipped published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from bench.compare import measured, plot
+from bench.compare import published as table
+from bench.compare.compare import cmd_compare
+from bench.compare.methods import load_names
+from bench.compare.verdicts import Result, Verdict, build, has_interval
+from bench.data.errors import BenchError, ConfigError
+from metrics.stats import paired_ratio
+from tests.bench.compare.files import a_run, records, write
+
+DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
+BASE = {
+    "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
+    "dtype": "bfloat16", "temperature": 1.0, "cfg": 7.5, "n_latency": 10, "n_quality": 5000,
+    "fid_features": "inception-v3 clean", "status": "ok",
+}  # fmt: skip
+AR = {"decoder": "ar", "acceptance": "none", "tree": "none", "speedup": 1.0, "latency_mean_s": 3.0}
+EAGLE = {"decoder": "eagle2", "acceptance": "exact", "tree": DYNAMIC, "latency_mean_s": 3.2}
+LANTERN = {
+    "decoder": "lantern", "acceptance": "lantern(k=1000, delta=0.3, residual=released)",
+    "tree": DYNAMIC, "latency_mean_s": 2.0,
+}  # fmt: skip
+PAPER = {
+    "paper": "P", "arxiv": "2511.13587", "evidence": "table 1", "model": "LlamaGen-XL stage I",
+    "dataset": "MS-COCO", "resolution": "256", "temperature": "1", "cfg": "7.5", "top_k": "1000",
+    "gpu": "A40", "method": "LANTERN", "params": "k=1000 delta=0.3", "baseline": "AR",
+}  # fmt: skip
+STUDY = {"machine": {"gpu": "NVIDIA A40"}, "config": {"prompts": {"name": "coco"}}}
+
+
+def made_run(folder: Path, *rows: dict, study: dict | None = STUDY) -> Path:
+    return a_run(folder, *[BASE | row for row in rows], study=study)
+
+
+def speed(value: float, width: float = 0.02) -> dict[str, float]:
+    return {"speedup": value, "speedup_lo": value - width, "speedup_hi": value + width}
+
+
+def compared(tmp_path: Path, published: list[dict], *rows: dict, times=None, **options) -> Result:
+    """times: seconds of each decoder, as records have them."""
+    file = write(tmp_path / "published.csv", *published)
+    summary = made_run(tmp_path / "run", *rows, **options)
+    if times:
+        records(tmp_path / "run", **times)
+    return build(table.load(file), measured.load(summary), load_names(), 0.1)
+
+
+def one(result: Result):
+    (found,) = result.comparisons
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ours", "width", "verdict", "grounds"),
+    [
+        (1.47, 0.01, Verdict.REPRODUCED, "within the tolerance"),
+        (1.70, 0.30, Verdict.REPRODUCED, "inside our 95 % interval"),
+        (1.80, 0.10, Verdict.NOT, "outside our 95 % interval"),
+        (1.20, 0.01, Verdict.NOT, "beyond the tolerance"),
+    ],
+)
+def test_a_speed_up_is_judged_by_interval_and_tolerance(tmp_path, ours, width, verdict, grounds):
+    row = PAPER | {"speedup": "1.45"}
+    found = one(compared(tmp_path, [row], AR, LANTERN | speed(ours, width)))
+    assert found.verdict is verdict and grounds in found.why
+    assert found.difference == pytest.approx(ours - 1.45)
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "reason"),
+    [
+        ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, "other model"),
+        ({"model": "", "resolution": ""}, {}, "names no model"),
+        ({"temperature": "0"}, {}, "other temperature (published 0, here 1)"),
+        ({"cfg": "3"}, {}, "other cfg"),
+        ({"params": "k=1000 delta=0.2"}, {}, "(published delta=0.2, here delta=0.3)"),
+        ({"baseline": "EAGLE-2"}, {}, "other baseline: no EAGLE-2"),
+        ({"dataset": "PartiPrompts"}, {}, "other prompts"),
+        ({}, {"tree": "dynamic(depth=4, top_k=4, nodes=10)"}, "other tree"),
+        ({}, {"device": "cpu"}, "measured on a CPU"),
+        ({}, {"speedup": "", "speedup_lo": "", "speedup_hi": ""}, "was not measured"),
+        ({"method": "EAGLE-1"}, {}, "EAGLE-1 was not measured in this run"),
+        ({"method": "SJD2"}, {}, "SJD2 has no rows that conf/decoder can recognise"),
+        ({}, {"loop": "vvs(interval=4)"}, "LANTERN was not measured in this run"),
+        ({"method": "VVS"}, {"loop": "speculative"}, "VVS was not measured in this run"),
+    ],
+)
+def test_what_differs_makes_it_not_comparable_and_is_named(tmp_path, published, ours, reason):
+    row = PAPER | {"speedup": "1.45"} | published
+    found = one(compared(tmp_path, [row], AR, LANTERN | speed(1.45) | ours))
+    assert found.verdict is Verdict.APART and reason in found.why
+
+
+def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
+    """A skipping LANTERN is VVS; windows are told apart by how they draw, and by their size."""
+    vvs = LANTERN | {"loop": "vvs(interval=4)", "drafter": "eagle(checkpoint=x)"}
+    window = {"loop": "speculative", "acceptance": "exact", "tree": "none"}
+    rows = [
+        vvs | speed(1.45),
+        window | {"decoder": "sjd", "drafter": "jacobi(window=64, init=uniform)"} | speed(2.37),
+        window | {"decoder": "scd", "drafter": "maximal(window=64, init=uniform)"} | speed(4.1),
+        window | {"decoder": "old", "drafter": "maximal_released(window=64, init=uniform)"},
+    ]
+    papers = [
+        PAPER | {"method": "VVS", "params": "", "speedup": "1.45"},
+        PAPER | {"method": "SJD", "params": "L=64", "speedup": "2.37"},
+        PAPER | {"method": "SCD-MC", "params": "L=32", "speedup": "4.18"},
+    ]
+    skipping, sjd, scd = compared(tmp_path, papers, AR, *rows).comparisons
+    assert skipping.verdict is Verdict.REPRODUCED
+    assert sjd.measured.decoder == "sjd" and sjd.verdict is Verdict.REPRODUCED
+    assert scd.measured.decoder == "scd" and "published L=32, here L=64" in scd.why
+
+
+def test_unstated_settings_are_assumed_and_said(tmp_path):
+    row = PAPER | {"speedup": "1.45", "cfg": "", "params": "", "gpu": "", "temperature": ""}
+    ours = LANTERN | {"acceptance": "lantern(k=1000, delta=0.3, residual=paper)"}
+    found = one(compared(tmp_path, [row], AR, ours | speed(1.45)))
+    assert found.verdict is Verdict.REPRODUCED
+    assert {"cfg 7.5", "temperature 1", "k=1000, delta=0.3"} <= set(found.assumed)
+    assert "GPU not stated" in found.caveats[0] and "released code" in found.caveats[1]
+
+
+def test_one_of_several_settings_may_be_the_published_one(tmp_path):
+    low = {"decoder": "low", "acceptance": "lantern(k=1000, delta=0.05, residual=released)"}
+    rows = [AR, LANTERN | speed(1.45), LANTERN | low | speed(1.05)]
+    row = PAPER | {"speedup": "1.45", "params": ""}
+    hit, other = compared(tmp_path, [row], *rows).comparisons
+    assert hit.verdict is Verdict.REPRODUCED and "at 1 of 2 settings" in hit.why
+    assert other.verdict is Verdict.APART and "reproduced by lantern" in other.why
+    row = PAPER | {"speedup": "2.45", "params": ""}
+    found = compared(tmp_path, [row], *rows).comparisons
+    assert all(c.verdict is Verdict.NOT and "none of 2 settings" in c.why for c in found)
+
+
+def test_stated_settings_choose_their_row(tmp_path):
+    rows = [
+        AR,
+        LANTERN | {"decoder": "low", "acceptance": "lantern(k=1000, delta=0.05)"} | speed(1),
+        LANTERN | {"decoder": "greedy", "temperature": 0.0} | speed(2),
+        LANTERN | speed(1.4),
+    ]
+    found = one(compared(tmp_path, [PAPER | {"speedup": "1.45"}], *rows))
+    assert found.measured is not None and found.measured.decoder == "lantern"
+
+
+def test_seconds_need_the_same_gpu_ratios_do_not(tmp_path):
+    row, rows = PAPER | {"speedup": "1.45", "latency_s": "2.05"}, (AR, LANTERN | speed(1.45))
+    speedup, seconds = compared(tmp_path / "a", [row], *rows).comparisons
+    assert seconds.verdict is Verdict.REPRODUCED and speedup.caveats == ()
+    study = STUDY | {"machine": {"gpu": "NVIDIA H200"}}
+    speedup, seconds = compared(tmp_path / "b", [row], *rows, study=study).comparisons
+    assert seconds.verdict is Verdict.APART and "other GPU" in seconds.why
+    assert speedup.verdict is Verdict.REPRODUCED and "only ratios compare" in speedup.caveats[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "reason"),
+    [
+        ({}, Verdict.REPRODUCED, "inside"),
+        ({"fid_features": "scenes-clip"}, Verdict.APART, "other metric weights (scenes-clip"),
+        ({"n_quality": 132}, Verdict.APART, "over 132 images (the protocol's are 5000)"),
+        ({"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, Verdict.NOT, "outside"),
+    ],
+)
+def test_fid_needs_the_protocols_features_and_count(tmp_path, changed, verdict, reason):
+    ours = LANTERN | {"fid": 25.2, "fid_lo": 24.6, "fid_hi": 25.8} | changed
+    found = one(compared(tmp_path, [PAPER | {"fid": "24.97"}], AR, ours))
+    assert found.verdict is verdict and reason in found.why
+
+
+def test_clip_is_compared_in_our_unit(tmp_path):
+    row, ours = PAPER | {"clip": "0.3223"}, LANTERN | {"clip": 32.4}
+    found = one(compared(tmp_path / "a", [row], AR, ours | {"clip_features": "ViT-B-32 openai"}))
+    assert found.published == pytest.approx(32.23) and found.verdict is Verdict.REPRODUCED
+    assert "does not name the weights" in one(compared(tmp_path / "b", [row], AR, ours)).why
+
+
+def test_a_ratio_to_eagle2_is_paired_over_blocks_where_records_are_there(tmp_path):
+    row = PAPER | {"speedup": "1.6", "baseline": "EAGLE-2"}
+    rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
+    bare = one(compared(tmp_path / "a", [row], *rows))
+    assert bare.figure.value == pytest.approx(3.2 / 2.0) and not has_interval(bare.figure)
+    assert bare.verdict is Verdict.REPRODUCED and "no interval" in bare.why
+    slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5], [2.0, 1.8, 2.1, 1.9, 2.2, 1.7]
+    times = {"ar": slow, "eagle2": slow, "lantern": fast}
+    result = compared(tmp_path / "b", [row], *rows, times=times)
+    found, ours = one(result).figure, result.run.rows[0]
+    assert found == paired_ratio(slow, fast, blocks=range(6)) != paired_ratio(slow, fast)
+    assert ours.gpu == "NVIDIA A40" and ours.top_k == 1000
+
+
+def test_records_of_another_version_are_refused_with_what_to_do(tmp_path):
+    made_run(tmp_path / "run", AR, LANTERN)
+    records(tmp_path / "run", ar=[3, 3], lantern=[2, 2])
+    path = tmp_path / "run" / "records.parquet"
+    pd.read_parquet(path).drop(columns="block").assign(schema_version=1).to_parquet(path)
+    with pytest.raises(BenchError, match=r"schema version \[1\].*another run_dir="):
+        measured.load(tmp_path / "run" / "summary.csv")
+
+
+def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
+    rows = [PAPER | {"speedup": "1.45"}, PAPER | {"paper": "Q", "speedup": "1.9"}]
+    result = compared(tmp_path, rows, AR, LANTERN | speed(1.45))
+    assert [c.verdict for c in result.comparisons] == [Verdict.REPRODUCED, Verdict.NOT]
+    for found in result.comparisons:
+        assert result.disagreement(found) == "published numbers disagree: 1.45..1.9 (P, Q)"
+
+
+def test_an_embedded_run_reproduces_nothing_and_says_which_way_things_point(tmp_path, capsys):
+    rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE | speed(0.7))]
+    summary = made_run(tmp_path / "run", *rows)
+    assert cmd_compare([f"summary={summary}", f"out={tmp_path / 'out'}"]) == 0
+    shown = capsys.readouterr().out
+    assert "0 reproduced, 0 not reproduced" in shown and "No published row is about this" in shown
+    assert "same direction: slower in both" in shown
+    text = (tmp_path / "out" / "compare.md").read_text()
+    assert "other model (published LlamaGen-XL stage I, here tiny)" in text
+
+
+def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
+    rows = [
+        AR | {"fid": 24.9, "fid_lo": 24.5, "fid_hi": 25.3},
+        EAGLE | speed(0.95) | {"mal": 1.2},
+        LANTERN | speed(1.42) | {"mal": 2.0},
+    ]
+    made_run(tmp_path / "run", *rows)
+    assert cmd_compare([f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]) == 0
+    folder = tmp_path / "run" / "compare"
+    table_ = pd.read_csv(folder / "compare.csv")
+    vvs = table_[(table_.paper == "VVS") & (table_.model == "LlamaGen-XL stage I")]
+    verdicts = vvs[vvs.metric == "speedup"].set_index("decoder").verdict
+    assert verdicts["lantern"] == "reproduced" and verdicts["eagle2"] == "not reproduced"
+    assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
+    with Image.open(folder / "compare.png") as picture:
+        assert picture.width > 1000 and len(picture.convert("L").getcolors(1 << 20)) > 10
+    assert (folder / "compare.svg").stat().st_size > 1000
+
+
+def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
+    rows = AR, EAGLE | speed(0.9) | {"mal": 1.2}, LANTERN | speed(1.42) | {"mal": 2.0}
+    published = [
+        PAPER | {"speedup": "1.45", "mal": "2.1"},
+        PAPER | {"method": "EAGLE-2", "params": "", "speedup": "0.87"},
+    ]
+    axes = plot.draw(compared(tmp_path, published, *rows)).figure.axes
+    assert [ax.get_title(loc="left") for ax in axes] == ["speed-up over AR", "MAL"]
+    assert [t.get_text() for t in axes[0].get_yticklabels()] == ["eagle2", "lantern"]
+    empty = plot.draw(compared(tmp_path / "b", [PAPER | {"fid": "25"}], AR)).figure
+    assert len(empty.axes) == 1, "a run without anything to draw says so instead of failing"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["studi=main"], "did you mean 'study'"),
+        (["study=main", "run_dir=x"], "keep one of them"),
+        (["tolerance=2", "summary=x"], "0.1 is 10 %"),
+        (["tolerance=wide", "summary=x"], "must be a number"),
+        (["main"], "write key=value"),
+        (["study=nosuch"], "summary.csv. Finished here"),
+        (["study=nosuch"], "Run it first"),
+    ],
+)
+def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        cmd_compare(words)
+
+
+def test_a_missing_or_foreign_summary_is_refused(tmp_path):
+    with pytest.raises(BenchError, match="run the study first"):
+        cmd_compare([f"run_dir={tmp_path}"])
+    (tmp_path / "summary.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BenchError, match="lacks the columns"):
+        cmd_compare([f"run_dir={tmp_path}"])
+
+
+def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
+    failed = {"status": "failed: NumericalError: NaN"}
+    run = measured.load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
+    assert [row.decoder for row in run.rows] == ["ar"] and list(run.failed) == ["lantern"]

@@ -1,0 +1,197 @@
+"""`python -m bench diff`: noise is not told apart, planted losses are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from bench.__main__ import main
+from bench.records import schema as records
+from bench.records.kept import images_digest
+from tests.bench.report.synthetic import DECODERS, write_run
+
+LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "eagle2", "lantern"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("a") / "run", LINEUP, prompts=40)
+
+
+def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, ar=0.0) -> Path:
+    """The same codes timed at another hour, with what is planted by decoder: slow (factor of its
+    seconds), loss (of its CLIP score); ar: how much neighbours add to AR's seconds, at most."""
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+    rows = records.read(run / "records.parquet").to_pandas()
+    rng = np.random.default_rng(seed)
+    rows["seconds_total"] *= hour * rng.normal(1, 0.03, len(rows))
+    rows["seconds_total"] *= np.where(rows.decoder == "ar", 1 + ar * rng.random(len(rows)), 1)
+    for name, factor in (slow or {}).items():
+        rows.loc[rows.decoder == name, "seconds_total"] *= factor
+    save(rows, folder)
+    judged = {}
+    for name, group in rows[rows.protocol == "quality"].groupby("decoder"):
+        drawn = group.sort_values("prompt_index")
+        base = 65 + 10 * np.sin(drawn.prompt_index.to_numpy())  # what the prompt does
+        each = base + rng.normal(0, 2, len(drawn)) - (loss or {}).get(name, 0)
+        scores = {"scores": {"clip_each": list(each)}}
+        judged[f"figures of {name}"] = {"of": images_digest(drawn), "value": scores}
+    (folder / "judged.json").write_text(json.dumps(judged))
+    return folder
+
+
+def save(rows: pd.DataFrame, folder: Path) -> None:
+    table = pa.Table.from_pandas(rows, schema=records.SCHEMA, preserve_index=False)
+    records.write(folder / "records.parquet", table)
+
+
+def said(tmp: Path, *words: str) -> tuple[int, dict[tuple[str, str], dict]]:
+    status = main(["diff", *words, f"out={tmp / 'diff.json'}"])
+    found = json.loads((tmp / "diff.json").read_text())["findings"]
+    return status, {(f["b"], f["figure"]): f for f in found}
+
+
+def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    status, found = said(tmp_path, str(a), str(b))
+    assert status == 0
+    assert {name for name, _ in found} == {made.name for made in LINEUP}
+    assert {f["verdict"] for f in found.values()} == {"not told apart"}
+    assert 0 < found["eagle2", "images per second"]["least"] < 0.08
+    assert 0 < found["eagle2", "speed-up over AR"]["least"] < 0.12
+
+
+def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
+    a = again(first, tmp_path / "a", 1)
+    b = again(first, tmp_path / "b", 2, hour=1.3, slow={"eagle2": 1.1}, loss={"lantern": 2})
+    status, found = said(tmp_path, str(a), str(b))
+    verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] != "not told apart"}
+    # A slower hour shows in AR's seconds alone: those of the others are then not compared.
+    assert verdicts == {
+        ("ar", "images per second"): "slower",
+        ("eagle2", "speed-up over AR"): "slower",
+        ("lantern", "CLIP"): "worse",
+    }
+    assert status == 1
+    assert found["eagle2", "speed-up over AR"]["value"] == pytest.approx(1 / 1.1, abs=0.02)
+    assert found["lantern", "CLIP"]["value"] == pytest.approx(-2, abs=1)
+
+
+def test_seconds_find_what_a_restless_ar_hides(first, tmp_path):
+    a, b = (again(first, tmp_path / name, seed, ar=2.0) for name, seed in (("a", 1), ("b", 3)))
+    slow = again(first, tmp_path / "slow", 3, slow={"eagle2": 1.1}, ar=2.0)
+    assert said(tmp_path, str(a), str(b))[0] == 0
+    status, found = said(tmp_path, str(a), str(slow))
+    verdicts = {key for key, f in found.items() if f["verdict"] != "not told apart"}
+    assert verdicts == {("eagle2", "images per second")} and status == 1
+
+
+def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
+    a = again(first, tmp_path / "a", 1)
+    b = again(first, tmp_path / "b", 2, hour=0.2)
+    save(records.read(b / "records.parquet").to_pandas().assign(cpu="another CPU"), b)
+    status, found = said(tmp_path, str(a), str(b))
+    assert not [name for name, figure in found if figure == "images per second"]
+    assert found["eagle2", "speed-up over AR"]["verdict"] == "not told apart"
+    assert status == 0
+
+
+def test_two_decoders_of_one_run(first, tmp_path, capsys):
+    a = again(first, tmp_path / "a", 1)
+    status, found = said(tmp_path, str(a), "decoders=eagle2,lantern")
+    assert found["lantern", "images per second"]["verdict"] == "faster"
+    assert found["lantern", "codes per forward"]["verdict"] == "better"
+    assert status == 0
+    assert said(tmp_path, str(a), "decoders=lantern,eagle2")[0] == 1
+    assert "eagle2 -> lantern" in capsys.readouterr().out
+
+
+def test_scores_of_other_pictures_do_not_count(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    judged = json.loads((b / "judged.json").read_text())
+    judged["figures of lantern"]["of"] = "other pictures"
+    (b / "judged.json").write_text(json.dumps(judged))
+    found = said(tmp_path, str(a), str(b))[1]
+    assert ("lantern", "CLIP") not in found and ("eagle2", "CLIP") in found
+
+
+def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
+    runs = first, write_run(tmp_path / "b", LINEUP[:2], prompts=40)
+    for run, seed in zip(runs, (0, 1), strict=True):
+        study = {"config_hash": "", "config": {"seed": seed}, "machine": {}}
+        (run / "study.json").write_text(json.dumps(study))
+    main(["diff", *map(str, runs)])
+    (first / "study.json").unlink()
+    shown = capsys.readouterr().out
+    assert f"only in {first}: eagle2, lantern" in shown
+    assert "settings differ: seed: 0 in A, 1 in B" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected 2 run folders, found 0"),
+        (["nothing", "nowhere"], "no run folder nothing"),
+        (["{a}/summary.csv", "{a}"], "summary.csv is a file; name the folder of a run"),
+        (["{a}", "{old}"], "holds tables without records.parquet"),
+        (["{a}", "decoders=ar"], "takes two names"),
+        (["{a}", "decoders=ar,eagle3"], "eagle2"),
+        (["{a}", "{a}", "level=2"], "between 0 and 1"),
+        (["{a}", "{a}", "lvel=2"], "level"),
+    ],
+)
+def test_bad_words_are_explained(first, tmp_path, capsys, words, expected):
+    (tmp_path / "study.json").write_text("{}")
+    named = [word.replace("{a}", str(first)).replace("{old}", str(tmp_path)) for word in words]
+    assert main(["diff", *named]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def with_protocol(run: Path, **lines: str) -> Path:
+    """The same run, its quality measured as these lines say."""
+    judged = json.loads((run / "judged.json").read_text())
+    for found in judged.values():
+        found["value"]["scores"]["protocol"] = {"network": "one", "clip_network": "one"} | lines
+    (run / "judged.json").write_text(json.dumps(judged))
+    return run
+
+
+def test_quality_measured_in_two_ways_is_not_compared(first, tmp_path, capsys):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    assert ("eagle2", "FID") in said(tmp_path, str(with_protocol(a)), str(with_protocol(b)))[1]
+    other = with_protocol(b, network="another")
+    found = said(tmp_path, str(a), str(other))[1]
+    assert ("eagle2", "FID") not in found and ("eagle2", "CLIP") in found
+    assert (
+        "FID was measured in two ways, network: one in A, another in B" in capsys.readouterr().out
+    )
+    other = with_protocol(b, clip_network="another")
+    found = said(tmp_path, str(a), str(other))[1]
+    assert ("eagle2", "FID") in found and ("eagle2", "CLIP") not in found
+
+
+def test_two_images_tell_nothing_apart(tmp_path):
+    few = write_run(tmp_path / "few", LINEUP, prompts=2)
+    a = again(few, tmp_path / "a", 1)
+    b = again(few, tmp_path / "b", 2, slow={"eagle2": 1.1}, loss={"lantern": 2})
+    status, found = said(tmp_path, str(a), str(b))
+    assert status == 0
+    assert {f["verdict"] for f in found.values()} == {"not told apart"}
+    assert found["lantern", "CLIP"]["least"] is None  # both signs alike: p = 0.5
+
+
+def test_a_stricter_level_finds_only_larger_differences(first, tmp_path):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    for key in (("eagle2", "speed-up over AR"), ("lantern", "CLIP")):
+        one, other = (
+            said(tmp_path, str(a), str(b), f"level={level}")[1] for level in (0.05, 0.001)
+        )
+        assert 0 < one[key]["least"] < other[key]["least"]
+    alone = said(tmp_path, str(a), "decoders=eagle2,eagle2")[1]["eagle2", "CLIP"]
+    assert alone["least"] == 0.0

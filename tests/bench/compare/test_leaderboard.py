@@ -1,0 +1,87 @@
+"""`python -m bench leaderboard`: checked records of two machines on one page."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.compare.leaderboard import lines_of, records_in, sections
+from tests.bench.compare.made import finished
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("records")
+    finished(root / "first")
+    finished(root / "deep" / "second", cpu="<script>x</script>", ungated="eagle2", antialias="no")
+    return root
+
+
+def found(folder: Path):
+    return sections([line for r in records_in(folder) for line in lines_of(r, folder)])
+
+
+def rows(section) -> list[tuple[str, str]]:
+    return [(row.cells[0], row.cells[1]) for row in section.table.rows]
+
+
+def test_what_compares_shares_a_table_and_the_rest_stands_apart(both):
+    speed, one, two, apart, records = found(both)
+    assert [row.cells[0] for row in records.table.rows] == ["deep/second", "first"]
+    assert records.table.rows[0].cells[1].startswith("<script>x</script>")
+    assert speed.title.startswith("Speed: ") and "temperature 1" in speed.title
+    assert ("eagle2", "first") in rows(speed) and ("eagle2", "deep/second") not in rows(speed)
+    assert {record for _, record in rows(one)} == {"deep/second"}
+    assert {record for _, record in rows(two)} == {"first"}
+    assert "antialias: no" in one.notes[0] and "antialias: yes" in two.notes[0]
+    reasons = {key: row.cells[3] for key, row in zip(rows(apart), apart.table.rows, strict=True)}
+    assert reasons["eagle2", "deep/second"] == "not checked"
+    assert reasons["lantern_released", "first"].startswith("violates")
+    assert len(reasons) == 3
+
+
+def test_equal_protocols_share_a_table(both, tmp_path):
+    shutil.copytree(both / "first", tmp_path / "a")
+    shutil.copytree(both / "first", tmp_path / "b")
+    quality = [s for s in found(tmp_path) if s.title.startswith("Quality")]
+    assert len(quality) == 1 and {record for _, record in rows(quality[0])} == {"a", "b"}
+
+
+def test_the_page_the_csv_and_the_markdown(both, tmp_path, capsys):
+    for ending in ("html", "csv", "md"):
+        assert main(["leaderboard", str(both), f"out={tmp_path / f'board.{ending}'}"]) == 0
+    page = (tmp_path / "board.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "2 records" in page
+    lines = list(csv.DictReader((tmp_path / "board.csv").read_text().splitlines()))
+    assert len(lines) == 8
+    assert {line["protocol_antialias"] for line in lines} == {"yes", "no"}
+    assert "## Speed" in (tmp_path / "board.md").read_text()
+    assert "leaderboard:" in capsys.readouterr().out
+
+
+def test_a_record_that_was_changed_is_refused_by_name(both, tmp_path, capsys):
+    shutil.copytree(both / "first", tmp_path / "a")
+    summary = tmp_path / "a" / "summary.csv"
+    summary.write_text(summary.read_text().replace("eagle2", "eagle3"))
+    assert main(["leaderboard", str(tmp_path)]) == 2
+    assert f"{summary} is not as it was recorded" in capsys.readouterr().err
+    assert not (tmp_path / "leaderboard.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected one folder of records, found 0"),
+        (["nowhere"], "there is no folder nowhere"),
+        (["."], "no run.json below"),
+        ([".", "out=board.pdf"], ".html, .csv, .md"),
+        ([".", "ot=x.csv"], "out"),
+    ],
+)
+def test_bad_words_are_explained(capsys, words, expected):
+    assert main(["leaderboard", *words]) == 2
+    assert expected in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""published.csv and names.yaml: what is refused, and which published numbers disagree."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.compare import published as table
+from bench.compare.methods import FILE, load_names
+from bench.compare.published import COLUMNS, PublishedError, disagreements
+from tests.bench.compare.files import write
+
+GOOD = {
+    "paper": "A", "arxiv": "2410.03355", "evidence": "table 2", "model": "M", "temperature": "1",
+    "method": "LANTERN", "params": "k=1000 delta=0.3", "baseline": "AR", "speedup": "1.5",
+}  # fmt: skip
+
+
+def test_the_shipped_numbers_load_and_keep_their_sources():
+    rows = table.load()
+    assert len(rows) == len(table.DEFAULT.read_text().splitlines()) - 1
+    assert all(row.evidence and row.arxiv for row in rows)
+    (headline,) = [r for r in rows if r.evidence == "abstract v3" and r.temperature == 1]
+    assert (headline.baseline, headline.figures) == ("EAGLE-2", {"speedup": 1.82})
+    vvs = next(r for r in rows if r.paper == "VVS" and r.params.get("delta") == 0.3)
+    assert vvs.figures["recall"] == 0.6438 and vvs.params == {"k": 1000, "delta": 0.3}
+    assert headline.cfg is None, "an empty cell is not stated, not zero"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("speedup", "fast", "expected a number or nothing, found 'fast'"),
+        ("speedup", "nan", "[0.01, 1000]"),
+        ("mal", "0.5", "[1, 1000]"),
+        ("clip", "32.2", "[0, 1]"),
+        ("arxiv", "hep-th/9711200", "expected an id such as"),
+        ("evidence", "", "every number keeps its source"),
+        ("params", "k=1000 delta", "key=value"),
+        ("params", "k=1 k=2", "each key once"),
+        ("params", "k=many", "expected a number"),
+        ("top_k", "2.5", "whole number"),
+        ("baseline", "", "a speed-up needs what it is over"),
+    ],
+)
+def test_a_bad_cell_is_named_by_line_and_column(tmp_path, column, value, said):
+    path = write(tmp_path / "p.csv", GOOD, GOOD | {"paper": "B", column: value})
+    with pytest.raises(PublishedError) as error:
+        table.load(path)
+    assert f"line 3, column {column}" in str(error.value) and said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "said"),
+    [
+        ([GOOD | {"speed_up": "2"}], ("paper", "speed_up"), "did you mean 'speedup'"),
+        ([GOOD], COLUMNS[:3], "expected the columns paper, arxiv"),
+        ([GOOD, GOOD], COLUMNS, "line 3: the same as line 2"),
+        ([GOOD | {"speedup": ""}], COLUMNS, "no figure"),
+        ([], COLUMNS, "no row below its header"),
+    ],
+)
+def test_bad_files_say_what_is_wrong(tmp_path, rows, columns, said):
+    known = [{key: row[key] for key in row if key in columns} for row in rows]
+    with pytest.raises(PublishedError, match=said):
+        table.load(write(tmp_path / "a.csv", *known, columns=columns))
+
+
+def test_unreadable_files_say_what_to_do(tmp_path):
+    with pytest.raises(PublishedError, match="published=FILE"):
+        table.load(tmp_path / "absent.csv")
+    short = write(tmp_path / "d.csv", GOOD)
+    short.write_text(short.read_text() + "A,2410.03355\n")
+    with pytest.raises(PublishedError, match="line 3: expected 22 cells, found 2"):
+        table.load(short)
+
+
+def test_names_that_are_damaged_are_refused(tmp_path):
+    with pytest.raises(PublishedError, match="sections"):
+        (tmp_path / "n.yaml").write_text("models: {}\n")
+        load_names(tmp_path / "n.yaml")
+    text = FILE.read_text().replace("model: Anole-7B", "modell: Anole-7B")
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(PublishedError, match="model"):
+        load_names(tmp_path / "m.yaml")
+
+
+def test_contradictions_in_the_shipped_numbers_are_found():
+    found = {item.title: item for item in disagreements(table.load(), load_names().families)}
+    eagle = found["speed-up over AR of EAGLE-2 on LlamaGen-XL stage I, temperature 1"]
+    assert eagle.text == "published numbers disagree: 0.87..0.93 (LANTERN, VVS)"
+    abstract = found["speed-up over EAGLE-2 of LANTERN on LlamaGen-XL stage I, temperature 1"]
+    assert "1.76..1.82" in abstract.text and abstract.sure
+    fid = found["FID of EAGLE-2 on LlamaGen-XL stage II, temperature 1"]
+    assert not fid.sure, "one of the two papers states no temperature"
+
+
+def test_other_settings_are_no_contradiction(tmp_path):
+    rows = [
+        GOOD,
+        GOOD | {"paper": "B", "params": "k=1000 delta=0.4", "speedup": "1.7"},
+        GOOD | {"paper": "C", "temperature": "0", "speedup": "2"},
+        GOOD | {"paper": "D", "baseline": "EAGLE-2", "speedup": "1.9"},
+        GOOD | {"paper": "E", "model": "", "speedup": "2.5"},
+        GOOD | {"paper": "F", "latency_s": "3", "gpu": "A40"},
+        GOOD | {"paper": "G", "latency_s": "9", "gpu": "A100"},
+    ]
+    found = disagreements(table.load(write(tmp_path / "p.csv", *rows)), load_names().families)
+    assert found == []
+    again = [*rows, GOOD | {"paper": "H", "params": "", "speedup": "1.6"}]
+    found = disagreements(table.load(write(tmp_path / "q.csv", *again)), load_names().families)
+    assert all(not item.sure and "H" in item.text for item in found) and found

@@ -1,0 +1,271 @@
+"""`bench tune`: the grid as a user writes it, what is refused before any work, and a whole search
+that ends in a decoder which composes again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import conf
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.cost.predict.acceptance import (
+    Workshop,
+    derivable,
+    derived,
+    drawn,
+    record,
+    sibling_survival,
+)
+from bench.cost.predict.search import declared
+from bench.cost.predict.settings import combinations, compose_tune
+from bench.cost.predict.winner import MARK, claim, command
+from bench.cost.speed import TreeShape, codes_a_step
+from bench.data.errors import ConfigError
+from bench.judge.gate import sampled
+from decoders.api import Sampling, VerifiedPairs
+from decoders.compose import PartSpec, build_part
+from decoders.models.small import random_model
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.verify.exact import Exact
+from decoders.verify.lantern import Lantern
+from decoders.verify.lantern_pp import LanternPP
+from tests.bench.fakes import SEARCHPATH
+
+ROOT = Path(__file__).parents[3]
+SMALL = [
+    SEARCHPATH, "model=random24", "prompts=fake", "backend.threads=1", "backend.dtype=float32",
+    "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
+    "tune.prompts=2", "tune.probes=1", "tune.pairs=8",
+]  # fmt: skip
+TREES = "tune.trees=[{tree: chain, depth: [1, 3]}, {tree: static, choices: binary_8}]"
+RULES = "tune.rules=[{acceptance: exact}, {acceptance: lantern, k: 4, delta: [0.2]}]"
+
+
+def test_lists_of_the_grid_are_multiplied_and_named() -> None:
+    items = [{"tree": "static", "choices": ["narrow_9", [[0], [1]]]}, {"tree": "dynamic"}]
+    assert list(combinations("tree", items)) == [
+        ("static_narrow_9", ["tree=static", 'tree.choices="narrow_9"']),
+        ("static_choices2", ["tree=static", "tree.choices=[[0],[1]]"]),
+        ("dynamic", ["tree=dynamic"]),
+    ]
+    pair = [{"acceptance": "lantern", "k": [1, 2], "delta": [0.1, 0.2]}]
+    assert len(list(combinations("acceptance", pair))) == 4
+    with pytest.raises(ConfigError, match="a list of the grid is empty"):
+        list(combinations("tree", [{"tree": "chain", "depth": []}]))
+
+
+def test_a_search_composes_trees_and_rules_of_conf() -> None:
+    told = compose_tune([*SMALL, TREES, RULES, "acceptance.residual=released"])
+    assert [o.slug for o in told.trees] == ["chain_depth1", "chain_depth3", "static_binary_8"]
+    assert [o.slug for o in told.rules] == ["exact", "lantern_k4_delta0.2"]
+    assert told.rules[1].spec.kwargs["residual"] == "released"  # overrides reach every candidate
+    assert [e.name for e in told.study.decoders] == ["ar"]
+    default = compose_tune([])
+    assert len(default.trees) * len(default.rules) > 50
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tune.exactness=exat"], "unknown tune.exactness 'exat'; did you mean 'exact'"),
+        (["tune.tv=1.5"], "tune.tv must be at most 1"),
+        (["tune.prompts=0"], "tune.prompts must be at least 1"),
+        (["tune.trees=[]"], "tune.trees is empty"),
+        (["tune.out=mine.json"], "tune.out must end in .yaml"),
+        (
+            ["tune.exactness=exact", "tune.rules=[{acceptance: lantern, k: 4}]"],
+            "every rule of tune.rules is relaxed",
+        ),
+        (["tune.trees=[{tree: chainn}]"], "unknown tree 'chainn'; did you mean 'chain'"),
+        (["tune.trees=[chain]"], "must be {tree: NAME, ...}, found 'chain'"),
+        (["tune.rules=[{acceptance: lantern, kk: 3}]"], "acceptance.k"),
+        (["tune.trees=[{tree: chain, depth: 0}]"], "tree.depth must be at least 1"),
+        (["tune.rules=[{acceptance: lantern, k: 4, delta: 7}]"], "total-variation bound in [0, 1]"),
+        (["latency.prompts=1"], "a speed-up with an interval needs 2 or more"),
+        (["tune.tv=0.1", "sampling.temperature=0"], "at temperature 0 there is none"),
+        (["tune.base=ar"], "tune.base=ar has no drafter"),
+        (["tune.speed=9"], "tune.speed"),
+        (["tune=3"], "set one of tune.NAME=..."),
+        (["decoders=[ar,eagle2]"], "measured against AR alone"),
+        (["tune.out=/proc/nowhere/decoder/x.yaml"], "cannot be written"),
+        (["tune.out=somewhere/x.yaml"], "decoders are found as DIR/decoder/NAME.yaml"),
+        ([f"tune.out={ROOT}/conf/decoder/lantern.yaml"], "exists and no search wrote it"),
+        (["tune.out=/tmp/decoder/lantern.yaml"], "there is a decoder lantern already"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_work(
+    capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert main(["tune", *SMALL, TREES, RULES, *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err and "step/s" not in err
+
+
+def test_a_search_ends_in_a_decoder_that_composes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", sampled.BATCH)  # of the gate
+    words = [*SMALL, TREES, RULES, f"run_dir={tmp_path}", "tune.tv=0.001", "tune.measure=1"]
+    assert main(["tune", *words]) == 0
+    rows = pd.read_csv(tmp_path / "tune.csv")
+    assert len(rows) == 6
+    assert (rows.bound_max[rows.rule == "exact"] == 0).all()
+    assert set(rows.rule[rows.eligible]) == {"exact"}
+    chosen = rows[rows.measured.notna()]
+    assert list(chosen.verdict) == ["exact"] and (chosen.measured_lo <= chosen.measured).all()
+    assert chosen.speedup.iloc[0] == rows.speedup[rows.eligible].max()
+    out = capsys.readouterr().out
+    path = tmp_path / "decoder" / "tuned.yaml"
+    assert f"written to {path}" in out and "predicted speed-up" in out
+    shown = shlex.split(out.split("to run it:")[1].strip().splitlines()[0])
+    assert shown[:4] == ["python", "-m", "bench", "run"]
+    ran = compose_study([*shown[4:], "study=smoke"])
+    assert [entry.name for entry in ran.decoders] == ["ar", "tuned"]
+    assert (ran.model.name, ran.backend.threads) == ("random24", 1)
+    assert ran.run_dir == "results/runs/tuned"
+    assert (tmp_path / "frontier.png").stat().st_size > 1000
+    place = f"hydra.searchpath=[file://{tmp_path}]"
+    (entry,) = compose_study(["study=smoke", place, "decoders=[tuned]"]).decoders
+    tree, rule = chosen.decoder.iloc[0].split(".")[1], chosen.decoder.iloc[0].split(".")[0]
+    wanted = next(o.spec for o in compose_tune(words).trees if o.slug == tree)
+    assert entry.spec.tree == wanted and rule == "exact"
+    assert entry.spec.acceptance == PartSpec("decoders.verify.exact.Exact")
+    assert entry.expect == "exact" and not entry.baseline
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tune.tv=0"], "no candidate's output TV is at most tune.tv=0, the least is 0."),
+        (["tune.exactness=bounded"], "finds no candidate exact or bounded (violating.chain_depth1"),
+    ],
+)
+def test_a_search_that_finds_nothing_says_why(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
+) -> None:
+    rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
+    tree = "tune.trees=[{tree: chain, depth: 1}]"
+    monkeypatch.setattr("bench.judge.gate.check_decoder", Violates)
+    says = says.replace("violating", "lantern_k4_delta0.9")
+    assert main(["tune", *SMALL, tree, rule, f"run_dir={tmp_path}", *words]) == 1
+    printed = capsys.readouterr()
+    assert says in printed.err and "winner" not in printed.out
+    assert len(pd.read_csv(tmp_path / "tune.csv")) == 1
+    assert not (tmp_path / "decoder" / "tuned.yaml").exists()
+
+
+class Violates:
+    """A gate that finds every decoder beyond what it declares."""
+
+    verdict, text = "violates", "violates (TV 0.9)"
+
+    def __init__(self, *parts: object) -> None:
+        pass
+
+
+def test_the_command_of_a_winner_keeps_what_it_was_found_on(tmp_path: Path) -> None:
+    words = ["study=tune", "model=tiny", "sampling.temperature=0", "latency.prompts=9",
+             "tree.depth=2", "hydra.searchpath=[file:///mine]", "run_dir=/x"]  # fmt: skip
+    own = tmp_path / "decoder" / "swift.yaml"
+    assert shlex.split(command(own, words)) == [
+        "python", "-m", "bench", "run", "name=swift", "decoders=[ar,swift]", "model=tiny",
+        "sampling.temperature=0", f"hydra.searchpath=[file:///mine,file://{tmp_path}]",
+    ]  # fmt: skip
+    ours = Path(conf.__file__).parent / "decoder" / "swift.yaml"
+    assert "searchpath" not in command(ours, ["model=tiny"])
+
+
+def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "decoder" / "swift.yaml"
+    claim(path)
+    path.write_text("# mine\n")
+    with pytest.raises(ConfigError, match="no search wrote it"):
+        claim(path)
+    path.write_text(f"# {MARK} for tiny\n")
+    claim(path)
+
+
+# ---- acceptance of trees that did not run ------------------------------------------------------
+
+MODEL = random_model(vocab=12, grid=6, seed=3)
+PROMPTS = [f"p{i}" for i in range(96)]
+
+
+def shop(temperature: float = 1.0) -> Workshop:
+    drafter = build_part(PartSpec("decoders.propose.drafters.eagle.Eagle"), MODEL)
+    sampling = Sampling(temperature=temperature, cfg=2.0)
+    return Workshop(MODEL, sampling, PartSpec("decoders.loops.speculative.Speculative"), drafter)
+
+
+@pytest.mark.parametrize("rule", [Exact(), Lantern(MODEL, k=3, delta=0.3)])
+def test_a_tree_that_did_not_run_is_predicted_from_a_chain(rule: object) -> None:
+    chain = record(shop(), Chain(depth=3), rule, PROMPTS, 0, 200, 3)  # type: ignore[arg-type]
+    for tree in (Chain(depth=2), Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0]])):
+        ran = record(shop(), tree, rule, PROMPTS, 1, 1, 1)  # type: ignore[arg-type]
+        expected = codes_a_step(derived(TreeShape.of(tree), chain))
+        assert expected == pytest.approx(codes_a_step(ran.reached), rel=0.06)
+
+
+def test_what_must_run_itself() -> None:
+    sampled, greedy = Sampling(), Sampling(temperature=0)
+    chain, drawn_tree, grown = (
+        TreeShape.of(tree)
+        for tree in (
+            Chain(depth=3), Static(choices="binary_8"), Dynamic(depth=2, top_k=2, nodes=4)
+        )
+    )  # fmt: skip
+    assert chain.chain and not drawn_tree.chain and drawn_tree.branching == 2
+    assert drawn_tree.paths is not None and grown.paths is None
+    assert derivable(drawn_tree, sampled) and not derivable(grown, sampled)
+    assert derivable(chain, greedy) and not derivable(drawn_tree, greedy)
+
+
+def test_a_recording_says_what_quality_costs() -> None:
+    exact = record(shop(), Chain(depth=2), Exact(), PROMPTS[:8], 0, 32, 2)
+    relaxed = record(shop(), Chain(depth=2), Lantern(MODEL, k=3, delta=0.3), PROMPTS[:8], 0, 32, 2)
+    assert exact.bound == 0 and exact.moved == 0 and exact.tv < 1e-5
+    assert relaxed.bound == pytest.approx(0.3) and 0 < relaxed.moved < 0.3 and relaxed.tv > 0.01
+    greedy = record(shop(0.0), Chain(depth=2), Exact(), PROMPTS[:8], 0, 32, 2)
+    assert greedy.survival == () and greedy.tv != greedy.tv
+
+
+def test_children_are_drawn_without_replacement_from_q() -> None:
+    q = torch.tensor([[0.6, 0.3, 0.1, 0.0]]).expand(20000, -1)
+    codes, valid = drawn(q, 4, torch.Generator().manual_seed(0))
+    assert (codes.sort(1).values == torch.arange(4)).all()
+    first = torch.bincount(codes[:, 0], minlength=4) / 20000
+    torch.testing.assert_close(first, q[0], atol=0.01, rtol=0)
+    second = torch.bincount(codes[codes[:, 0] == 0, 1], minlength=4).float()
+    torch.testing.assert_close(second / second.sum(), torch.tensor([0, 0.75, 0.25, 0]),
+                               atol=0.02, rtol=0)  # fmt: skip
+    assert not valid[:, 3].any() and valid[:, :3].all()
+
+
+def test_survival_of_siblings_is_that_of_the_rule() -> None:
+    p = torch.tensor([[0.5, 0.5, 0.0]])
+    q = torch.tensor([[0.25, 0.25, 0.5]])
+    pairs = VerifiedPairs(p, q, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1).bool())
+    found = sibling_survival(Exact(), dataclasses.replace(pairs), 2, seed=0, draws=4000)
+    # A first child is rejected when it is code 2 (half the draws); the second is then accepted with
+    # min(1, p / q) = 1 after the residual (0.5, 0.5, 0) against q = (0.5, 0.5) without code 2.
+    assert found[0] == pytest.approx(0.5, abs=0.03)
+    assert found[1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_relaxed_rule_is_known_by_the_bound_it_declares() -> None:
+    assert declared(Exact(), MODEL) == 0 and declared(Lantern(MODEL, k=3, delta=0.0), MODEL) == 0
+    assert declared(Lantern(MODEL, k=3, delta=0.1), MODEL) == pytest.approx(0.1)
+    assert declared(LanternPP(MODEL, k=3, lam=1.0), MODEL) == 0
+    assert declared(LanternPP(MODEL, k=3, lam=2.0), MODEL) > 0

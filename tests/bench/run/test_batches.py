@@ -1,0 +1,125 @@
+"""`latency.batch`: the same prompts timed in batches too, and the table and plot by batch size."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.__main__ import main
+from bench.config import schedule
+from bench.config.compose import compose_study
+from bench.data.errors import ConfigError
+from bench.records.load import load
+from bench.report.scaling import Line, lines
+from bench.run.runner import run_study
+from decoders.api import Sampling
+from tests.bench import fakes
+
+SLOW = "decoders=[{decoder: fake_ar, overrides: ['loop.seconds=0.03']}, "
+FAST = "{decoder: fake_spec, overrides: ['loop.seconds=0.01']}, "
+FAILS = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 4']}]"
+FEW = ("latency.prompts=4", "latency.batch=[1,2,5]", "quality.images=0", "latency.warmup_max=1")
+
+
+def by_size(folder: Path) -> dict[tuple[str, int], Line]:
+    return {(line.decoder, line.batch): line for line in lines(load(folder))}
+
+
+def test_decoders_take_turns_at_every_size_with_full_batches(fake_study):
+    config = fake_study(*FEW, "latency.repeats=2", "decoders=[fake_ar,fake_spec]")
+    found = schedule.latency_batches(config, schedule.cells(config, Sampling()))
+    first = [(b.cell.entry.name, b.indices) for b in found if b.repeat == 0]
+    assert first == [
+        ("fake_ar", (0,)), ("fake_spec", (0,)), ("fake_spec", (1,)), ("fake_ar", (1,)),
+        ("fake_ar", (2,)), ("fake_spec", (2,)), ("fake_spec", (3,)), ("fake_ar", (3,)),
+        ("fake_ar", (0, 1)), ("fake_spec", (0, 1)), ("fake_spec", (2, 3)), ("fake_ar", (2, 3)),
+        ("fake_ar", (0, 1, 2, 3, 4)), ("fake_spec", (0, 1, 2, 3, 4)),
+    ]  # fmt: skip
+    assert len(found) == 2 * len(first) and len({key for b in found for key in b.keys}) == 2 * 26
+
+
+def test_single_images_are_the_same_rows_with_and_without_batches(fake_study):
+    """Also in a folder of an earlier version: its hash and its rows' places have no batch."""
+    alone, both = fake_study(), fake_study("latency.batch=[1,4]")
+    assert "batch" not in alone.measured()["latency"] and alone.hash != both.hash
+    cells = schedule.cells(alone, Sampling())
+    stems = [
+        [b.stem(i) for b in schedule.latency_batches(config, cells) for i in b.indices]
+        for config in (alone, both)
+    ]
+    assert stems[0] == [stem for stem in stems[1] if stem.startswith("latency-")]
+
+
+def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fake_study):
+    config = fake_study(SLOW + FAST + FAILS, *FEW, "report=true", "latency.repeats=2")
+    words = [fakes.SEARCHPATH, "study=fake", SLOW + FAST + FAILS, *FEW, "latency.repeats=2"]
+    words += [f"run_dir={config.run_dir}", "report=true"]
+    folder = Path(config.run_dir)
+    assert main(["run", *words]) == 1  # one decoder failed
+    calls = len(fakes.CALLS)
+    rows = pd.read_parquet(folder / "records.parquet")
+    batched = rows[rows.protocol == "batched"]
+    assert set(batched.batch) == {2, 5} and (batched.image == "").all()
+    assert batched[batched.decoder != "bad"].seconds_total.notna().all()
+    # A toy call takes the same time whatever its batch: 0.03 s and 0.01 s.
+    found = by_size(folder)
+    assert [*found] == [(d, b) for b in (1, 2, 5) for d in ("fake_ar", "fake_spec", "bad")]
+    for size, count in {1: 8, 2: 4, 5: 2}.items():
+        line = found["fake_spec", size]
+        assert line.speedup.value > 1.5 and line.calls == count
+        assert line.latency_s.value >= 0.01 and line.latency_s.lo <= line.latency_s.value
+        assert line.images_s.value == pytest.approx(size / line.latency_s.value)
+        assert line.images_s.lo == pytest.approx(size / line.latency_s.hi)
+    assert not found["bad", 2].error and "NaN logits" in found["bad", 5].error
+    assert math.isnan(found["bad", 5].speedup.value)
+    summary = pd.read_csv(folder / "summary.csv", index_col="decoder")
+    assert summary.n_latency.tolist() == [4, 4, 4]
+    text = (folder / "report" / "table.txt").read_text()
+    assert "speed-up at this batch" in text and "failed" in text
+    assert "speed-up at this batch" in (folder / "report" / "table.md").read_text()
+    assert (folder / "report" / "plots" / "scaling.svg").stat().st_size > 0
+    saved = list(csv.DictReader((folder / "report" / "scaling.csv").read_text().splitlines()))
+    assert len(saved) == 9 and float(saved[0]["images_s_lo"]) > 0
+
+    (row,) = folder.glob("rows/fake_ar-*/batched5-0-00003.parquet")
+    row.unlink()
+    assert main(["run", *words]) == 1
+    again = [size for name, _, size in fakes.CALLS[calls:] if name == "ar"]
+    assert again == [5, 5]  # warmed up, and the call that lacked a row
+
+
+def test_a_run_of_single_images_has_no_table_by_size(fake_study):
+    run_study(config := fake_study("quality.images=0"))
+    summary = [fakes.SEARCHPATH, "study=fake", "quality.images=0", f"run_dir={config.run_dir}"]
+    assert main(["run", *summary, "report=true"]) == 0
+    assert "at this batch" not in (Path(config.run_dir) / "report" / "table.txt").read_text()
+    assert not lines(load(Path(config.run_dir)))
+
+
+def test_the_command_runs_the_study_scaling_or_another(tmp_path, capsys):
+    assert compose_study(["study=scaling"]).latency.batch == [1, 4, 16, 64]
+    assert main(["plan", "study=scaling"]) == 0
+    assert "264 in batches of 4, 16, 64" in capsys.readouterr().out
+    few = [f"run_dir={tmp_path}", "latency.prompts=2", "latency.batch=[1,2]", "quality.images=0"]
+    assert main(["scaling", fakes.SEARCHPATH, "study=fake", "report=true", *few]) == 0
+    assert "speed-up at this batch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("latency.batchs=[1]", "latency.batch"),
+        ("latency.batch=[]", "must hold 1"),
+        ("latency.batch=[4,16]", "must hold 1"),
+        ("latency.batch=[0,1]", "at least 1, found 0"),
+        ("latency.batch=[1,1.5]", "an integer"),
+        ("latency.batch=[1,4,4]", "each once"),
+    ],
+)
+def test_bad_sizes_are_refused_with_what_is_known(fake_study, word, said):
+    with pytest.raises(ConfigError, match=said):
+        fake_study(word)

@@ -1,0 +1,140 @@
+"""Chameleon checkpoints (Anole, Lumina-mGPT) with random weights, made by transformers itself; the
+EAGLE drafter and Meta's vqgan.ckpt that go with them.
+
+The codes' tokens are scrambled, as nothing may take them to be in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.models.chameleon import BLOCK, DOWN, SIZE
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
+TEMPLATE = "Generate an image of x according to the following prompt :".split()  # noqa: SIM905
+CODES, WIDTH = 8192, 64
+SHARP = 4  # scale of the head: distributions far from uniform
+
+
+def letters(code: int) -> str:
+    """A code's number as its token spells it."""
+    return "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code))
+
+
+def vocabulary(codes: int, words: Sequence[str], blocks: Sequence[int]) -> dict[str, int]:
+    """Token -> id. blocks: sides of images, in blocks of 32 pixels, that have a token."""
+    names = {name: i for i, name in enumerate(SPECIAL)}
+    first = len(names)
+    names |= {f"IMGIMG{letters(code)}Z": first + (5 * code + 3) % codes for code in range(codes)}
+    for name in (*CONTROL, *(f"<reserved{SIZE + n:05d}>" for n in blocks), *words):
+        names.setdefault(name, len(names))
+    return names
+
+
+def write_tokenizer(path: Path, names: Mapping[str, int]) -> None:
+    """tokenizer.json: whole words, numbers apart."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel(dict(names), unk_token="<unk>"))
+    numbers = pre_tokenizers.Split(Regex(r"\d+"), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), numbers])
+    made.add_special_tokens([n for n in names if n in SPECIAL or n.startswith("<")])
+    made.save(str(path))
+
+
+def hf_model(names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0) -> Any:
+    """transformers' Chameleon with random weights, distributions far from uniform. settings: of its
+    configuration."""
+    from transformers import ChameleonConfig, ChameleonForConditionalGeneration
+
+    config = ChameleonConfig(**{"vocabulary_map": dict(names), **settings})
+    model = ChameleonForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        fan = parameter[0].numel() if parameter.ndim > 1 else 1
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.data = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
+        elif parameter.ndim == 1:
+            parameter.data = 0.1 * noise
+        else:
+            parameter.data = noise * fan**-0.5
+    model.lm_head.weight.data *= SHARP
+    return model.requires_grad_(False)
+
+
+def published_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
+    """transformers' decoder layer with random weights, and the drafter's file it stands for."""
+    from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer
+
+    layer = ChameleonDecoderLayer(hf.config, 0).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(11)
+    for name, parameter in layer.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        norm = "norm" in name
+        parameter.data = 0.3 * noise if norm else noise * parameter.shape[-1] ** -0.5
+        if norm and name.endswith("weight"):
+            parameter.data += 1
+    named = {f"layers.0.{name}": values.clone() for name, values in layer.state_dict().items()}
+    named["embed_tokens.weight"] = hf.model.embed_tokens.weight.clone()
+    width = hf.config.hidden_size
+    eye = torch.eye(width)
+    named["fc.weight"] = torch.cat([0.3 * eye, 0.8 * eye], 1)
+    named["fc.bias"] = 0.1 * torch.randn(width, generator=generator)
+    return layer, named
+
+
+def write_vqgan(path: Path, codes: int, channels: int = 32) -> Path:
+    """Meta's vqgan.ckpt: 16 pixels a code."""
+    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+    from decoders.models.vq.pictures import CHAMELEON
+
+    config = VQConfig(
+        codes=codes, channels=channels, ch_mult=(1,) * 5, res_blocks=1, z_channels=channels,
+        l2_norm=False, group_width=1, attention=False,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = LlamaGenVQ(config).state_dict()
+    state["quantize.embedding.weight"].normal_(generator=torch.Generator().manual_seed(0))
+    named = {CHAMELEON.name(name, len(config.ch_mult)): tensor for name, tensor in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"state_dict": named}, path)
+    return path
+
+
+def stand_in(folder: Path, settings: Mapping[str, Any], words: Sequence[str]) -> dict[str, str]:
+    """All parts of a Chameleon model in a folder. settings: those of the model, whose grid is kept;
+    words: of its captions. Returns the settings that name what was written."""
+    from safetensors.torch import save_file
+
+    names = vocabulary(CODES, [*TEMPLATE, *words], (int(settings["grid"]) * DOWN // BLOCK,))
+    config = {
+        "vocab_size": len(names),
+        "hidden_size": WIDTH,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vq_config": {
+            "embed_dim": 8, "num_embeddings": 16, "latent_channels": 12, "resolution": 16,
+            "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1,
+        },
+    }  # fmt: skip
+    model = hf_model(names, config)
+    target, drafter = folder / "target", folder / "drafter"
+    model.save_pretrained(target)
+    write_tokenizer(target / "tokenizer.json", names)
+    drafter.mkdir(parents=True)
+    save_file(published_drafter(model)[1], drafter / "model.safetensors")
+    return {
+        "checkpoint": str(target),
+        "drafters.eagle": str(drafter),
+        "tokenizer": str(write_vqgan(folder / "vqgan.ckpt", CODES)),
+    }

@@ -1,0 +1,251 @@
+"""transformers' generate as a decoder: the converted model is the same model, codes have our law,
+and a study with both is an ordinary one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.judge.gate import check_decoder
+from decoders.api import DecoderError, Generation, ImageModel, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.distribution import code_logits, probabilities
+from decoders.loops.autoregressive import Autoregressive
+from decoders.models.small import random_model
+from decoders.models.transformer import Transformer, TransformerConfig
+from decoders.noise import Noise
+from decoders.peers import generate
+from decoders.peers.convert import PeerError, llama_of
+from decoders.peers.generate import Assisted, Generate, prove
+from decoders.tiny import bundle
+from metrics.traces import from_trace
+from tests.bench.fakes import SEARCHPATH
+
+GRID = 4
+LENGTH = GRID * GRID
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def model() -> ImageModel:
+    return random_model(vocab=24, grid=GRID, layers=3)
+
+
+def early(layers: int, depth: int) -> DecoderSpec:
+    return DecoderSpec(
+        "early",
+        PartSpec("decoders.loops.speculative.Speculative"),
+        PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": layers}),
+        PartSpec("decoders.propose.trees.chain.Chain", {"depth": depth}),
+        PartSpec("decoders.verify.exact.Exact"),
+    )
+
+
+def inputs(model: ImageModel, prompt: str = "a b") -> tuple[TextFeatures, Noise]:
+    return model.text.encode([prompt]), Noise.for_prompts(0, [prompt], model.target.length)
+
+
+def decoded(decoder: Any, model: ImageModel) -> Generation:
+    found: Generation = decoder.generate(*inputs(model))
+    return found
+
+
+# ---- identical weights ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cfg", [1.0, 3.0])
+def test_the_embedded_model_is_the_same_in_both_libraries(cfg):
+    """Identity prefix rotation, left padding, bfloat16: logits to 1e-4, greedy codes to the last
+    one."""
+    embedded = bundle.load(dtype="bfloat16")
+    made = Generate(embedded, Sampling(cfg=cfg))
+    assert prove(made, embedded.text.encode(["a large red circle above a square"]), 1e-4) <= 1e-4
+
+
+@pytest.mark.parametrize("rope", ["zero", "identity"])
+@pytest.mark.parametrize("positions", ["grid", "line"])
+def test_every_rotation_is_translated(rope, positions):
+    """Also LlamaGen's: the grid's table is zero on the prefix, where keys and queries vanish."""
+    made = random_model(vocab=24, grid=GRID, layers=3)
+    config = dataclasses.replace(made.target.cfg, prefix_rope=rope, positions=positions)
+    target = Transformer(config).eval().requires_grad_(False)
+    target.load_state_dict(made.target.state_dict())
+    changed = dataclasses.replace(made, target=target)
+    for prompt in ("a b", "three words here"):
+        assert (
+            prove(Generate(changed, Sampling(cfg=2.0)), *inputs(changed, prompt)[:1], 1e-4) < 1e-4
+        )
+
+
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+@pytest.mark.parametrize("how", [{}, {"static": True}, {"attention": "eager"}])
+def test_greedy_codes_are_ours_whatever_the_cache(model, cfg, how):
+    greedy = Sampling(temperature=0.0, cfg=cfg)
+    found = decoded(Generate(model, greedy, **how), model)
+    assert torch.equal(found.codes, decoded(Autoregressive(model, greedy), model).codes)
+    (image,) = from_trace(found.trace)
+    assert (image.nfe, image.mal) == (LENGTH - 1, 1.0)
+
+
+@pytest.mark.parametrize(("layers", "most"), [(2, LENGTH - 1), (3, 6)])
+def test_assisted_generation_drafts_with_the_very_same_drafter(model, layers, most):
+    """Same codes and, as drafts are the same, the same number of target forwards; with all three
+    layers every draft is right: three codes a forward."""
+    ours = decoded(build_decoder(model, early(layers, 2), GREEDY), model)
+    theirs = decoded(Assisted(model, GREEDY, layers=layers, drafts=2), model)
+    assert torch.equal(theirs.codes, ours.codes)
+    (own,), (image,) = from_trace(ours.trace), from_trace(theirs.trace)
+    assert image.nfe <= most
+    # Ours has a prefill of its own, theirs drafts before it: a forward less or more.
+    assert abs(image.nfe - own.nfe) <= 1 and abs(image.mal - own.mal) < 0.5
+    assert int(theirs.trace.drafter_calls[0]) >= image.nfe
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.slow
+def test_the_compiled_variant_is_compiled_and_gives_the_same_codes():
+    model = random_model(vocab=24, grid=GRID, layers=1)
+    greedy = Sampling(temperature=0.0, cfg=2.0)
+    made = Generate(model, greedy, static=True, compiled=True)
+    assert torch.equal(
+        decoded(made, model).codes, decoded(Autoregressive(model, greedy), model).codes
+    )
+    assert hasattr(made.llama, "_compiled_call")
+
+
+def test_a_run_that_did_not_compile_is_an_error_not_a_figure(model):
+    made = Generate(model, GREEDY, compiled=True)
+    with pytest.raises(PeerError, match="without compiling"):  # a dynamic cache is never compiled
+        decoded(made, model)
+
+
+@pytest.mark.parametrize("built", [Generate, Assisted])
+def test_other_weights_are_no_image(model, monkeypatch, built):
+    def spoilt(target, *words):
+        llama = llama_of(target, *words)
+        weight = llama.model.layers[0].self_attn.q_proj.weight
+        llama.model.layers[0].self_attn.q_proj.weight.data = weight.flip(0).clone()
+        return llama
+
+    monkeypatch.setattr(generate, "llama_of", spoilt)
+    with pytest.raises(PeerError, match="do not run the same model"):
+        decoded(built(model, Sampling()), model)
+    assert decoded(built(model, Sampling(), prove=False), model).codes.shape == (1, LENGTH)
+
+
+def test_weights_are_shared_but_for_the_reordered_ones(model):
+    own = {p.data_ptr() for p in model.target.parameters()}
+    llama = llama_of(model.target)
+    assert llama.lm_head.weight.data_ptr() in own
+    assert not any(p.requires_grad for p in llama.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"qk_norm": True}, "normalised queries"), ({"row_end": True}, "structural codes")],
+)
+def test_models_without_a_counterpart_are_refused(change, said):
+    config = TransformerConfig(
+        vocab=24, width=32, layers=1, heads=2, ffn=64, grid=2, prefix=4, text_width=8, **change
+    )
+    with pytest.raises(PeerError, match=said):
+        llama_of(Transformer(config))
+
+
+# ---- sampling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cfg", "top_k"), [(1.0, 0), (1.0, 5), (3.0, 5)])
+def test_codes_are_drawn_from_our_law(model, cfg, top_k):
+    """Histogram of the first code over 600 rows of one prompt, against our probabilities."""
+    from scipy.stats import chisquare
+
+    rows = 600
+    sampling = Sampling(temperature=0.9, cfg=cfg, top_k=top_k)
+    text = model.text.encode(["a b"] * rows)
+    made = Generate(model, sampling, prove=False)
+    codes = made.generate(text, Noise.for_prompts(1, ["x"] * rows, LENGTH)).codes[:, 0]
+    one, copies = model.text.encode(["a b"]), sampling.guidance_rows
+    cache = model.target.new_cache(copies, model.target.prefix)
+    hidden = model.target.prefill(one, copies, cache)[:, -1:]
+    logits = code_logits(model.target, hidden, cfg, torch.zeros(1, 1, dtype=torch.long))
+    p = probabilities(logits, sampling)[0, 0]
+    counts = torch.bincount(codes, minlength=24).float()
+    assert counts[p == 0].sum() == 0
+    kept = p * rows >= 5
+    pooled = lambda x: torch.cat([x[kept], x[~kept].sum()[None]]).double().numpy()  # noqa: E731
+    expected = pooled(p * rows)
+    seen = pooled(counts)[expected > 0]
+    expected = expected[expected > 0]
+    assert chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("sampling", [Sampling(cfg=2.0), GREEDY])
+def test_the_gate_finds_ar_s_law(sampling):
+    spec = DecoderSpec("hf_generate", PartSpec("decoders.peers.generate.Generate"))
+    assert check_decoder(spec, sampling).verdict == "exact"
+
+
+def test_drawing_leaves_the_generator_as_it_was_and_repeats(model):
+    made = Generate(model, Sampling(), prove=False)
+    before = torch.random.get_rng_state()
+    first = decoded(made, model).codes
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(decoded(made, model).codes, first)
+
+
+# ---- as decoders of a study ----------------------------------------------------------------------
+
+
+def test_the_study_has_every_way_to_call_it_under_each_sampling():
+    config = compose_study(["study=peers"])
+    model = Sampling(cfg=3.0)
+    each = [entry.sampling.resolve(model) for entry in config.decoders]
+    found = Counter((one.greedy, one.cfg) for one in each)
+    assert found == {(False, 1.0): 8, (True, 1.0): 8, (False, 3.0): 7}
+    assert len(config.baselines) == 3
+
+
+def test_what_it_cannot_be_is_said(model):
+    for words, said in (({"attention": "flash"}, "sdpa or eager"), ({"proposer": 1}, "no parts")):
+        with pytest.raises(DecoderError, match=said):
+            Generate(model, Sampling(), **words)
+
+
+def test_the_command_runs_a_study_of_both_and_what_fails_is_a_row(tmp_path: Path, capsys):
+    alone = ', overrides: ["sampling.cfg=1"]}'
+    early = ', overrides: ["drafter=early_exit", "tree.depth=3", "sampling.cfg=1"]}'
+    every = [
+        "{decoder: ar" + alone,
+        "{decoder: sd_chain, name: early_exit" + early,
+        "{decoder: hf_generate" + alone,
+        "{decoder: hf_generate_assisted" + alone,
+        "{decoder: hf_generate_assisted, name: guided}",
+    ]
+    words = [
+        SEARCHPATH, "model=random24", "prompts=fake", "backend.dtype=float32", "backend.threads=1",
+        f"run_dir={tmp_path}", "latency.prompts=2", "latency.warmup_max=1", "drafter.layers=1",
+        "loop.layers=1", "latency.busy=1",
+        "decoders=[" + ", ".join(every) + "]",
+    ]  # fmt: skip
+    assert main(["peers", *words]) == 1
+    assert "batch_size = 1" in capsys.readouterr().err  # guidance needs two rows
+    summary = pd.read_csv(tmp_path / "summary.csv", index_col="decoder")
+    assert (summary.status == "ok").tolist() == [True, True, True, True, False]
+    assert summary.nfe["ar"] == summary.nfe["hf_generate"] == 8
+    assert summary.mal["hf_generate_assisted"] > 1 and summary.speedup["hf_generate"] > 0
+    assert summary.drafter["hf_generate_assisted"] == "first 1 layers, 3 codes per round"
+    rows = pd.read_parquet(tmp_path / "records.parquet")
+    theirs = rows[rows.decoder == "hf_generate"].iloc[0]
+    assert theirs.loop == "generate(dynamic cache, sdpa attention)"
+    assert "decoders/peers/convert.py" in theirs.sources and "transformers" in theirs.versions
+    assert "hf_generate" in (tmp_path / "report" / "table.txt").read_text()
