@@ -18,7 +18,8 @@ def completed(part: Any, contract: Any) -> Any:
     where a part is put to use, so that nobody after that asks what it has."""
     for name, value in vars(contract).items():
         optional = not name.startswith("_") and not getattr(value, "__isabstractmethod__", False)
-        if optional and not hasattr(part, name):
+        has = hasattr(type(part), name) or hasattr(part, name)  # a property is not evaluated
+        if optional and not has:
             bound = value.__get__(part) if hasattr(value, "__get__") else value
             object.__setattr__(part, name, bound)  # the part may be frozen
     return part
