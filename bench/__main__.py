@@ -23,7 +23,7 @@ COMMANDS = {
     "run": "run a study (or resume it) and write its summary and report",
     "sweep": "run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static",
     "report": "table, plots and page again from a study's records",
-    "check": "exactness gate: is every decoder of a study exact, bounded or neither?",
+    "check": "exactness gate: is every decoder of a study exact, relaxed or broken?",
     "steps": "what a decoding step costs here, its matrix products alone, and its floor",
     "scaling": "run study=scaling: images per second and latency by batch size",
     "gpu-check": "the first half hour on an NVIDIA card: stages, a verdict each, one folder",

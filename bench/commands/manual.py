@@ -63,8 +63,8 @@ MANUALS = {
         "report study=smoke",
     ),
     "check": Manual(
-        "Prints the exactness gate's verdict on every decoder of a study: exact, bounded or\n"
-        "violates. Nothing is timed and nothing is written.",
+        "Prints the exactness gate's verdict on every decoder of a study: exact, relaxed or\n"
+        "broken. Nothing is timed and nothing is written.",
         SOME[:2],
         "check study=smoke",
     ),
@@ -148,7 +148,7 @@ MANUALS = {
         "settings.",
         (
             ("model=NAME", "the model (`list model`)"),
-            ("tune.exactness=NAME", "exact, bounded or any"),
+            ("tune.exactness=NAME", "exact, relaxed or any"),
             ("tune.tv=X", "most output TV allowed, 0 to 1"),
             ("tune.base=NAME", "the decoder whose loop and drafter are used"),
             ("tune.trees=[...]", "trees, each {tree: NAME, setting: value or list}"),
@@ -234,7 +234,7 @@ MANUALS = {
     ),
     "leaderboard": Manual(
         "Checks every run.json below a folder and shows all decoders on one page: speed-up over\n"
-        "each machine's own AR, quality by protocol, and apart what has no verdict or violates\n"
+        "each machine's own AR, quality by protocol, and apart what has no verdict or is broken\n"
         "it. A record with a file that is not as it was recorded is refused.",
         (("out=FILE", "a .html, .csv or .md (default: leaderboard.html in the folder)"),),
         "leaderboard results/tables out=board.html",

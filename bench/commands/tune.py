@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.cost.predict.settings import TuneStudy
 
 SHOWN = 16  # frontier points printed
-CLASS = {"exact": "exact", "bounded": "exact or bounded"}  # tune.exactness in words
+CLASS = {"exact": "exact", "relaxed": "exact or relaxed"}  # tune.exactness in words
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`python -m bench leaderboard DIR`: rows of many runs, each checked, in the sections of one page.
 
-Speed: of decoders whose verdict is exact or bounded, over the AR of their own run and machine, one
+Speed: of decoders whose verdict is exact or relaxed, over the AR of their own run and machine, one
 table for each model, temperature and guidance. Quality: one table for each protocol, as figures of
-two protocols do not compare. What has no such verdict, violates its bound, was replayed or failed
+two protocols do not compare. What has no such verdict, was replayed or failed
 is in a table of its own. Last come the records: which machine and which code made them.
 """
 
@@ -19,6 +19,7 @@ from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import ready_file, write_text
 from bench.judge.fairness import UNFAIR
+from bench.records.kept import today
 from bench.records.load import load
 from bench.records.run_data import Entry, Role
 from bench.records.run_json import FILE, Record, read_record
@@ -29,7 +30,7 @@ from metrics.stats import Interval
 TITLE = "Leaderboard"
 TEMPLATES = Path(__file__).parent / "templates"
 ENDINGS = (".html", ".csv", ".md")
-TRUSTED = ("exact", "bounded")
+TRUSTED = ("exact", "relaxed")
 MISSING = "not checked"
 HASH = 12  # characters of a hash
 UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows."
@@ -38,7 +39,7 @@ SPEED_NOTE = (
     "machine. Seconds of two machines do not compare."
 )
 APART_NOTE = (
-    "No verdict of the exactness gate, a verdict that violates the declared bound, recorded "
+    "No verdict of the exactness gate, a broken claim, recorded "
     "acceptance, or failed images. These rows are ranked with no other."
 )
 SUMMARY = (
@@ -114,8 +115,9 @@ def lines_of(record: Record, root: Path) -> list[Line]:
     unfair = {f.decoder for f in run.fairness.values() if f.verdict == UNFAIR or f.mixed}
     found = []
     for entry in (entry for entry in run.entries if entry.role is not Role.RESEED):
-        verdict, status = said["verdicts"].get(entry.name, MISSING), entry.text("status")
-        words = verdict if verdict == MISSING else entry.text("exactness") or verdict
+        words, status = today(said["verdicts"].get(entry.name, MISSING)), entry.text("status")
+        words = words if words == MISSING else entry.text("exactness") or words
+        verdict = words if words == MISSING else words.split()[0]
         found.append(
             {name: entry.row[name] for name in SUMMARY}
             | {
@@ -161,7 +163,7 @@ def sections(lines: Sequence[Line]) -> list[Section]:
         found.append(Section(f"Quality, protocol {at}", [facts], _sorted(QUALITY, own, 1)))
     apart = [line for line in lines if line["apart"]]
     if apart:
-        title = "Without a verdict, or violating it"
+        title = "Without a verdict, or broken"
         found.append(Section(title, _noted(APART_NOTE, apart), filled(APART, apart)))
     made = {tuple(line[key] for key in ("record", "machine", "commit")): line for line in lines}
     return [*found, Section("Records", [], filled(RECORDS, made.values()))]

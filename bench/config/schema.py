@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from decoders.api import Sampling
     from decoders.compose import DecoderSpec
 
-VERDICTS = ("exact", "bounded", "violates")
+VERDICTS = ("exact", "relaxed", "broken")
 DTYPES = ("float32", "bfloat16", "float16")
 CHOICES = {
     "compile": ("auto", "on", "off"),
@@ -227,7 +227,7 @@ class PublishedConfig:
 @dataclass(frozen=True)
 class DecoderEntry:
     """A decoder of a study. `baseline`: speed-ups are measured against it; `expect`: the verdict
-    that the exactness gate should come to (None: anything but `violates`)."""
+    that the exactness gate should come to (None: anything but `broken`)."""
 
     name: str
     spec: DecoderSpec

@@ -26,6 +26,16 @@ MADE = ("sources", "weights_hash", "config_hash", "versions", "cpu", "gpu")
 Figures = tuple[Scores, PreferenceRow | None]
 
 
+def today(verdict: str) -> str:
+    """A verdict, or its cell of a table, in today's words: records of earlier versions say
+    `bounded`, and `violates` of whatever passed a declared bound."""
+    kept = "output bound holds" in verdict  # no output bound was exceeded: no claim is broken
+    for old, new in (("bounded", "relaxed"), ("violates", "relaxed" if kept else "broken")):
+        if verdict.startswith(old):
+            return new + verdict.removeprefix(old)
+    return verdict
+
+
 class Kept:
     """What was judged when the run was last finished, and what is to be kept of this time."""
 
@@ -51,7 +61,7 @@ class Kept:
     def verdict(self, decoder: str, of: str) -> list[str] | None:
         """The words of the verdict on a decoder, if it is on this code."""
         found: list[str] | None = self._recall(f"verdict on {decoder}", of)
-        return found
+        return None if found is None else [today(found[0]), found[1], today(found[2]), *found[3:]]
 
     def note_verdict(self, decoder: str, of: str, words: Sequence[str]) -> None:
         self.now[f"verdict on {decoder}"] = {"of": of, "value": [*words]}

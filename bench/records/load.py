@@ -22,6 +22,7 @@ from bench.judge.fairness import COLUMNS as FAIRNESS_COLUMNS
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.records.kept import today
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
 from bench.records.schema import LOAD, READABLE, SCHEMA, damaged, frame, other_version
 
@@ -186,7 +187,7 @@ def _read_summary(path: Path, whole: bool) -> pd.DataFrame:
     if table.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {_REMEDY}")
     table = table.assign(**{name: "" for name in every if name not in table})
-    return _numbered(path, table, SUMMARY_NUMBERS)
+    return _numbered(path, table.assign(exactness=table.exactness.map(today)), SUMMARY_NUMBERS)
 
 
 def _require(path: Path) -> None:

@@ -61,7 +61,7 @@ class Entry:
     @property
     def exact(self) -> bool:
         """True where the gate found its output to have the target's own distribution."""
-        return self.text("exactness") == "exact"
+        return self.text("exactness").startswith("exact")
 
     @property
     def loop(self) -> str:

@@ -34,8 +34,8 @@ def footnotes(fairness: Sequence[str]) -> list[str]:
         "MAL: codes committed per target forward, bonus code included; NFE: target forwards per "
         "image.",
         "Output TV: distance of the committed code's law from the target's (0: the same law).",
-        "Verdict, on small models: exact (the target's own distribution), bounded (output TV "
-        "within what the rule declares) or violates.",
+        "Verdict, on small models: exact (the target's own distribution), relaxed (output TV "
+        "within what the rule declares) or broken (it claims what is not so).",
     ]
     return [*lines, " ".join(fairness)] if fairness else lines
 

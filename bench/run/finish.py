@@ -31,7 +31,7 @@ VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says of a decoder. verdict: exact, bounded, violates, "not checked", or
+    """What the gate says of a decoder. verdict: exact, relaxed, broken, "not checked", or
     "replayed" for one whose acceptance is read off a recording; text: the same for a table's cell,
     with the figure."""
 
@@ -45,12 +45,12 @@ class Verdict:
     @property
     def as_expected(self) -> bool:
         if self.expect is None:
-            return self.verdict in ("exact", "bounded", REPLAYED)
+            return self.verdict in ("exact", "relaxed", REPLAYED)
         return self.verdict == self.expect
 
     def cells(self) -> tuple[str, ...]:
         """Cells of a table."""
-        expected = self.expect or "exact or bounded"
+        expected = self.expect or "exact or relaxed"
         return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
 
 

@@ -97,7 +97,7 @@ def test_every_row_is_what_it_says() -> None:
     """By enumeration, and under shared noise: the decoders of conf/, cut to small models."""
     for name, entry in rows().items():
         found = whole_check(entry.spec, Sampling(), Real())
-        assert bool(found.fault) is (entry.expect == "violates"), name
+        assert bool(found.fault) is (entry.expect == "broken"), name
         if name not in NOISED:
             continue
         same = equality_check(entry.spec, Sampling(cfg=2.0), Real())

@@ -105,15 +105,15 @@ def test_no_correction_does_better_than_the_lemma_s():
 def test_the_verdict_on_drawn_drafts_says_that_the_output_bound_holds(few_images):
     """delta bounds TV(p, p_A): beyond it, and yet as the acceptance says."""
     found = check_decoder(composed("chain", lantern()), TAU_1)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert found.holds == "output bound holds"
     assert "TV(p, p_A)" in found.detail and "output bound" in found.detail
-    assert found.text == f"violates (TV {found.figure:.4f}; output bound holds)"
+    assert found.text == f"broken (TV {found.figure:.4f}; output bound holds)"
     law = replace(found, holds="both bounds hold")  # the law of images is another one
-    assert law.text == f"violates (TV {found.figure:.4f})"
+    assert law.text == f"broken (TV {found.figure:.4f})"
 
 
 def test_the_verdict_on_a_released_residual_says_that_neither_bound_holds(few_images):
     found = check_decoder(composed("small", lantern_pp(residual="released")), TAU_1)
-    assert (found.verdict, found.holds) == ("violates", "neither bound holds")
+    assert (found.verdict, found.holds) == ("broken", "neither bound holds")
     assert "norm((p - q a)+)" in found.detail

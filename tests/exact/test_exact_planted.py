@@ -1,4 +1,4 @@
-"""Every planted error is caught: the gate's verdict is `violates`, and it says where."""
+"""Every planted error is caught: the gate's verdict is `broken`, and it says where."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_errors_of_a_loop_are_caught(loop, tree, sampling, says, monkeypatch):
     if loop not in ("LongestPath", "TwinUniform"):  # fewer images, which save time, show the others
         monkeypatch.setattr(sampled, "DRAWN", 4096)
     found = check_decoder(composed(tree, loop=planted(loop)), sampling)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert says in found.detail
 
 
@@ -61,7 +61,7 @@ def test_errors_of_a_loop_are_caught(loop, tree, sampling, says, monkeypatch):
 )
 def test_errors_of_a_rule_are_caught(rule, tree, says, few_images):
     found = check_decoder(composed(tree, rule), TAU_1)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert says in found.detail
     if "HalfAcceptance" in rule.target:
         assert 0 < found.evidence["node law"]["max_tv"] < 0.02  # small, yet seen
@@ -76,7 +76,7 @@ def test_an_unnormalised_residual_is_harmless_with_a_single_child(monkeypatch):
 def test_children_that_depend_on_the_noise_are_caught():
     tree = PartSpec("tests.exact.planted.RandomDynamic", TREES["dynamic"].kwargs)
     spec = DecoderSpec("random", SPECULATIVE, EAGLE, tree, EXACT)
-    assert check_decoder(spec, TAU_1).verdict == "violates"
+    assert check_decoder(spec, TAU_1).verdict == "broken"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_children_that_depend_on_the_noise_are_caught():
 )
 def test_errors_of_greedy_rules_are_caught(rule, says):
     found = check_decoder(composed("dynamic", rule), TAU_0)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert says in found.detail
 
 
@@ -97,7 +97,7 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
     """The rule's own law is fine: the loop is tested with the exact rule in its place."""
     spec = composed("dynamic", lantern(), loop=planted("BonusAtParent"))
     found = check_decoder(spec, TAU_1)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert "do not follow the AR law" in found.detail
 
 
@@ -106,7 +106,7 @@ def test_a_relaxed_rule_does_not_hide_an_error_of_its_loop():
 )
 def test_a_bound_that_is_no_number_is_not_kept(tree, sampling, few_images):
     found = check_decoder(composed(tree, planted("NoBound", k=100, delta=0.2)), sampling)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert "finite" in found.detail
     assert found.figure == found.figure  # a number
 
@@ -117,7 +117,7 @@ def test_a_bound_that_is_no_number_is_not_kept(tree, sampling, few_images):
 def test_a_drafter_with_a_nan_logit_is_not_exact(tree, sampling, few_images):
     drafter = planted("NoLogit", checkpoint="eagle")
     found = check_decoder(DecoderSpec("nan", SPECULATIVE, drafter, TREES[tree], EXACT), sampling)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert "drafter's logits hold NaN" in found.detail or "no finite law" in found.detail
 
 
@@ -146,5 +146,5 @@ def test_errors_of_the_cpu_kernel_are_caught(part, field, wrong, sampling, says,
     real = random_model(width=32)
     real = executed(real, "cpu")
     found = check_decoder(composed("small"), sampling, real)
-    assert found.verdict == ("exact" if part is None else "violates")
+    assert found.verdict == ("exact" if part is None else "broken")
     assert says in found.detail

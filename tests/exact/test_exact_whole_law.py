@@ -184,7 +184,7 @@ def test_rows_of_conf_are_exact_or_off_by_what_they_are(name: str) -> None:
     found = judged(entry.spec)
     assert found.figure == pytest.approx(ROWS[name], rel=0.01)
     assert found.evidence["not followed"] == 0
-    assert entry.expect == ("violates" if ROWS[name] else "exact")
+    assert entry.expect == ("broken" if ROWS[name] else "exact")
 
 
 def test_a_code_of_probability_zero_is_caught() -> None:
@@ -206,7 +206,7 @@ def test_a_code_of_probability_zero_is_caught() -> None:
 def test_the_gate_turns_red(spec: DecoderSpec, sampling: Sampling, monkeypatch: Any) -> None:
     monkeypatch.setattr(sampled, "DRAWN", 1024)
     found = check_decoder(spec, sampling)
-    assert found.verdict == "violates"
+    assert found.verdict == "broken"
     assert found.figure > 0.01
 
 

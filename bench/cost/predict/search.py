@@ -205,7 +205,7 @@ def choose(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     its own tree.
     """
     tune = search.asked.tune
-    wanted = {"exact": ("exact",), "bounded": ("exact", "bounded"), "any": None}[tune.exactness]
+    wanted = {"exact": ("exact",), "relaxed": ("exact", "relaxed"), "any": None}[tune.exactness]
     chosen: list[Candidate] = []
     screened: dict[tuple[str, bool], bool] = {}
     with progress(tune.measure, "exactness", unit="decoder") as bar:
@@ -229,7 +229,7 @@ def choose(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _verdict(search: Search, candidate: Candidate, bar: Any) -> str:
-    """exact, bounded, violates, or "not checked"; kept in words in `search.verdicts`."""
+    """exact, relaxed, broken, or "not checked"; kept in words in `search.verdicts`."""
     from bench.judge.gate import check_decoder
 
     if candidate.name not in search.verdicts:

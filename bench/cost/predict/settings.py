@@ -23,7 +23,7 @@ from decoders.kinds import Count, Share, Within, require
 if TYPE_CHECKING:
     from decoders.compose import PartSpec
 
-CLASSES = ("exact", "bounded", "any")
+CLASSES = ("exact", "relaxed", "any")
 
 
 @dataclass(frozen=True)

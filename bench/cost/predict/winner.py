@@ -63,7 +63,7 @@ def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Seque
     sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
     if sampling:
         content["sampling"] = sampling
-    if verdict in ("exact", "bounded", "violates"):
+    if verdict in ("exact", "relaxed", "broken"):
         content["expect"] = verdict
     head = ["# @package _global_", *(f"# {line}" for line in comments)]
     text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)

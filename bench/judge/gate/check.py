@@ -67,7 +67,7 @@ def check_decoder(
         try:
             report = (_greedy if sampling.greedy else _sampling)(small, sampling, real, seen)
         except NumericalError as error:  # a drafter that says NaN declares no distribution
-            return GateReport("violates", 1.0, f"no finite law: {error}", {})
+            return GateReport("broken", 1.0, f"no finite law: {error}", {})
     if not says or any(finding.fault for finding in seen):
         return report
     return replace(report, detail=f"{report.detail}; {says}")
@@ -151,10 +151,10 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
     found, exact = greedy_check(spec, sampling, real)
     findings = [found, *seen, finite_check(spec, sampling, real)]
     fault = "; ".join(f.fault for f in findings if f.fault)
-    verdict: Verdict = "violates" if fault else "exact" if exact else "bounded"
+    verdict: Verdict = "broken" if fault else "exact" if exact else "relaxed"
     says = {
         "exact": "tokens equal greedy AR on all prompts",
-        "bounded": f"every accepted draft is the largest entry of p_A, and moved at most "
+        "relaxed": f"every accepted draft is the largest entry of p_A, and moved at most "
         f"{found.figure:.4f}, within its bound of {found.evidence['bound']:.4f}",
     }
     return _report(verdict, found.figure, fault or says[verdict], findings, spec, real)
@@ -193,7 +193,7 @@ def _sampling_report(
     findings = others if law is None else [law, *others]
     figure = min(1.0, max(known(f.figure) for f in findings))
     if faults := [f.fault for f in findings if f.fault]:
-        return _report("violates", figure, "; ".join(faults), findings, spec, real)
+        return _report("broken", figure, "; ".join(faults), findings, spec, real)
     says = "images follow the AR law"
     whole = next((f.evidence for f in others if f.name == "whole law"), {})
     if whole.get("not followed") == 0:
@@ -210,7 +210,7 @@ def _sampling_report(
         f"single one at most {law.evidence['max_tv_of_one_child']:.4f}; {law.evidence['holds']} "
         f"(the other one is the output bound, sum (q a - p)+: {at['output_bound']:.4f} there)"
     )
-    return _report("bounded", figure, says, findings, spec, real)
+    return _report("relaxed", figure, says, findings, spec, real)
 
 
 def _report(

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["exact", "bounded", "violates"]
+Verdict = Literal["exact", "relaxed", "broken"]
 
 BOTH = "both bounds hold"
 
 
 @dataclass(frozen=True)
 class GateReport:
-    """verdict: `exact` (the target's own law, or its tokens), `bounded` (away from it by no more
-    than the rule declares) or `violates` (more than it declares, or an error). figure: the largest
+    """verdict: `exact` (the target's own law, or its tokens), `relaxed` (away from it by no more
+    than the rule declares) or `broken` (it claims what is not so). figure: the largest
     output TV measured, in [0, 1] (greedy: the largest mass moved by an accepted draft). evidence:
     the numbers behind it, by check. holds: of a relaxed rule at temperature > 0, which of its two
     bounds is kept at every node, the declared one or the output bound (decoders.md, lemma R)."""
@@ -27,9 +27,9 @@ class GateReport:
 
     @property
     def text(self) -> str:
-        """For a table's cell: `violates (TV 0.4021; output bound holds)`. Where both bounds hold,
+        """For a table's cell: `broken (TV 0.4021; output bound holds)`. Where both bounds hold,
         what is violated is none of them."""
-        shown = self.holds and not (self.verdict == "violates" and self.holds == BOTH)
+        shown = self.holds and not (self.verdict == "broken" and self.holds == BOTH)
         kept = f"; {self.holds}" if shown else ""
         return f"{self.verdict} (TV {self.figure:.4f}{kept})"
 

@@ -21,7 +21,7 @@ Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 PICK = "pick"  # the page's script listens to it
 MEASURES = (FID, CLIP, TV)
-SHAPES = {"exact": "circle", "bounded": "diamond", "violates": "cross", "not judged": "square"}
+SHAPES = {"exact": "circle", "relaxed": "diamond", "broken": "cross", "not judged": "square"}
 LOOK: Spec = {
     "font": "system-ui, DejaVu Sans, sans-serif",
     "view": {"stroke": None},
@@ -78,7 +78,7 @@ def pareto_charts(run: RunData, pages: dict[int, str]) -> list[Charts]:
 
 CAPTION = (
     "Up is faster; better quality is to the left for FID and TV, to the right for CLIP. Bars: 95 % "
-    "intervals (TV has none). Circle: exact; diamond: bounded; cross: violates. Grey band: AR "
+    "intervals (TV has none). Circle: exact; diamond: relaxed; cross: broken. Grey band: AR "
     "under other seeds. Dashed: the Pareto front; quality that chance explains counts as AR's."
 )
 CLICKS = "A click on a decoder fades the others; a click on a tick of seconds opens its prompt."

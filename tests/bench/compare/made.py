@@ -37,7 +37,7 @@ def finished(
         value = {"scores": scores, "preference": None}
         judged[f"figures of {made.name}"] = {"of": images_digest(drawn), "value": value}
         if made.name != ungated:
-            verdicts.append((made.name, made.verdict.split()[0], 0.1, "exact or bounded", ""))
+            verdicts.append((made.name, made.verdict.split()[0], 0.1, "exact or relaxed", ""))
     (folder / "judged.json").write_text(json.dumps(judged))
     columns = ["decoder", "verdict", "figure", "expected", "detail"]
     pd.DataFrame(verdicts, columns=columns).to_csv(folder / "exactness.csv", index=False)

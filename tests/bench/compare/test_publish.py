@@ -28,7 +28,7 @@ def run(made, tmp_path) -> Path:
 def test_a_record_gathers_what_the_files_say(run):
     said = read_record(run / "run.json").said
     assert said["study"] == "main" and said["schema_version"] == records.SCHEMA_VERSION
-    assert said["verdicts"]["lantern_released"] == "violates"
+    assert said["verdicts"]["lantern_released"] == "broken"
     (lines,) = said["protocols"]
     assert lines["images"] == 8 and lines["antialias"] == "yes" and lines["prompts"] == "scenes"
     assert lines["decoders"] == ["ar", "eagle2", "lantern", "lantern_released"]

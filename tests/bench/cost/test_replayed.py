@@ -67,7 +67,7 @@ def test_the_gate_passes_no_verdict_on_it(capsys: pytest.CaptureFixture[str]) ->
     assert main(["check", *WORDS, listed]) == 0
     out = capsys.readouterr().out
     assert "replayed" in out and "only its times mean anything" in out
-    assert "bounded" not in out.split("expected")[1].replace("exact or bounded", "")
+    assert "relaxed" not in out.split("expected")[1].replace("exact or relaxed", "")
 
 
 def test_its_name_must_say_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from bench.data.errors import DiskFullError, FolderError, PromptError
 from bench.records import schema as records
 from bench.records.folder import check_space, open_folder
+from bench.records.kept import today
 from bench.records.schema import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
 from bench.run import runner
 from bench.run.runner import run_study
@@ -166,3 +167,18 @@ def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
     with pytest.raises(PromptError), open_folder(path, {}, "hash", {}):
         raise PromptError("too few prompts")
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("exact", "exact"),
+        ("bounded (TV 0.3725; both bounds hold)", "relaxed (TV 0.3725; both bounds hold)"),
+        ("violates (TV 0.3777; output bound holds)", "relaxed (TV 0.3777; output bound holds)"),
+        ("violates (TV 0.4021)", "broken (TV 0.4021)"),
+        ("violates", "broken"),
+        ("not checked", "not checked"),
+    ],
+)
+def test_a_verdict_of_an_earlier_version_is_read_in_todays_words(recorded, shown):
+    assert today(recorded) == shown

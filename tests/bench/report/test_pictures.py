@@ -190,7 +190,7 @@ def test_the_front_takes_no_noise_for_quality(
     tmp_path: Path, quality: Quality, reseed: bool
 ) -> None:
     """One is slower than AR and better by noise; the other two are faster and worse."""
-    eagle1 = replace(DECODERS[2], seconds=2.6, verdict="bounded (TV 0.0100)")
+    eagle1 = replace(DECODERS[2], seconds=2.6, verdict="relaxed (TV 0.0100)")
     few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
     found, (ar, better, *worse) = front(tmp_path, few, quality, reseed)
     assert (better[0] - ar[0]) * quality.sign > 0
