@@ -12,24 +12,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from bench.config.schedule import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
-from bench.report.plots.style import (
-    BASELINE,
-    HUES,
-    MARKERS,
-    MUTED,
-    RC,
-    WIDTH,
-    Plot,
-    finish,
+from bench.report.plots.chart import (
+    Chart,
+    Spec,
+    axis,
+    colors_of,
+    ends,
+    layer,
+    linked,
+    rule_at,
     say,
+    tooltip,
 )
 from bench.report.table import Column, Table, figures, filled, interval, intervals
 from metrics.stats import Interval, bootstrap_mean, paired_ratio
@@ -143,63 +140,41 @@ def scaling_table(found: list[Line]) -> Table:
     return filled(COLUMNS, found, "By batch size")
 
 
-def draw(run: RunData) -> Plot:
+def draw(run: RunData) -> Chart:
     """Two panels; a cell that failed is named in the caption."""
     rows = lines(run)
     ok = [row for row in rows if not row.error]
-    names = list(dict.fromkeys(row.decoder for row in rows))
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _panel(left, ok, names, "images per second", lambda row: row.images_s)
-        left.set_yscale("log")
-        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        left.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        left.yaxis.set_minor_locator(NullLocator())
-        fast = [row for row in ok if row.decoder != row.baseline]
-        _panel(right, fast, names, "speed-up at the same batch", lambda row: row.speedup)
-        right.axhline(1.0, color=MUTED, lw=0.8, ls=":")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=6)
-        return finish("scaling", "Throughput and speed-up by batch size", _caption(rows), figure)
-
-
-def _panel(
-    ax: Axes,
-    rows: Sequence[Line],
-    names: Sequence[str],
-    title: str,
-    value: Callable[[Line], Interval],
-) -> None:
-    ax.set_title(title)
-    ax.set_xlabel("batch size")
-    batches = sorted({row.batch for row in rows})
-    for at, name in enumerate(names):
-        own = sorted((r for r in rows if r.decoder == name), key=lambda row: row.batch)
-        own = [row for row in own if value(row).value == value(row).value]
-        if not own:
-            continue
-        found = [value(row) for row in own]
-        base = own[0].baseline == name
-        ax.errorbar(
-            [row.batch for row in own],
-            [v.value for v in found],
-            yerr=[[v.value - v.lo for v in found], [v.hi - v.value for v in found]],
-            label=name, color=BASELINE if base else HUES[(at - 1) % len(HUES)],
-            marker=MARKERS[at % len(MARKERS)], ms=5, lw=1.4, capsize=2,
-        )  # fmt: skip
-    if not ax.containers:
-        say(ax, "nothing was measured")
-        return
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [str(batch) for batch in batches])
-    ax.minorticks_off()
-    ax.grid(axis="y")
-
-
-def _caption(rows: Sequence[Line]) -> str:
+    rate = _panel(ok, "images per second", lambda row: row.images_s)
+    fast = [row for row in ok if row.decoder != row.baseline]
+    gain = _panel(fast, "speed-up at the same batch", lambda row: row.speedup)
     failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
-    left_out = f" Failed and left out: {', '.join(failed)}." if failed else ""
-    return (
-        "Prefill and decoding of whole batches; bars are 95 % intervals over calls. "
-        f"Speed-up: over the baseline at the same batch.{left_out}"
+    caption = (
+        "Prefill and decoding of whole batches; bars are 95 % intervals over calls. Speed-up: over "
+        "the baseline at the same batch."
     )
+    caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
+    title = "Throughput and speed-up by batch size"
+    return Chart("scaling", title, caption, linked([rate, gain], colors_of(run), columns=2))
+
+
+def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) -> Spec:
+    """A line a decoder."""
+    known = [row for row in rows if math.isfinite(value(row).value)]
+    if not known:
+        return {"title": title, **say("nothing was measured")}
+    points = [
+        {"decoder": row.decoder, "batch": row.batch, **ends("value", value(row))} for row in known
+    ]
+    batches = sorted({row.batch for row in known})
+    log = {"type": "log", "padding": 0.1}
+    x = axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
+    y = axis("value", None, **(log if title.startswith("images") else {}))
+    up = {"y": y | {"field": "value_lo"}, "y2": {"field": "value_hi"}}
+    mark = {"type": "point", "filled": True, "size": 60, "opacity": 1, "cursor": "pointer"}
+    said = tooltip(decoder="decoder", batch="batch", value=title, value_lo="from", value_hi="to")
+    return {"title": title, "height": 260, "layer": [
+        *([] if title.startswith("images") else [rule_at("y", y, 1.0, dash=[2, 3])]),
+        layer({"type": "line", "strokeWidth": 1.5}, points, 1, x=x, y=y, color={}),
+        layer({"type": "rule", "strokeWidth": 1.4}, points, 0.6, x=x, color={}, **up),
+        layer(mark, points, 1, x=x, y=y, color={}, tooltip=said),  # type: ignore[arg-type]
+    ]}  # fmt: skip

@@ -1,5 +1,5 @@
-"""Bars, one line a decoder and one band a section: accepted length and speed-up, where an image's
-seconds go, time over floor."""
+"""Bars, one line a decoder and one panel a section and figure: accepted length and speed-up, where
+an image's seconds go, time over floor."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from bench.judge import paired
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.notes import unfair_caption
-from bench.report.plots.style import (
+from bench.report.plots.chart import (
     FAINT,
     INK,
+    LINE,
     MUTED,
-    RC,
-    Plot,
-    finish,
+    OWN,
+    Chart,
+    Spec,
+    axis,
+    colors_of,
+    layer,
     left_out,
-    looks,
-    row_panels,
+    line_of,
+    linked,
+    plain,
+    rule_at,
+    tooltip,
 )
 from bench.report.roofline import figure as number
 from bench.report.roofline import forward_part
@@ -57,93 +61,96 @@ class Side:
     speed: bool = False
 
 
-Key = Mapping[str, str]  # label -> colour
-
-
-def _draw(run: RunData, plot: tuple[str, str, str], sides: Sequence[Side], key: Key) -> Plot:
-    """plot: its name, title and caption."""
-    name, title, caption = plot
-    figure, panels = row_panels(run, columns=len(sides), row_inches=0.36)
-    for section, axes in zip(run.sections, panels, strict=True):
+def _draw(
+    run: RunData, name: str, title: str, caption: str, sides: Sequence[Side], key: Mapping[str, str]
+) -> Chart:
+    """key: what colours mean, where they are not the decoders'."""
+    panels = []
+    for section in run.sections:
         named: list[Entry] = []  # failed decoders are named once
-        for ax, side in zip(axes, sides, strict=True):
-            drawn = [e for at, e in enumerate(section.decoders) if _line(ax, at, section, e, side)]
-            if side.speed:
-                ax.axvline(1, color=MUTED, lw=0.9, ls=":")
+        for side in sides:
+            bars = [(e, "failed" if e.failed else side.of(section, e)) for e in section.decoders]
+            drawn = [e for e, bar in bars if isinstance(bar, Bar)]
+            panels.append({"title": section.title, **_panel(bars, side, key)})
             caption += left_out(section, [*drawn, *named], side.reason) if side.reason else ""
             named = [entry for entry in section.decoders if entry.failed]
-    for at, side in enumerate(sides):  # the axes of a column are shared
-        longest = max(axes[at].dataLim.x1 for axes in panels)
-        panels[0][at].set_xlim(0, longest * side.room if 0 < longest < math.inf else 1.0)
-        panels[-1][at].set_xlabel(side.label)
     caption += unfair_caption(run) if any(side.speed for side in sides) else ""
-    if key:
-        figure.legend(
-            handles=[Patch(color=color, label=text) for text, color in key.items()],
-            loc="outside upper right", ncols=len(key),
-            handlelength=1, handletextpad=0.4, columnspacing=0.9,
-        )  # fmt: skip
-    return finish(name, title, caption, figure)
+    return Chart(name, title, caption, linked(panels, colors_of(run), len(sides)))
 
 
-def _line(ax: Axes, at: int, section: Section, entry: Entry, side: Side) -> bool:
-    """Draws a decoder's bar, or why there is none."""
-    bar = "failed" if entry.failed else side.of(section, entry)
-    if isinstance(bar, str):
-        ax.text(0.02, at, bar, transform=ax.get_yaxis_transform(), va="center", color=MUTED)
-        return False
-    end, edge = 0.0, "white" if len(bar.parts) > 1 else None
-    for width, color in bar.parts:
-        alpha = 0.35 if bar.pale else 1
-        ax.barh(at, width, left=end, height=0.62, color=color, alpha=alpha, ec=edge, lw=0.4)
-        end += width
-    if not math.isnan(bar.tick):
-        ax.plot([bar.tick, bar.tick], [at - 0.31, at + 0.31], color="white", lw=1.6)
-    if not any(map(math.isnan, bar.ends)):
-        ax.plot(bar.ends, [at, at], color=INK, lw=1.3, solid_capstyle="butt")
-        end = max(end, bar.ends[1])
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.annotate(
-        bar.text, (end, at), xytext=(4, 0), textcoords="offset points", va="center",
-        fontsize=8.5, color=INK, bbox=box,
-    )  # fmt: skip
-    return True
+def _panel(bars: Sequence[tuple[Entry, Bar | str]], side: Side, key: Mapping[str, str]) -> Spec:
+    names = [entry.name for entry, _ in bars]
+    parts, texts, notes, ticks = list[Spec](), list[Spec](), list[Spec](), list[Spec]()
+    longest = 0.0
+    for entry, bar in bars:
+        own = {"decoder": entry.name}
+        if isinstance(bar, str):
+            notes.append(own | {"value": 0, "text": bar})
+            continue
+        start = 0.0
+        for width, shade in bar.parts:
+            shown = own | {"from": start, "to": start + width, "color": shade, "text": bar.text}
+            parts.append(shown | {"opacity": 0.35 if bar.pale else 1})
+            start += width
+        low, high = map(plain, bar.ends)
+        ticks.append(own | {"at": plain(bar.tick), "lo": low, "hi": high})
+        texts.append(own | {"value": max(start, high or 0), "text": bar.text})
+        longest = max(longest, start, high or 0)
+    scale = {"domain": [0, longest * side.room or 1], "nice": False}
+    x, y = axis("value", side.label, zero=True, **scale), line_of(names)
+    shade = OWN | {"scale": {"domain": [*key.values()], "range": [*key.values()]}}
+    words = " : ".join(f"datum.label === '{c}' ? '{text}'" for text, c in key.items())
+    shade |= {"legend": {"title": None, "labelExpr": f"{words} : ''"}} if key else OWN
+    text = {"type": "text", "align": "left", "dx": 5, "fontSize": 10.5, "color": INK}
+    layers = [
+        layer({"type": "bar", "height": 14}, parts, x=x | {"field": "from"}, x2={"field": "to"},
+              y=y, color=shade, tooltip=tooltip(decoder="decoder", value="figure")[:1]
+              + [{"field": "text", "title": side.label}],
+              opacity={"field": "opacity", "type": "quantitative", "scale": None}),  # type: ignore[arg-type]
+        layer({"type": "tick", "color": "white", "thickness": 2, "size": 14}, ticks,
+              x=x | {"field": "at"}, y=y),
+        layer({"type": "rule", "color": INK, "strokeWidth": 1.5}, ticks, x=x | {"field": "lo"},
+              x2={"field": "hi"}, y=y),
+        layer(text, texts, x=x, y=y, text={"field": "text"}),
+        layer(text | {"color": MUTED}, notes, x=x, y=y, text={"field": "text"}),
+    ]  # fmt: skip
+    if side.speed:
+        layers.append(rule_at("x", x, 1, dash=[2, 3]))
+    return {"height": LINE * len(names), "layer": layers}
 
 
-def draw_speed(run: RunData) -> Plot:
-    """Left: MAL; right: speed-up."""
-    with matplotlib.rc_context(RC):
-        colors = {key: look.color for key, look in looks(run).items()}
+def draw_speed(run: RunData) -> Chart:
+    """Left: codes per forward; right: speed-up."""
+    colors = colors_of(run)
 
-        def length(section: Section, entry: Entry) -> Bar | str:
-            value = entry.number("mal")
-            if math.isnan(value):
-                return "not measured"
-            bare = math.nan if entry.role is Role.BASELINE else entry.number("mal_no_bonus")
-            ends = mal_interval(entry)
-            return Bar([(value, colors[entry.part_key])], f"{value:.2f}", ends, bare)
+    def length(section: Section, entry: Entry) -> Bar | str:
+        value = entry.number("mal")
+        if math.isnan(value):
+            return "not measured"
+        bare = math.nan if entry.role is Role.BASELINE else entry.number("mal_no_bonus")
+        ends = mal_interval(entry)
+        return Bar([(value, colors[entry.name])], f"{value:.2f}", ends, bare)
 
-        def speed(section: Section, entry: Entry) -> Bar | str:
-            found, pale = entry.interval("speedup"), section.speed_is_noise(entry)
-            if math.isnan(found.value):
-                return "not measured"
-            text, ends = f"{found.value:.2f}", (math.nan, math.nan)
-            if entry.role is not Role.BASELINE and not math.isnan(found.lo + found.hi):
-                text, ends = f"{text}  [{found.lo:.2f}, {found.hi:.2f}]", (found.lo, found.hi)
-            part = (found.value, colors[entry.part_key])
-            return Bar([part], f"{text} ≈" if pale else text, ends, pale=pale)
+    def speed(section: Section, entry: Entry) -> Bar | str:
+        found, pale = entry.interval("speedup"), section.speed_is_noise(entry)
+        if math.isnan(found.value):
+            return "not measured"
+        text, ends = f"{found.value:.2f}", (math.nan, math.nan)
+        if entry.role is not Role.BASELINE and not math.isnan(found.lo + found.hi):
+            text, ends = f"{text}  [{found.lo:.2f}, {found.hi:.2f}]", (found.lo, found.hi)
+        part = (found.value, colors[entry.name])
+        return Bar([part], f"{text} ≈" if pale else text, ends, pale=pale)
 
-        caption = (
-            "MAL: codes committed per target forward; the white tick is MAL without the bonus "
-            "code. Lines: 95 % intervals (MAL: bootstrap over images). Pale bars: the interval of "
-            "the speed-up includes 1."
-        )
-        codes = "mean accepted length (codes per target forward)"
-        sides = (
-            Side(codes, length, 1.2, "MAL not measured"),
-            Side("speed-up over AR", speed, 1.62, "speed-up not measured", speed=True),
-        )
-        return _draw(run, ("mal_speedup", "Mean accepted length and speed-up", caption), sides, {})
+    caption = (
+        "Codes committed per target forward (mean accepted length, MAL); the white tick is without "
+        "the bonus code. Lines: 95 % intervals (of codes: bootstrap over images). Pale bars: the "
+        "interval of the speed-up includes 1."
+    )
+    sides = (
+        Side("codes per target forward", length, 1.2, "codes per forward not measured"),
+        Side("speed-up over AR", speed, 1.62, "speed-up not measured", speed=True),
+    )
+    return _draw(run, "mal_speedup", "Codes per forward and speed-up", caption, sides, {})
 
 
 def mal_interval(entry: Entry) -> tuple[float, float]:
@@ -164,7 +171,7 @@ COLUMNS = (*(f"seconds_{phase}" for phase in PHASES), "seconds_total")
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 
 
-def draw_latency(run: RunData) -> Plot:
+def draw_latency(run: RunData) -> Chart:
     """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
 
     def seconds(section: Section, entry: Entry) -> Bar | str:
@@ -182,8 +189,7 @@ def draw_latency(run: RunData) -> Plot:
     )
     key = {text: COLORS[name] for name, text in NAMES.items()}
     sides = [Side("seconds per image", seconds, 1.09, "no timed images")]
-    with matplotlib.rc_context(RC):
-        return _draw(run, ("latency", "Latency of one image, by phase", caption), sides, key)
+    return _draw(run, "latency", "Latency of one image, by phase", caption, sides, key)
 
 
 def phase_seconds(entry: Entry) -> dict[str, float]:
@@ -205,10 +211,10 @@ def phases_of(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: known[name] for name in NAMES}
 
 
-FLOOR, ABOVE = "#0072B2", "#E69F00"
+FLOOR, OVER = "#0072B2", "#E69F00"
 
 
-def draw_floors(run: RunData) -> Plot:
+def draw_floors(run: RunData) -> Chart:
     """Left: milliseconds of a target forward; right: of a drafter call."""
 
     def forward(section: Section, entry: Entry) -> Bar | str:
@@ -239,11 +245,10 @@ def draw_floors(run: RunData) -> Plot:
         Side("ms per target forward", forward, 2.2, "no timed images"),
         Side("ms per drafter call", draft, 1.8),
     )
-    key = {"floor": FLOOR, "above the floor": ABOVE}
+    key = {"floor": FLOOR, "above the floor": OVER}
     if any(math.isnan(number(line, "ar_floor_ms")) for line in run.roofline.values()):
         key["no floor known"] = FAINT
-    with matplotlib.rc_context(RC):
-        return _draw(run, ("roofline", "Time over floor", caption), sides, key)
+    return _draw(run, "roofline", "Time over floor", caption, sides, key)
 
 
 def _over_floor(line: dict[str, Any], part: str, what: str) -> Bar | None:
@@ -254,4 +259,4 @@ def _over_floor(line: dict[str, Any], part: str, what: str) -> Bar | None:
     if math.isnan(floor):
         return Bar([(taken, FAINT)], f"{what}{taken:.2f} ms")
     text = f"{what}{taken:.2f} ms, {taken / floor:.1f} x floor"
-    return Bar([(floor, FLOOR), (max(taken - floor, 0.0), ABOVE)], text)
+    return Bar([(floor, FLOOR), (max(taken - floor, 0.0), OVER)], text)

@@ -1,35 +1,36 @@
 """Acceptance by draft depth: how fast a drafter's guesses go stale.
 
-Above: of the steps that accepted depth d - 1, the share that also accepted depth d. Below: the
-share of all steps that got at least that deep; summed over depths it is the mean number of drafts
-accepted a step (MAL without its last code). The last step of an image is left out: the image's end
-cuts it.
+Of the steps that accepted depth d - 1, the share that also accepted depth d; and the share of all
+steps that got at least that deep, which summed over depths is the mean number of drafts accepted
+per step (MAL without its last code). The last step of an image is left out: the image's end cuts
+it.
 """
 
 from __future__ import annotations
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report.plots.labels import spread
-from bench.report.plots.style import (
-    INK,
-    RC,
+from bench.report.plots.chart import (
+    GAP,
     WIDTH,
-    Look,
-    Plot,
-    finish,
+    Chart,
+    Spec,
+    axis,
+    colors_of,
+    layer,
     left_out,
-    looks,
+    linked,
     say,
-    square_panels,
+    tooltip,
 )
+from bench.report.plots.labels import spread
 from decoders.api import whole_steps
 
 FEWEST_STEPS = 20  # a share of fewer steps than this is not drawn
+HEIGHT = 240  # pixels
+SHARES = {"conditional": "accepted, given depth d - 1", "reach": "steps reaching depth d"}
 
 
 def shown(run: RunData) -> bool:
@@ -37,29 +38,23 @@ def shown(run: RunData) -> bool:
     return any(len(acceptance_by_depth(e.images)) for s in run.sections for e in _drafting(s))
 
 
-def draw(run: RunData) -> Plot:
-    """Two panels a section: conditional acceptance above, reach below."""
+def draw(run: RunData) -> Chart:
+    """Two panels a section: conditional acceptance and reach."""
     caption = (
-        "Above: share of the steps which accepted depth d - 1 that also accepted depth d (points "
-        f"of fewer than {FEWEST_STEPS} steps are not drawn). Below: share of all steps that "
-        "accepted at least d drafts. AR drafts nothing."
+        "Left or above: share of the steps which accepted depth d - 1 that also accepted depth d "
+        f"(points of fewer than {FEWEST_STEPS} steps are not drawn). Right or below: share of all "
+        "steps that accepted at least d drafts. AR drafts nothing."
     )
-    with matplotlib.rc_context(RC):
-        styles = looks(run)
-        figure, panels = square_panels(run, rows=2, panel_inches=2.75)
-        across = min(len(panels), 2)
-        for section, axes in zip(run.sections, panels, strict=True):
-            curves = [(entry, acceptance_by_depth(entry.images)) for entry in _drafting(section)]
-            curves = [(entry, curve) for entry, curve in curves if len(curve)]
-            _lines(axes[0], curves, "conditional", styles, across)
-            _lines(axes[1], curves, "reach", styles, across)
-            axes[0].set_ylabel("accepted, given d - 1")
-            axes[1].set_ylabel("steps reaching d")
-            axes[1].set_xlabel("draft depth d")
-            drawn = [entry for entry, _ in curves]
-            drawn += [e for e in section.decoders if e.role is Role.BASELINE]
-            caption += left_out(section, drawn, "no drafts recorded")
-        return finish("acceptance_depth", "Acceptance by draft depth", caption, figure)
+    panels = []
+    for section in run.sections:
+        found = [(entry, acceptance_by_depth(entry.images)) for entry in _drafting(section)]
+        curves = [(entry, curve) for entry, curve in found if len(curve)]
+        panels += [{"title": section.title, **_panel(curves, share)} for share in SHARES]
+        drawn = [entry for entry, _ in curves]
+        drawn += [e for e in section.decoders if e.role is Role.BASELINE]
+        caption += left_out(section, drawn, "no drafts recorded")
+    spec = linked(panels, colors_of(run), columns=2)
+    return Chart("acceptance_depth", "Acceptance by draft depth", caption, spec)
 
 
 def acceptance_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
@@ -88,41 +83,34 @@ def _drafting(section: Section) -> list[Entry]:
     return [e for e in section.decoders if not e.failed and e.role is not Role.BASELINE]
 
 
-def _lines(
-    ax: Axes,
-    curves: list[tuple[Entry, pd.DataFrame]],
-    column: str,
-    styles: dict[tuple[str, str], Look],
-    columns: int,
-) -> None:
-    """One line a decoder, labelled at the right edge in the order of their ends."""
-    ax.set_ylim(0, 1.02)
-    ax.grid()
+def _panel(curves: list[tuple[Entry, pd.DataFrame]], share: str) -> Spec:
+    """One line a decoder, named at its right end."""
     if not curves:
-        say(ax, "no decoder of this section drafts")
-        ax.set_xticks([])
-        return
-    deepest = max(int(curve["depth"].max()) for _, curve in curves)
-    ends = []
+        return say("no decoder of this section drafts")
+    rows, last = list[Spec](), list[Spec]()
     for entry, curve in curves:
-        look = styles[entry.part_key]
-        kept = curve[curve["steps"] >= FEWEST_STEPS] if column == "conditional" else curve
-        if kept.empty:
-            kept = curve.head(1)
-        ax.plot(
-            kept["depth"], kept[column], color=look.color, ls=look.dash, marker=look.marker,
-            ms=4.5, lw=1.6, mec="white", mew=0.5,
-        )  # fmt: skip
-        ends.append((float(kept["depth"].iloc[-1]), float(kept[column].iloc[-1])))
-    places = spread([y for _, y in ends], gap=0.075, low=0.03, high=0.99)
-    edge = deepest + 0.35
-    for (entry, _), (x, y), at in zip(curves, ends, places, strict=True):
-        color = styles[entry.part_key].color
-        ax.plot([x + 0.06, edge - 0.04], [y, at], color=color, lw=0.6, alpha=0.5, clip_on=False)
-        ax.text(edge + 0.07, at, entry.name, color=INK, fontsize=8.5, va="center", clip_on=False)
-        ax.plot(edge - 0.02, at, ".", color=color, ms=4, clip_on=False)
-    longest = max(len(entry.name) for entry, _ in curves)
-    width, across = WIDTH / columns - 0.7, edge - 0.8  # inches, depths
-    room = min(0.072 * longest + 0.15, 0.6 * width)  # inches for the longest label
-    ax.set_xlim(0.8, edge + across * room / (width - room))
-    ax.set_xticks(range(1, deepest + 1))
+        kept = curve[curve["steps"] >= FEWEST_STEPS] if share == "conditional" else curve
+        kept = curve.head(1) if kept.empty else kept
+        mine = [
+            {"decoder": entry.name, "depth": int(depth), "share": float(value), "steps": int(steps)}
+            for depth, value, steps in zip(kept["depth"], kept[share], kept["steps"], strict=True)
+        ]
+        rows += mine
+        last.append(mine[-1])
+    at = spread([row["share"] for row in last], 13 / HEIGHT, 0.02, 0.99)
+    names = [row | {"at": place} for row, place in zip(last, at, strict=True)]
+    deepest = max(row["depth"] for row in rows)
+    room = 6.2 * max(len(row["decoder"]) for row in rows) / ((WIDTH - GAP) / 2)  # of the width
+    right = 1 + (deepest - 0.9) / max(1 - room - 0.05, 0.3)
+    steps = {"format": "d", "tickMinStep": 1, "values": [*range(1, deepest + 1)]}
+    x = axis("depth", "draft depth d", domain=[0.9, right]) | {"axis": steps}
+    y = axis("share", SHARES[share], domain=[0, 1])
+    text = {"type": "text", "align": "left", "dx": 9, "fontSize": 10.5}
+    said = tooltip(decoder="decoder", depth="depth", share="share", steps="of steps")
+    point = {"type": "point", "filled": True, "size": 45, "opacity": 1, "cursor": "pointer"}
+    layers = [
+        layer({"type": "line", "strokeWidth": 1.6}, rows, 1, x=x, y=y, color={}),
+        layer(point, rows, 1, x=x, y=y, color={}, tooltip=said),  # type: ignore[arg-type]
+        layer(text, names, 0.85, x=x, y=y | {"field": "at"}, text={"field": "decoder"}),
+    ]
+    return {"height": HEIGHT, "layer": layers}

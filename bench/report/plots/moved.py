@@ -2,25 +2,37 @@
 
 For every position at which a draft was tested: the mass that the relaxed rule moves, TV(p, p_A),
 and the bound that the rule declares for it. Then, at the recorded positions, the exact distance
-between p and the law of the emitted code: a rule may keep its bound on the moved mass and break it
-on the output.
+between p and the law of the emitted code: a rule may keep its bound on the moved mass and have a
+larger distance of the output.
 """
 
 from __future__ import annotations
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report.plots.style import INK, MUTED, RC, Look, Plot, finish, left_out, looks, row_panels
+from bench.report.plots.chart import (
+    ABOVE,
+    INK,
+    MUTED,
+    Chart,
+    Spec,
+    axis,
+    colors_of,
+    layer,
+    left_out,
+    line_of,
+    linked,
+    tooltip,
+)
 
 TESTED = (1, 2, 3)  # CodeKind DRAFT, RELAXED, CORRECTED: the codes at which a draft was tested
-MOVED_AT, OUTPUT_AT = -0.17, 0.2  # offsets of the two strips of a decoder
-VIOLATION = "#B2182B"
+LINE = 46  # pixels of a decoder: its name and two strips
+FIGURES = {"moved mass": -3, "output TV": 11}  # and how many pixels below the middle they stand
+OVER = "#B2182B"  # an output TV that exceeds what is declared
+SHARES = (0.05, 0.25, 0.75, 0.95)
+LEVELS = ("5 %", "25 %", "75 %", "95 %")
 
 
 def shown(run: RunData) -> bool:
@@ -33,30 +45,91 @@ def shown(run: RunData) -> bool:
     )
 
 
-def draw(run: RunData) -> Plot:
+def draw(run: RunData) -> Chart:
     """Two strips a decoder: moved mass with its bound, output TV with its bound."""
     caption = (
-        "Upper strip: mass moved at tested positions (thick: middle half, thin: 5 to 95 %, dot: "
-        "mean). Lower strip: true output TV at recorded positions (diamond: mean, thin: 5 to "
-        "95 %); red where its mean exceeds the mean declared bound. Black bars: declared bound "
-        "(mean; grey: 5 to 95 % where it varies by position). Square: output bound (mean), which "
-        "the acceptance allows. Exact rules move nothing."
+        "Upper strip (circle): mass moved at tested positions. Lower strip (diamond): output TV at "
+        "recorded positions; red where its mean exceeds the mean declared bound († in the "
+        "table). Mark: mean; thick: middle half; thin: 5 to 95 %. Black bar: declared bound (mean; "
+        "grey: 5 to 95 % where it varies by position). Square: output bound (mean), which the "
+        "acceptance allows. Exact rules move nothing."
     )
-    with matplotlib.rc_context(RC):
-        styles = looks(run)
-        figure, panels = row_panels(run, columns=1, row_inches=0.43)
-        for section, (ax,) in zip(run.sections, panels, strict=True):
-            drawn = [
-                entry
-                for at, entry in enumerate(section.decoders)
-                if _strips(ax, at, entry, styles[entry.part_key])
-            ]
-            caption += left_out(section, drawn, "no draft was tested or its TV was not recorded")
-            caption += _no_output(section, drawn)
-            ax.set_xlim(left=-0.01)
-        panels[-1][0].set_xlabel("total variation (share of probability mass)")
-        _key(figure)
-        return finish("moved_mass", "Moved mass against declared bound", caption, figure)
+    colors, panels = colors_of(run), []
+    for section in run.sections:
+        found = [(entry, *_strips(entry, colors[entry.name])) for entry in section.decoders]
+        names = [entry.name for entry, *_ in found]
+        rows = [row for _, mine, _ in found for row in mine]
+        notes = [{"decoder": e.name, "at": 0.004, "text": why} for e, _, why in found if why]
+        panels.append({"title": section.title, **_panel(names, rows, notes)})
+        drawn = [e for e, mine, _ in found if mine or e.role is Role.BASELINE or e.replayed]
+        caption += left_out(section, drawn, "no draft was tested or its TV was not recorded")
+        caption += _no_output(section, drawn)
+    spec = linked(panels, colors, columns=1)
+    return Chart("moved_mass", "Moved mass against declared bound", caption, spec)
+
+
+def _strips(entry: Entry, color: str) -> tuple[list[Spec], str]:
+    """A decoder's strips; or why it has none."""
+    if entry.failed:
+        return [], "failed"
+    if entry.replayed:
+        return [], "replayed: no rule decided"
+    if entry.role is Role.BASELINE:
+        return [], "drafts nothing"
+    rows = entry.images
+    output, declared = _flat(rows["tv_output"]), _flat(rows["tv_declared_bound"])
+    allowed = _flat(rows["tv_output_bound"])
+    found = []
+    for figure, values, bound, least in (
+        ("moved mass", *tested_positions(rows), np.empty(0)),
+        ("output TV", output, declared, allowed),
+    ):
+        if not len(values):
+            continue
+        own: Spec = {"decoder": entry.name, "figure": figure, "at": float(values.mean())}
+        own |= {"below": FIGURES[figure]}
+        own |= dict(zip(LEVELS, np.quantile(values, SHARES).tolist(), strict=True))
+        if len(bound):
+            own |= {"bound": float(bound.mean())}
+            low, high = np.quantile(bound, [SHARES[0], SHARES[-1]]).tolist()
+            own |= {"low": low, "high": high} if high - low > 1e-6 else {}
+        if len(least):
+            own |= {"allowed": float(least.mean())}
+        over = figure == "output TV" and own["at"] > own.get("bound", np.inf) + 1e-6
+        found.append(own | {"color": OVER if over else color})
+    return found, "" if found else "not measured"
+
+
+def _panel(names: list[str], rows: list[Spec], notes: list[Spec]) -> Spec:
+    """A line a decoder."""
+    x = axis("at", "total variation (share of probability mass)", nice=True, padding=0)
+    y = line_of(names) | {"axis": ABOVE | {"labelOffset": -16}}
+    shade: Spec = {"field": "color", "type": "nominal", "scale": None}
+    said = tooltip(decoder="decoder", figure="of", at="mean", bound="declared bound",
+                   allowed="output bound")  # fmt: skip
+    text = {"type": "text", "align": "left", "color": MUTED, "fontSize": 10.5}
+    offset = {"yOffset": {"expr": "datum.below"}}
+    bar, place = {"type": "bar", **offset}, {"y": y, "color": shade}
+    black = {"color": {"value": "black"}}
+    kinds = {"domain": [*FIGURES], "range": ["circle", "diamond"]}
+    shape = {"field": "figure", "type": "nominal", "scale": kinds, "legend": {"title": None}}
+    mean = {"type": "point", "filled": True, "size": 60, "stroke": "white", "opacity": 1}
+    layers = [
+        layer(text, notes, x=x, y=y, text={"field": "text"}),
+        layer(bar | {"height": 13, "opacity": 0.1}, rows, x=x | {"field": "low"},
+              x2={"field": "high"}, y=y, **black),
+        layer(bar | {"height": 1.6}, rows, 0.8, x=x | {"field": LEVELS[0]},
+              x2={"field": LEVELS[3]}, **place),
+        layer(bar | {"height": 6}, rows, 0.8, x=x | {"field": LEVELS[1]},
+              x2={"field": LEVELS[2]}, **place),
+        layer({"type": "tick", "thickness": 2.5, "size": 14, **offset}, rows,
+              x=x | {"field": "bound"}, y=y, **black),
+        layer({"type": "point", "shape": "square", "size": 60, **offset}, rows,
+              x=x | {"field": "allowed"}, y=y, color={"value": INK}),
+        layer(mean | {"cursor": "pointer", **offset}, rows, 1, x=x, shape=shape, tooltip=said,
+              **place),
+    ]  # fmt: skip
+    return {"height": LINE * len(names), "layer": layers}
 
 
 def tested_positions(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -71,51 +144,6 @@ def _flat(column: pd.Series) -> np.ndarray:
     return np.concatenate(lists) if lists else np.empty(0)
 
 
-def _strips(ax: Axes, at: int, entry: Entry, look: Look) -> bool:
-    """Draws a decoder's two strips; False when it has neither."""
-    rows = entry.images
-    moved, bound = tested_positions(rows)
-    output, limit = _flat(rows["tv_output"]), _flat(rows["tv_declared_bound"])
-    text = "failed" if entry.failed else "not measured"
-    if entry.role is Role.BASELINE or entry.replayed:
-        text = "replayed: no rule decided" if entry.replayed else "drafts nothing"
-    elif len(moved) or len(output):
-        text = ""
-    if text:
-        ax.text(0.004, at, text, va="center", color=MUTED, fontsize=8.5)
-        return entry.role is Role.BASELINE or entry.replayed
-    if len(moved):
-        y = at + MOVED_AT
-        low, lower, upper, high = np.quantile(moved, [0.05, 0.25, 0.75, 0.95])
-        ax.plot([low, high], [y, y], color=look.color, lw=1.4)
-        ax.plot([lower, upper], [y, y], color=look.color, lw=6, solid_capstyle="butt")
-        ax.plot(moved.mean(), y, "o", color=look.color, ms=5, mec="white", mew=0.9, zorder=4)
-        _bound(ax, bound, y)
-    if len(output):
-        y = at + OUTPUT_AT
-        over = len(limit) > 0 and output.mean() > limit.mean() + 1e-6
-        color = VIOLATION if over else look.color
-        low, high = np.quantile(output, [0.05, 0.95])
-        ax.plot([low, high], [y, y], color=color, lw=1.4, alpha=0.7)
-        ax.plot(output.mean(), y, "D", color=color, ms=5.5, mec="white", mew=0.8, zorder=4)
-        _bound(ax, limit, y)
-        least = _flat(rows["tv_output_bound"])
-        if len(least):
-            ax.plot(least.mean(), y, "s", mfc="none", mec="black", ms=7.5, mew=1, zorder=5)
-    return True
-
-
-def _bound(ax: Axes, values: np.ndarray, y: float) -> None:
-    """A black bar at the mean declared bound; a grey range behind it where the bound varies."""
-    if not len(values):
-        return
-    low, high = np.quantile(values, [0.05, 0.95])
-    if high - low > 1e-6:
-        ax.fill_betweenx([y - 0.13, y + 0.13], low, high, color="#000000", alpha=0.1, lw=0)
-    mean = values.mean()
-    ax.plot([mean, mean], [y - 0.15, y + 0.15], color="black", lw=2, zorder=3)
-
-
 def _no_output(section: Section, drawn: list[Entry]) -> str:
     """Caption text naming the decoders whose true output TV was not recorded."""
     without = [
@@ -126,19 +154,3 @@ def _no_output(section: Section, drawn: list[Entry]) -> str:
         and not len(_flat(entry.ok["tv_output"]))
     ]
     return f" {section.title}: no output TV for {', '.join(without)}." if without else ""
-
-
-def _key(figure: Figure) -> None:
-    figure.legend(
-        handles=[
-            Line2D([], [], color=INK, lw=5, marker="o", mec="white", ms=6, label="moved mass"),
-            Line2D([], [], color=INK, lw=1.4, marker="D", mec="white", ms=6, label="output TV"),
-            Line2D([], [], color="black", ls="", marker="|", ms=11, mew=2, label="declared bound"),
-            Line2D(
-                [], [], color="black", ls="", marker="s", mfc="none", ms=7, label="output bound"
-            ),
-        ],
-        loc="outside upper right",
-        ncols=4,
-        handlelength=1.8,
-    )

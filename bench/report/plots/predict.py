@@ -2,83 +2,117 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
-from bench.report.plots.labels import Label
-from bench.report.plots.style import BASELINE, FAINT, HUES, INK, MUTED, RC, finish, save
+from bench.report.plots.chart import (
+    BASELINE,
+    FAINT,
+    HUES,
+    MUTED,
+    Chart,
+    Spec,
+    axis,
+    color,
+    layer,
+    linked,
+    plain,
+    rule_at,
+    save,
+)
+from bench.report.plots.labels import placed
+from bench.report.plots.scatter import names_mark
 
-SIDE = 5.2  # inches of a square figure
-CROWDED = 12  # labels at most
+SIDE = 460  # pixels of a square picture
+CROWDED = 12  # names at most
 
 
 def predicted_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, Path]:
     """Measured speed-up (with its interval) over the predicted one; rows: predicted.csv, of which
     those that ran. Writes predicted.svg and .png."""
-    ran = rows[rows.measured.notna()]
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(SIDE + 1.6, SIDE), layout="constrained")
-        ax = figure.subplots()
-        low = 0.9 * min(ran.predicted.min(), ran.measured_lo.min())
-        high = 1.08 * max(ran.predicted.max(), ran.measured_hi.max())
-        ax.plot([low, high], [low, high], color=MUTED, lw=1, ls="--")
-        ax.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color=FAINT,
-                        alpha=0.5, lw=0)  # fmt: skip
-        labels, boxes = [], []
-        for name, x, y, least, most in _points(ran, "predicted", "measured"):
-            ax.plot([x, x], [least, most], color=HUES[0], lw=1.4)
-            ax.plot(x, y, "o", color=HUES[0], ms=6, mec="white")
-            boxes.append(Bbox([[x, least], [x, most]]))
-            labels.append(Label(x, y, name, INK))
-        ax.set_xlim(low, high)
-        ax.set_ylim(low, high)
-        ax.set_xlabel("predicted speed-up over AR")
-        ax.set_ylabel("measured speed-up over AR")
-        ax.grid()
-        ax.set_title(title)
-        caption = (
-            "Dashed: prediction and measurement agree; grey: within 10 %. Bars: 95 % intervals."
-        )
-        return save(finish("predicted", title, caption, figure, [(ax, labels, boxes)]), folder)
+    ran = _rows(rows[rows.measured.notna()], "predicted")
+    values = [row[key] for row in ran for key in ("x", "lo", "hi") if row[key] is not None]
+    low, high = 0.9 * min(values), 1.08 * max(values)
+    x = axis("x", "predicted speed-up over AR", domain=[low, high], padding=0)
+    y = axis("measured", "measured speed-up over AR", domain=[low, high], padding=0)
+    ends = [{"x": v, "measured": v, "under": 0.9 * v, "over": 1.1 * v} for v in (low, high)]
+    area = {"type": "area", "color": FAINT, "opacity": 0.5, "clip": True}
+    line = {"type": "line", "color": MUTED, "strokeDash": [5, 4]}
+    layers = [
+        layer(area, ends, x=x, y=y | {"field": "under"}, y2={"field": "over"}),
+        layer(line, ends, x=x, y=y),
+        *_measured(ran, x, y, HUES[0], "circle"),
+        _names(ran, "measured", x, y, [low, high], [low, high]),
+    ]
+    caption = "Dashed: prediction and measurement agree; grey: within 10 %. Bars: 95 % intervals."
+    return _saved("predicted", title, caption, layers, folder)
 
 
 def frontier_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, Path]:
     """Predicted speed-up over what quality costs; rows: tune.csv. Writes frontier.svg and .png."""
     greedy = bool(rows.output_tv.isna().all())
     column = "moved_mean" if greedy else "output_tv"
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(SIDE + 1.8, SIDE), layout="constrained")
-        ax = figure.subplots()
-        rest = rows[~rows.eligible.astype(bool)]
-        shown = rows[rows.eligible.astype(bool)]
-        ax.plot(rest[column], rest.speedup, ".", color=FAINT, ms=5)
-        ax.plot(shown[column], shown.speedup, ".", color=BASELINE, ms=6)
-        front = shown[shown.frontier.astype(bool)].sort_values(column)
-        ax.plot(front[column], front.speedup, "o--", color=HUES[0], ms=6, lw=1.1, mec="white")
-        ran = rows[rows.measured.notna()]
-        for _, x, y, least, most in _points(ran, column, "measured"):
-            ax.plot([x, x], [least, most], color=HUES[1], lw=1.4)
-            ax.plot(x, y, "D", color=HUES[1], ms=5.5, mec="white")
-        ax.axhline(1, color=MUTED, lw=0.8)
-        ax.set_xlabel("mean mass moved" if greedy else "mean output TV of a draft")
-        ax.set_ylabel("speed-up over AR")
-        ax.margins(x=0.18, y=0.12)
-        ax.grid()
-        named = _points(front.head(CROWDED), column, "speedup")
-        labels = [Label(x, y, name, INK) for name, x, y, _, _ in named]
-        ax.set_title(title)
-        caption = (
-            "Dots: predicted; faint ones are outside the class asked for. Dashed: no candidate is "
-            "both faster and milder. Diamonds: measured, with 95 % intervals."
-        )
-        return save(finish("frontier", title, caption, figure, [(ax, labels, [])]), folder)
+    eligible = rows.eligible.astype(bool)
+    front = rows[eligible & rows.frontier.astype(bool)].sort_values(column)
+    x = axis("x", "mean mass moved" if greedy else "mean output TV of a draft")
+    y = axis("speedup", "speed-up over AR")
+    dot = {"type": "point", "filled": True, "size": 18, "opacity": 1}
+    best, ran = _rows(front, column), _rows(rows[rows.measured.notna()], column)
+    every = _rows(rows, column)
+    layers = [
+        layer(dot, _rows(rows[~eligible], column), x=x, y=y, color=color(FAINT)),
+        layer(dot, _rows(rows[eligible], column), x=x, y=y, color=color(BASELINE)),
+        layer({"type": "line", "strokeDash": [5, 4], "color": HUES[0]}, best, x=x, y=y),
+        layer(dot | {"size": 45}, best, x=x, y=y, color=color(HUES[0])),
+        *_measured(ran, x, y | {"field": "measured"}, HUES[1], "diamond"),
+        rule_at("y", y, 1),
+        _names(best[:CROWDED], "speedup", x, y, [row["x"] for row in every],
+               [1.0, *(row["speedup"] for row in every)]),
+    ]  # fmt: skip
+    caption = (
+        "Dots: predicted; faint ones are outside the class asked for. Dashed: no candidate is "
+        "both faster and milder. Diamonds: measured, with 95 % intervals."
+    )
+    return _saved("frontier", title, caption, layers, folder)
 
 
-def _points(rows: pd.DataFrame, x: str, y: str) -> list[tuple[str, float, float, float, float]]:
-    """(decoder, x, y, ends of the measured interval) of every row."""
-    columns = (rows["decoder"], rows[x], rows[y], rows["measured_lo"], rows["measured_hi"])
-    return [(str(n), *map(float, values)) for n, *values in zip(*columns, strict=True)]  # type: ignore[misc]
+def _rows(rows: pd.DataFrame, column: str) -> list[Spec]:
+    """Of every decoder: x, and its speed-ups."""
+    figures = {"x": column, "speedup": "speedup", "measured": "measured", "lo": "measured_lo",
+               "hi": "measured_hi"}  # fmt: skip
+    return [
+        {"decoder": str(row["decoder"])}
+        | {key: plain(float(row.get(name, math.nan))) for key, name in figures.items()}
+        for row in rows.to_dict("records")
+    ]
+
+
+def _measured(ran: Sequence[Spec], x: Spec, y: Spec, hue: str, shape: str) -> list[Spec]:
+    """Measured speed-ups with their intervals."""
+    mark = {"type": "point", "filled": True, "size": 60, "opacity": 1, "shape": shape}
+    bar = {"type": "rule", "strokeWidth": 1.4}
+    ends = {"y": y | {"field": "lo"}, "y2": {"field": "hi"}}
+    return [
+        layer(bar, ran, x=x, color=color(hue), **ends),
+        layer(mark, ran, x=x, y=y, color=color(hue)),
+    ]
+
+
+def _names(
+    rows: Sequence[Spec], up: str, x: Spec, y: Spec, across: list[float], along: list[float]
+) -> Spec:
+    """Where there is room; across, along: what the axes span."""
+    at = {row["decoder"]: (row["x"], row[up]) for row in rows}
+    sides = placed(at, across, along, (SIDE, SIDE))
+    named = [{"decoder": n, "x": at[n][0], up: at[n][1], **side} for n, side in sides.items()]
+    return layer(names_mark(), named, x=x, y=y, text={"field": "decoder"})
+
+
+def _saved(
+    name: str, title: str, caption: str, layers: list[Spec], folder: Path
+) -> tuple[Path, Path]:
+    panel = {"title": title, "width": 1.4 * SIDE, "height": SIDE, "layer": layers}
+    return save(Chart(name, title, caption, linked([panel], {}, columns=1)), folder)

@@ -1,49 +1,51 @@
 """Speed-up against quality and against cost: which decoders buy speed, and what they pay for it.
 
-A `Scatter` says what a chart shows; the pictures are drawn of it here, the page's linked charts in
-`bench.report.page.charts`. `pareto`: speed-up against FID, CLIP score or output TV, with 95 %
-intervals, the band in which AR's own figure moves when only its seed changes, and the Pareto front:
-no other decoder is both faster and better. There a figure that the tables mark as noise (≈: inside
-the band, or of CLIP scores by their differences to AR's) counts as AR's own. So does any figure of
-an exact decoder: its images have AR's distribution, so what tells them apart is chance. Where
-chance made an exact decoder better than AR, a relaxed one that is better by no more shows nothing
-either. `costs`: CLIP score lost, and output TV (lemma R of docs/decoders.md). A relaxed rule may
-lose no CLIP score and still be far from the target, and the other way round.
+`pareto`: speed-up against FID, CLIP score or output TV, with 95 % intervals, the band in which AR's
+own figure moves when only its seed changes, and the Pareto front: no other decoder is both faster
+and better. There a figure that the tables mark as noise (≈: inside the band, or of CLIP scores by
+their differences to AR's) counts as AR's own. So does any figure of an exact decoder: its images
+have AR's distribution, so what tells them apart is chance. Where chance made an exact decoder
+better than AR, a relaxed one that is better by no more shows nothing either. `losses`: CLIP score
+lost. A relaxed rule may lose no CLIP score and still be far from the target, and the other way
+round, so the chart of costs has both (output TV: lemma R of docs/decoders.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
 
 from bench.judge.paired import CLIP_LESS
-from bench.records.run_data import Entry, Role, RunData, Section
+from bench.records.run_data import Entry, Role, RunData, Section, as_text
 from bench.report.notes import unfair_caption
-from bench.report.plots.labels import Label
-from bench.report.plots.style import (
-    FAINT,
-    INK,
+from bench.report.plots.chart import (
+    ABOVE,
+    GAP,
     MUTED,
-    RC,
-    Look,
-    Plot,
-    finish,
+    WIDTH,
+    Chart,
+    Spec,
+    axis,
+    band,
+    colors_of,
+    ends,
+    layer,
     left_out,
-    looks,
+    linked,
+    plain,
+    points,
+    row_of,
+    rule_at,
     say,
-    square_panels,
+    tooltip,
 )
+from bench.report.plots.labels import placed
 from metrics.stats import Interval
 
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
+HEIGHT = 270  # pixels
+TICKS = 30  # pixels of a decoder's seconds
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Quality:
 
 FID, CLIP = Quality("fid", "FID", -1), Quality("clip", "CLIP", 1)
 TV = Quality("tv_output", "output TV", -1)
+MEASURES = (FID, CLIP, TV)
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Dot:
 class Scatter:
     """A chart of speed-ups. band: AR's figure under other seeds; absent: said where no dot is."""
 
+    name: str
     x_title: str
     dots: list[Dot]
     absent: str
@@ -142,6 +146,7 @@ def pareto(section: Section, quality: Quality) -> Scatter:
             if noise or luck <= costs[entry.name] < own:
                 costs[entry.name] = own
     return Scatter(
+        quality.name,
         quality.label(section),
         [Dot(e, x, y, costs[e.name]) for e, x, y in known],
         f"no decoder has both a {quality.name} and a speed-up",
@@ -162,145 +167,185 @@ def clip_loss(entry: Entry, section: Section) -> Interval:
     return Interval(loss, loss, loss)
 
 
-def output_tv(entry: Entry, section: Section) -> Interval:
-    """Of a code's law; of an exact decoder 0."""
-    found = 0.0 if entry.exact else entry.number("tv_output")
-    return Interval(found, found, found)
+def losses(section: Section) -> Scatter:
+    """Speed-up against CLIP loss, an exact decoder's counting as 0."""
+    every = [(e, clip_loss(e, section), speed(e)) for e in section.decoders if not e.failed]
+    known = [each for each in every if not math.isnan(each[1].value + each[2].value)]
+    dots = [Dot(e, x, y, 0.0 if e.exact else x.value) for e, x, y in known]
+    title = f"{section.clip_name} lost against AR, lower is better"
+    return Scatter("CLIP loss", title, dots, "no decoder has both a speed-up and a CLIP score")
 
 
-def costs(section: Section) -> tuple[Scatter, Scatter]:
-    """Speed-up against CLIP loss and against output TV, an exact decoder's loss counting as 0. AR
-    is shown where any other decoder has the cost."""
-    base, charts = section.baseline, []
-    names = f"{section.clip_name} lost against AR", "output TV per code"
-    for name, cost in zip(names, (clip_loss, output_tv), strict=True):
-        every = [e for e in section.decoders if not e.failed and e.role is Role.DECODER]
-        found = [(e, cost(e, section), speed(e)) for e in every]
-        known = [each for each in found if not math.isnan(each[1].value + each[2].value)]
-        if known and base is not None and not base.failed and not math.isnan(speed(base).value):
-            known.insert(0, (base, cost(base, section), speed(base)))
-        dots = [Dot(e, x, y, 0.0 if e.exact else x.value) for e, x, y in known]
-        absent = "no decoder has both a speed-up and this cost"
-        charts.append(Scatter(f"{name}, lower is better", dots, absent))
-    return charts[0], charts[1]
+def alone(chart: Scatter) -> bool:
+    """Whether no decoder but AR is in the chart."""
+    return all(dot.entry.role is Role.BASELINE for dot in chart.dots)
 
 
 def costs_known(run: RunData) -> bool:
     """Whether any decoder but AR has a speed-up and a cost."""
-    return any(chart.dots for section in run.sections for chart in costs(section))
+    return any(not alone(c) for s in run.sections for c in (losses(s), pareto(s, TV)))
 
 
+FRONT = (
+    "On the dashed Pareto front of point estimates three kinds of a figure count as AR's: what AR "
+    "might have under another seed, that of an exact decoder, and a better one than AR's that an "
+    "exact decoder reached or passed."
+)
 COSTS = (
-    "Up and to the left is better. Left or above: AR's CLIP score less the decoder's on the same "
-    "prompts, where these were compared, else of the means. Right or below: output TV, the mean "
-    "over recorded nodes; an exact decoder's is 0, and it is hollow. Bars: 95 % intervals. Dashed "
-    "line: Pareto front of point estimates, on which an exact decoder's loss counts as 0."
+    "Up and to the left is better. CLIP lost: AR's CLIP score less the decoder's on the same "
+    "prompts, where these were compared, else of the means. Output TV: the mean over recorded "
+    "nodes; an exact decoder's is 0. Bars: 95 % intervals. Dashed line: Pareto front of point "
+    "estimates, on which an exact decoder's loss counts as 0."
 )
 
 
-def draw_fid(run: RunData) -> Plot:
+def draw_fid(run: RunData) -> Chart:
     """Speed-up against FID."""
     return draw_pareto(run, FID)
 
 
-def draw_clip(run: RunData) -> Plot:
+def draw_clip(run: RunData) -> Chart:
     """Speed-up against CLIP score."""
     return draw_pareto(run, CLIP)
 
 
-def draw_pareto(run: RunData, quality: Quality) -> Plot:
+def draw_pareto(run: RunData, quality: Quality) -> Chart:
     """One panel a section."""
     name = quality.name
     caption = (
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
         f"Grey band: AR's {name} under other seeds (reseed band); hollow circle: one such run. "
-        "Dashed line: Pareto front of point estimates, unless one point leads. On it three kinds "
-        f"of {name} count as AR's: what AR might have under another seed, that of an exact "
-        "decoder, and a better one than AR's that an exact decoder reached or passed."
     )
-    with matplotlib.rc_context(RC):
-        styles = looks(run)
-        figure, panels = square_panels(run, rows=1, panel_inches=4.0)
-        labels = []
-        for section, (ax,) in zip(run.sections, panels, strict=True):
-            chart = pareto(section, quality)
-            labels.append((ax, *_panel(ax, chart, styles)))
-            if chart.dots:
-                ax.set_ylim(bottom=min(ax.get_ylim()[0], 0.8))
-            drawn = [dot.entry for dot in chart.dots]
-            caption += left_out(section, drawn, f"{name} or speed-up not measured")
-            paired = quality is CLIP and section.compares_clip
-            if drawn and not paired and math.isnan(chart.band.value):
-                caption += f" {section.title}: no reseed was run, so nothing counts as noise."
-        caption += unfair_caption(run)
-        title = f"Speed-up against {name}"
-        return finish(f"speedup_{quality.column}", title, caption, figure, labels)
+    caption += FRONT
+    for section in run.sections:
+        chart = pareto(section, quality)
+        drawn = [dot.entry for dot in chart.dots]
+        caption += left_out(section, drawn, f"{name} or speed-up not measured")
+        paired = quality is CLIP and section.compares_clip
+        if drawn and not paired and math.isnan(chart.band.value):
+            caption += f" {section.title}: no reseed was run, so nothing counts as noise."
+    title = f"Speed-up against {name}"
+    made = _drawn(run, f"speedup_{quality.column}", title, caption, [lambda s: pareto(s, quality)])
+    return Chart(made.name, title, caption + unfair_caption(run), made.spec, charted=True)
 
 
-def draw_costs(run: RunData) -> Plot:
-    """Two panels a section, one below the other."""
+def draw_costs(run: RunData) -> Chart:
+    """Two panels a section."""
     caption = COSTS
-    with matplotlib.rc_context(RC):
-        styles = looks(run)
-        figure, panels = square_panels(run, rows=2, panel_inches=3.8)
-        labels = []
-        for section, axes in zip(run.sections, panels, strict=True):
-            charts = costs(section)
-            for ax, chart in zip(axes, charts, strict=True):
-                texts, _ = _panel(ax, chart, styles, exact_hollow=True)
-                labels.append((ax, texts, list[Bbox]()))  # points lie too close to keep lines free
-                ax.axvline(0, color=MUTED, lw=0.8)
-            drawn = [dot.entry for chart in charts for dot in chart.dots]
-            caption += left_out(section, drawn, "no speed-up, or no cost measured")
-        title = "Speed-up against its cost: CLIP loss and output TV"
-        return finish("speedup_cost", title, caption, figure, labels)
+    for section in run.sections:
+        drawn = [
+            dot.entry for chart in (losses(section), pareto(section, TV)) for dot in chart.dots
+        ]
+        caption += left_out(section, drawn, "no speed-up, or no cost measured")
+    title = "Speed-up against its cost: CLIP loss and output TV"
+    return _drawn(run, "speedup_cost", title, caption, [losses, lambda s: pareto(s, TV)])
 
 
-def _panel(
-    ax: Axes, chart: Scatter, styles: dict[tuple[str, str], Look], exact_hollow: bool = False
-) -> tuple[list[Label], list[Bbox]]:
-    """Draws the marks; returns the labels to place and the boxes (data units) to keep free."""
-    ax.set_xlabel(chart.x_title)
-    ax.set_ylabel("speed-up over AR")
-    ax.grid()
+def _drawn(
+    run: RunData, name: str, title: str, caption: str, of: Sequence[Callable[[Section], Scatter]]
+) -> Chart:
+    columns = min(2, len(of) * len(run.sections))
+    panels = [
+        {"title": section.title, **panel(make(section), (WIDTH - GAP * (columns - 1)) / columns)}
+        for section in run.sections
+        for make in of
+    ]
+    return Chart(name, title, caption, linked(panels, colors_of(run), columns))
+
+
+LINKED = (
+    "Up is faster; better quality is to the left for FID and TV, to the right for CLIP. Bars: 95 % "
+    "intervals (TV has none). Circle: exact; square: exact as far as sampled; diamond: relaxed; "
+    "cross: broken. Grey band: AR under other seeds. Dashed: the Pareto front; quality that chance "
+    "explains counts as AR's. A click on a decoder fades the others."
+)
+CLICKS = " A click on a tick of seconds opens its prompt."
+
+
+def linked_charts(run: RunData, pages: dict[int, str]) -> list[Chart]:
+    """For the page: speed-up against FID, CLIP score and output TV, and each image's seconds, of
+    each section. pages: prompt index -> the address of its page, which a tick opens."""
+    made = []
+    for section in run.sections:
+        shown = [e for e in section.decoders if not e.failed]
+        charts = [pareto(section, quality) for quality in MEASURES]
+        width = (WIDTH - GAP) / 2
+        panels = [
+            {"title": f"Speed-up against {c.name}", **panel(c, width)}
+            for c in charts
+            if not alone(c)
+        ]
+        ticks = _seconds(shown, pages)
+        panels += [ticks] if ticks else []
+        if panels:
+            caption = LINKED + (CLICKS if ticks and pages else "")
+            spec = linked(panels, colors_of(run), columns=2)
+            made.append(Chart("linked", section.title, caption, spec))
+    return made
+
+
+def panel(chart: Scatter, width: float) -> Spec:
+    """Speed-up against one figure; width: in pixels, for the names of points."""
     if not chart.dots:
-        say(ax, chart.absent)
-        ax.set_xticks([])
-        ax.set_yticks([])
-        return [], []
-    if not math.isnan(chart.band.value):
-        ax.axvspan(chart.band.lo, chart.band.hi, color=FAINT, alpha=0.6, lw=0, zorder=0)
-        for value in chart.reseeds:
-            ax.plot(value, 1, "o", mfc="white", mec=MUTED, ms=5.5, zorder=3)
-    ax.axhline(1, color=MUTED, lw=0.8)
+        return say(chart.absent)
+    x, y = axis("x", chart.x_title), axis("speedup", "speed-up over AR")
+    rows = [row_of(d.entry) | ends("x", d.x) | ends("speedup", d.y) for d in chart.dots]
+    bar = {"type": "rule", "strokeWidth": 1.4}
+    layers = [*band("x", x, chart.band), rule_at("y", y, 1)]
     if len(chart.front) > 1:
-        ax.plot(*zip(*chart.front, strict=True), color=MUTED, lw=1.1, ls="--", zorder=2)
-    labels, boxes = [], _along(chart.front)
-    for dot in chart.dots:
-        look, x, y = styles[dot.entry.part_key], dot.x, dot.y
-        ax.plot([x.lo, x.hi], [y.value, y.value], color=look.color, lw=1.3, alpha=0.55, zorder=3)
-        ax.plot([x.value, x.value], [y.lo, y.hi], color=look.color, lw=1.3, alpha=0.55, zorder=3)
-        colors: dict[str, Any] = {"mfc": look.color, "mec": "white", "mew": 0.8}
-        if exact_hollow and dot.entry.exact:
-            colors = {"mfc": "white", "mec": look.color, "mew": 1.2}
-        ax.plot(x.value, y.value, look.marker, ms=6.5, zorder=4, **colors)
-        boxes += [Bbox([[x.lo, y.value], [x.hi, y.value]])]
-        boxes += [Bbox([[x.value, y.lo], [x.value, y.hi]])]
-        labels.append(Label(x.value, y.value, dot.entry.name, INK))
-    if exact_hollow:
-        kinds = (("exact", "white", INK), ("not exact", INK, "white"))
-        marks = [Line2D([], [], ls="", marker="o", mfc=face, mec=edge, label=name)
-                 for name, face, edge in kinds]  # fmt: skip
-        ax.legend(handles=marks, loc="best", fontsize=8)
-    ax.margins(x=0.16, y=0.14)
-    return labels, boxes
+        line = {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2}
+        layers.append(layer(line, [{"x": at, "speedup": up} for at, up in chart.front], x=x, y=y))
+    hollow = {"type": "point", "color": MUTED, "fill": "white", "size": 45}
+    if math.isfinite(chart.band.value):
+        layers.append(layer(hollow, [{"x": v, "speedup": 1} for v in chart.reseeds], x=x, y=y))
+    layers += [
+        layer(bar, rows, 0.6, x=x | {"field": "x_lo"}, x2={"field": "x_hi"}, y=y, color={}),
+        layer(bar, rows, 0.6, x=x, y=y | {"field": "speedup_lo"}, y2={"field": "speedup_hi"},
+              color={}),
+    ]  # fmt: skip
+    said = {"decoder": "decoder", "verdict": "verdict", "speedup": "speed-up"}
+    said |= {"speedup_lo": "from", "speedup_hi": "to", "x": chart.name}
+    said |= {"codes": "codes per forward", "s/image": "s/image"}
+    layers += [points(rows, x, y, tooltip(**said)), named(chart, x, y, width)]
+    return {"height": HEIGHT, "layer": layers}
 
 
-def _along(front: list[tuple[float, float]], steps: int = 24) -> list[Bbox]:
-    """Points along the front's line, as boxes for labels to keep off."""
-    boxes = []
-    for (x0, y0), (x1, y1) in pairwise(front):
-        for at in range(1, steps):
-            x, y = x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps
-            boxes.append(Bbox([[x, y], [x, y]]))
-    return boxes
+def named(chart: Scatter, x: Spec, y: Spec, width: float) -> Spec:
+    """What the points are called, where there is room."""
+    points = {dot.entry.name: (dot.x.value, dot.y.value) for dot in chart.dots}
+    across = [side for dot in chart.dots for side in (dot.x.lo, dot.x.hi)]
+    across += [side for side in (chart.band.lo, chart.band.hi) if math.isfinite(side)]
+    up = [side for dot in chart.dots for side in (dot.y.lo, dot.y.hi)] + [1.0]
+    rows = [
+        {"decoder": name, "x": points[name][0], "speedup": points[name][1], **side}
+        for name, side in placed(points, across, up, (width, HEIGHT)).items()
+    ]
+    return layer(names_mark(), rows, 0.85, x=x, y=y, text={"field": "decoder"})
+
+
+def names_mark() -> Spec:
+    """Text at the places that `placed` found."""
+    where = {name: {"expr": f"datum.{name}"} for name in ("align", "dx", "dy")}
+    return {"type": "text", "fontSize": 10.5, **where}
+
+
+def _seconds(entries: list[Entry], pages: dict[int, str]) -> Spec:
+    """Seconds of each timed image, the fastest time of each: a line per decoder, a tick per image;
+    {} where none was timed."""
+    rows = [
+        {"decoder": entry.name, "seconds": plain(seconds), "prompt": as_text(prompt),
+         "page": pages.get(int(index))}
+        for entry in entries
+        for seconds, prompt, index in entry.latency_rows()[
+            ["seconds_total", "prompt", "prompt_index"]
+        ].itertuples(index=False)
+    ]  # fmt: skip
+    if not rows:
+        return {}
+    mark = {"type": "tick", "thickness": 2, "size": 14, "cursor": "pointer"}
+    place = {"field": "decoder", "type": "nominal", "sort": [e.name for e in entries],
+             "title": None, "axis": ABOVE | {"labelOffset": -11}}  # fmt: skip
+    x = {"field": "seconds", "type": "quantitative", "title": "seconds per image"}
+    said = tooltip(decoder="decoder", prompt="prompt", seconds="seconds")
+    made = layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)  # type: ignore[arg-type]
+    return {"title": "Seconds of each timed image", "height": TICKS * len(entries), **made}

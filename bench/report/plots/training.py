@@ -9,50 +9,42 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bench.report.plots.style import FAINT, HUES, INK, MUTED, RC, WIDTH
+from bench.report.plots.chart import HUES, Chart, Spec, axis, layer, linked, save
 
-PANELS = (
-    ("loss", "loss"),
-    ("overlap_", "accepted, training"),
-    ("held_overlap_", "accepted, held out"),
-)
+PANELS = {
+    "loss": "loss", "overlap_": "accepted, training", "held_overlap_": "accepted, held out",
+}  # fmt: skip
 
 
-def draw_curves(curve: Path, path: Path) -> None:
-    """Draws the CSV of `decoders.training.loop.Loop` as a PNG of three panels."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
+def draw_curves(curve: Path) -> tuple[Path, Path]:
+    """Draws the CSV of `decoders.training.loop.Loop`, three panels, next to it: its (svg, png)."""
     with curve.open() as file:
         rows = list(csv.DictReader(file))
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
-        for axis, (prefix, title) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
-            _panel(axis, rows, prefix, title)
-        figure.savefig(path, dpi=110, metadata={"Software": None})
+    panels = [{"title": title, **_panel(rows, prefix)} for prefix, title in PANELS.items()]
+    return save(Chart("curves", "Training", "", linked(panels, {}, len(panels))), curve.parent)
 
 
-def _panel(axis: Any, rows: Sequence[dict[str, str]], prefix: str, title: str) -> None:
-    """One panel: every column whose name is `prefix` or begins with it, labelled at its end."""
+def _panel(rows: Sequence[dict[str, str]], prefix: str) -> Spec:
+    """One panel: every column whose name is `prefix` or begins with it, named at its end."""
     columns = [c for c in (rows[0] if rows else {}) if c == prefix or _numbered(c, prefix)]
+    points, last = list[Spec](), list[Spec]()
     for number, column in enumerate(columns):
-        points = [(float(r["step"]), float(r[column])) for r in rows if r.get(column)]
-        if not points:
-            continue
-        steps, values = zip(*points, strict=True)
-        mark = "o" if len(points) == 1 else None
-        axis.plot(steps, values, color=HUES[number % len(HUES)], linewidth=1.2, marker=mark, ms=3)
-        depth = column.removeprefix(prefix)
-        if depth:
-            axis.annotate(
-                depth, (steps[-1], values[-1]), (4, 0), textcoords="offset points", va="center",
-                color=INK, fontsize=8,
-            )  # fmt: skip
-    axis.set(title=title, xlabel="step")
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.tick_params(colors=MUTED)
+        mine = [
+            {"step": float(r["step"]), "value": float(r[column]), "of": column.removeprefix(prefix),
+             "color": HUES[number % len(HUES)]}
+            for r in rows if r.get(column)
+        ]  # fmt: skip
+        points += mine
+        last += mine[-1:]
+    x, y = axis("step", "step", zero=True), axis("value")
+    color: Spec = {"field": "color", "type": "nominal", "scale": None}
+    line = {"type": "line", "strokeWidth": 1.3, "point": {"size": 8}}
+    text = {"type": "text", "align": "left", "dx": 4}
+    return {"height": 200, "layer": [
+        layer(line, points, x=x, y=y, color=color),
+        layer(text, last, x=x, y=y, text={"field": "of"}),
+    ]}  # fmt: skip
 
 
 def _numbered(column: str, prefix: str) -> bool:

@@ -5,24 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from bench.records.run_data import RunData, Section
-from bench.report.plots.labels import Label
-from bench.report.plots.style import HUES, INK, MUTED, RC, WIDTH, Plot, finish, left_out, say
+from bench.report.plots.chart import (
+    HUES,
+    INK,
+    MUTED,
+    WIDTH,
+    Chart,
+    Spec,
+    axis,
+    layer,
+    left_out,
+    linked,
+    say,
+    tooltip,
+)
+from bench.report.plots.labels import placed
+from bench.report.plots.scatter import names_mark
 from bench.report.roofline import Bounds, bounds, forward_part
 from bench.report.roofline import figure as number
 
-PANEL = 3.1  # inches of a section's panel
-READING, COMPUTING, MEASURED = HUES[0], HUES[1], INK
+HEIGHT = 260  # pixels
+LINES = {"reading": HUES[0], "arithmetic": HUES[1], "floor": MUTED}
 
 
 @dataclass(frozen=True)
@@ -66,84 +73,80 @@ def takes_over(found: Bounds | None) -> str:
     return f"arithmetic takes over at {over} codes"
 
 
-def draw(run: RunData) -> Plot:
+def draw(run: RunData) -> Chart:
     """A panel a section: milliseconds of a target forward over its codes per row."""
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
         "(hollow: a whole step, where a backend runs it as one). Lines: the least that reading "
         "(blue) and arithmetic (orange) take on this machine; the floor is the upper of the two. "
     )
-    with matplotlib.rc_context(RC):
-        size = (WIDTH, PANEL * len(run.sections) + 0.5)
-        shape = Figure(figsize=size, layout="constrained")
-        grid = shape.subplots(len(run.sections), 1, squeeze=False)[:, 0]
-        labels, said = [], []
-        for section, ax in zip(run.sections, grid, strict=True):
-            ax.set_title(section.title)
-            points, found = seen(run, section), bounds(run, section)
-            said.append(f"{section.title}: {takes_over(found)}.")
-            names = {name for point in points for name in point.names}
-            drawn = [entry for entry in section.decoders if entry.name in names]
-            said.append(left_out(section, drawn, "not timed").strip())
-            if not points:
-                say(ax, "no forward was timed")
-                continue
-            texts = [Label(p.codes, p.ms, ", ".join(p.names), INK, 8.5) for p in points]
-            labels.append((ax, texts, _panel(ax, points, found)))
-        key: dict[str, Any] = {}  # the same marks in all panels that have them
-        for ax in grid:
-            marks, words = ax.get_legend_handles_labels()
-            key |= dict(zip(words, marks, strict=True))
-        if key:
-            shape.legend([*key.values()], [*key], loc="outside upper right", ncols=len(key))
-        grid[-1].set_xlabel("codes per row of a target forward, root included")
-        caption += " ".join(filter(None, said))
-        return finish("verification", "What verifying more codes costs", caption, shape, labels)
+    panels, said = [], []
+    for section in run.sections:
+        points, found = seen(run, section), bounds(run, section)
+        said.append(f"{section.title}: {takes_over(found)}.")
+        names = {name for point in points for name in point.names}
+        drawn = [entry for entry in section.decoders if entry.name in names]
+        said.append(left_out(section, drawn, "not timed").strip())
+        drawing = _panel(points, found) if points else say("no forward was timed")
+        panels.append({"title": section.title, **drawing})
+    caption += " ".join(filter(None, said))
+    title = "What verifying more codes costs"
+    return Chart("verification", title, caption, linked(panels, {}, columns=1))
 
 
-def _panel(ax: Axes, points: Sequence[Seen], found: Bounds | None) -> list[Bbox]:
-    """Draws points and lines; returns the pieces of lines that labels should not cover."""
+def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
+    """Points and lines of a section."""
     widest = max(point.codes for point in points)
     over = None if found is None else found.crossing
     right = max(1.18 * widest, 1.15 * over if over and over < 2 * widest else 0.0, 3.0)
-    highest = max(point.ms for point in points)
-    pieces: list[Bbox] = []
-    if found is not None:
-        x = np.linspace(0, right, 61)
-        reading = [1e3 * found.growth.at(n).reading(found.rates) for n in x]
-        computing = [1e3 * found.growth.at(n).computing(found.rates) for n in x]
-        floor = np.maximum(reading, computing)
-        ax.plot(x, reading, color=READING, lw=1, ls="--", label="reading")
-        ax.plot(x, computing, color=COMPUTING, lw=1, ls="--", label="arithmetic")
-        ax.plot(x, floor, color=MUTED, lw=2.2, alpha=0.45, label="floor", zorder=1)
-        highest = max(highest, float(floor.max()))
-        ends = [*zip(x, floor, strict=True)]
-        pieces = [Bbox([start, end]) for start, end in pairwise(ends)]
-        if over and 1 < over <= right:
-            ax.axvline(over, color=COMPUTING, lw=0.9, ls=":")
-            ax.annotate(
-                takes_over(found), (over, 0.97), xycoords=("data", "axes fraction"),
-                xytext=(4, 0), textcoords="offset points", va="top", fontsize=8.5, color=COMPUTING,
-            )  # fmt: skip
-    for whole in (False, True):
-        mine = [point for point in points if point.whole is whole]
-        fill = "white" if whole else MEASURED
-        ax.plot(
-            [p.codes for p in mine], [p.ms for p in mine], "o", ms=6, mfc=fill, mec=MEASURED,
-            label="measured" if mine and not whole else None,
-        )  # fmt: skip
-    ax.set_xlim(0, right)
-    ax.set_ylim(0, 1.15 * highest)
-    ax.set_ylabel("ms per target forward")
-    ax.grid()
     ar = next((point.ms for point in points if point.codes == 1), math.nan)
-    if ar > 0:
-        both = partial(_scaled, 1 / ar), partial(_scaled, ar)
-        steps = ax.secondary_yaxis("right", functions=both)
-        steps.set_ylabel("AR steps")
-    return pieces
+    x = axis("codes", "codes per row of a target forward, root included", domain=[0, right])
+    y = axis("ms", "ms per target forward", zero=True)
+    layers, highest = list[Spec](), max(point.ms for point in points)
+    if found is not None:
+        rows = [
+            {"codes": float(n), "ms": ms, "line": name}
+            for n in np.linspace(0, right, 61)
+            for name, ms in _least(found, n).items()
+        ]
+        highest = max(highest, *(row["ms"] for row in rows))
+        scale = {"domain": [*LINES], "range": [*LINES.values()]}
+        of = {"field": "line", "type": "nominal", "scale": scale, "legend": {"title": None}}
+        dashes = {"domain": [*LINES], "range": [[5, 4], [5, 4], [1, 0]]}
+        dash = {"field": "line", "type": "nominal", "scale": dashes, "legend": None}
+        layers.append(layer("line", rows, x=x, y=y, color=of, strokeDash=dash))
+        if over and 1 < over <= right:
+            place, text = {"x": x, "color": {"value": HUES[1]}}, {"value": takes_over(found)}
+            where = [{"codes": over}]
+            words = {"type": "text", "align": "left", "dx": 5, "fontSize": 10.5}
+            layers.append(layer({"type": "rule", "strokeDash": [2, 3]}, where, **place))
+            layers.append(layer(words, where, y={"value": 6}, text=text, **place))
+    measured = [
+        {"decoder": ", ".join(point.names), "codes": point.codes, "ms": point.ms,
+         "AR steps": point.ms / ar if ar > 0 else None, "fill": "white" if point.whole else INK}
+        for point in points
+    ]  # fmt: skip
+    fill = {"field": "fill", "type": "nominal", "scale": None}
+    said = tooltip(decoder="decoder", codes="codes", ms="ms", AR__steps="AR steps")
+    mark = {"type": "point", "stroke": INK, "size": 60, "opacity": 1}
+    layers.append(layer(mark, measured, x=x, y=y, fill=fill, tooltip=said))  # type: ignore[arg-type]
+    texts = [
+        row["decoder"]
+        + (f" ({row['AR steps']:.2f} AR steps)" if row["codes"] > 1 and ar > 0 else "")
+        for row in measured
+    ]
+    spots = {text: (row["codes"], row["ms"]) for text, row in zip(texts, measured, strict=True)}
+    sides = placed(spots, [0, right], [0, 1.1 * highest], (WIDTH, HEIGHT))
+    named = [
+        {"codes": spots[text][0], "ms": spots[text][1], "text": text, **side}
+        for text, side in sides.items()
+    ]
+    layers.append(layer(names_mark(), named, x=x, y=y, text={"field": "text"}))
+    return {"height": HEIGHT, "layer": layers}
 
 
-def _scaled(factor: float, values: Any) -> Any:
-    """From milliseconds to AR steps, or back."""
-    return np.asarray(values) * factor
+def _least(found: Bounds, codes: float) -> dict[str, float]:
+    """Milliseconds that reading and arithmetic take, and their maximum."""
+    at = found.growth.at(codes)
+    reading, computing = 1e3 * at.reading(found.rates), 1e3 * at.computing(found.rates)
+    return {"reading": reading, "arithmetic": computing, "floor": max(reading, computing)}

@@ -14,23 +14,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.records.run_data import Entry, RunData, Section
+from bench.records.run_data import RunData, Section, Entry
 from bench.records.study import read_identity
-from bench.report.page.charts import (
-    MEASURES,
-    Charts,
+from bench.report.plots.chart import (
+    MUTED,
+    Chart,
     Spec,
     band,
-    fading,
-    kind_of,
-    line_at,
+    colors_of,
+    ends,
+    layer,
     linked,
     points,
     row_of,
+    rule_at,
     tooltip,
 )
-from bench.report.plots.scatter import TV, Quality
-from bench.report.plots.style import MUTED, looks
+from bench.report.plots.scatter import MEASURES, TV, Quality, speed
 
 MEASURED: tuple[Quality | None, ...] = (None, *MEASURES)  # None: the speed-up
 Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
@@ -50,13 +50,12 @@ class Swept:
     series: list[list[tuple[Any, Entry]]]
 
 
-def sweep_charts(run: RunData) -> list[Charts]:
+def sweep_charts(run: RunData) -> list[Chart]:
     """Small charts for each section in which a setting takes several values; [] without any."""
     if not (run.folder / "study.json").is_file():
         return []
     listed = read_identity(run.folder)["config"].get("decoders", [])
     settings = {entry["name"]: flat(entry) for entry in listed}
-    colors = {key: look.color for key, look in looks(run).items()}
     made = []
     for section in run.sections:
         found = [*swept_in(section, settings)]
@@ -64,9 +63,8 @@ def sweep_charts(run: RunData) -> list[Charts]:
         measures = [m for m in MEASURED if any(_known(entry, m) for entry in shown.values())]
         panels = [panel for swept in found for panel in _panels(section, swept, measures)]
         if panels:
-            rows = [{"decoder": name, "kind": kind_of(entry)} for name, entry in shown.items()]
-            key = {name: colors[entry.part_key] for name, entry in shown.items()}
-            made.append(Charts(section.title, CAPTION, linked(panels, rows, key, len(measures))))
+            spec = linked(panels, colors_of(run), len(measures))
+            made.append(Chart("sweep", section.title, CAPTION, spec))
     return made
 
 
@@ -122,51 +120,39 @@ def _panels(section: Section, swept: Swept, measures: list[Quality | None]) -> l
     numbers = all(_is_number(value) for line in swept.series for value, _ in line)
     values = [value for line in swept.series for value, _ in line]
     labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
+    look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
+    x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
+    return [_panel(section, swept, measure, x, numbers) for measure in measures]
+
+
+def _panel(section: Section, swept: Swept, quality: Quality | None, x: Spec, joined: bool) -> Spec:
+    """One of them, over what AR has: its figure, and the band of its other seeds. joined: with a
+    line through the values."""
+    title = quality.label(section) if quality else "speed-up over AR"
+    of = quality.reach if quality else speed
     rows = [
-        row_of(entry) | {"value": str(value), "series": at}
+        row_of(entry) | ends("figure", of(entry)) | {"value": str(value), "series": at}
         for at, line in enumerate(swept.series)
         for value, entry in line
     ]
-    look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
-    x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
-    return [_panel(section, swept.setting, measure, x, rows, numbers) for measure in measures]
-
-
-def _panel(
-    section: Section,
-    setting: str,
-    quality: Quality | None,
-    x: Spec,
-    rows: list[Spec],
-    joined: bool,
-) -> Spec:
-    """One of them, over what AR has: its figure, and the band of its other seeds. joined: with a
-    line through the values."""
-    column = quality.column if quality else "speedup"
-    title = quality.label(section) if quality else "speed-up over AR"
-    y = {"field": column, "type": "quantitative", "title": None, "scale": {"zero": False}}
-    color: Spec = {"legend": {"title": "decoder"}}
+    y = {"field": "figure", "type": "quantitative", "title": None, "scale": {"zero": False}}
     base, layers = section.baseline, list[Spec]()
     own = 1.0 if quality is None else quality.of(base) if base else math.nan
     if quality:
-        layers += band("y", y, section.reseeded(column))
+        layers += band("y", y, section.reseeded(quality.column))
     if math.isfinite(own):
-        layers.append(line_at("y", y, own))
+        layers.append(rule_at("y", y, own))
     if joined:
-        layers.append({
-            "mark": {"type": "line", "color": MUTED, "strokeWidth": 1.2},
-            "encoding": {"x": x, "y": y, "detail": {"field": "series"}},
-        })  # fmt: skip
+        line = {"type": "line", "color": MUTED, "strokeWidth": 1.2}
+        layers.append(layer(line, rows, x=x, y=y, detail={"field": "series"}))
     if quality is not TV:
-        layers.append({
-            "mark": {"type": "rule", "strokeWidth": 1.4},
-            "encoding": {"x": x, "y": y | {"field": f"{column}_lo"},
-                         "y2": {"field": f"{column}_hi"}, "color": color, "opacity": fading(0.6)},
-        })  # fmt: skip
-    said = [{"field": "value", "title": setting}, *tooltip(column, title)]
-    layers.append(points(f"{setting}_{column}".replace(".", "_"), x, y, said))
-    return {"title": title, "width": 250, "height": 170, "data": {"values": rows},
-            "layer": layers}  # fmt: skip
+        bar = {"type": "rule", "strokeWidth": 1.4}
+        up = {"y": y | {"field": "figure_lo"}, "y2": {"field": "figure_hi"}}
+        layers.append(layer(bar, rows, 0.6, x=x, color={}, **up))
+    said = {"value": swept.setting, "decoder": "decoder", "verdict": "verdict"}
+    said |= {"figure": title.split(",")[0], "figure_lo": "from", "figure_hi": "to"}
+    layers.append(points(rows, x, y, tooltip(**said, codes="codes per forward")))
+    return {"title": title, "height": 170, "layer": layers}
 
 
 def _is_number(value: Any) -> bool:
