@@ -64,6 +64,13 @@ class Entry:
         return self.text("exactness").startswith("exact")
 
     @property
+    def word(self) -> str:
+        """The verdict without what the gate's small models showed; with how far it could only
+        sample."""
+        text = self.text("exactness")
+        return text if text.startswith("exact as far") else text.partition(" (")[0]
+
+    @property
     def loop(self) -> str:
         """The decoding loop in its own words; "" without rows."""
         return as_text(self.records["loop"].iloc[0]) if len(self.records) else ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,24 +23,17 @@ from PIL import Image
 
 from bench.config.words import apart, split
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links
+from bench.data.files import refuse_links, write_atomically, write_text
 from bench.records.load import load
 from bench.records.run_data import RunData
-from bench.records.schema import write_atomically, write_text
-from bench.report import scaling, sheets, writers
+from bench.report import sheets, writers
 from bench.report.document import Document, document
-from bench.report.page.index import Figure, libraries, render, render_prompt
-from bench.report.page.prompts import PromptPage, chosen, prompt_pages
-from bench.report.plots import bars, depth, moved, scatter, verification
-from bench.report.plots.style import Plot, save
+from bench.report.page import Figure, libraries, render, render_prompt
+from bench.report.plots.chart import save
+from bench.report.prompts import PromptPage, prompt_pages
 
 log = logging.getLogger(__name__)
-CHARTED = (scatter.draw_fid, scatter.draw_clip)  # the page has linked charts of the same
 REPORT = {"index.html", "table.txt"}  # what every report holds
-NO_ROOFLINE = (
-    "No roofline was measured (no image was timed, or an older version made this run), so nothing "
-    "is said of the baseline's own speed."
-)
 MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
 
 
@@ -50,7 +43,7 @@ class ReportPaths:
     the command line to show."""
 
     folder: Path
-    page: Path | None  # None: its libraries are missing
+    page: Path | None  # None: its libraries are missing, and there are no plots either
     terminal: str
     plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
     contact_sheet: Path | None = None  # None: no image was kept
@@ -103,7 +96,7 @@ def build_report(run_dir: Path) -> ReportPaths:
 def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
     """The report of a run that was read, in `folder` (None: in report/ of the run)."""
     folder = folder or run.folder / "report"
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     made = document(run)
     terminal = writers.terminal(made)
     texts = {"txt": terminal, "md": writers.markdown(made), "tex": writers.latex(made)}
@@ -112,72 +105,57 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
         write_text(folder / f"table.{ending}", text)
     if made.batches:
         write_text(folder / "scaling.csv", writers.scaling_csv(made))
-
-    plots, figures, notices = {}, [], []
-    if run.all_failed:
-        notices.append("Every decoder of this run failed; there is nothing to plot.")
-    for draw in drawers(run):
-        plot = draw(run)
-        plots[plot.name] = save(plot, folder / "plots")
-        path = plots[plot.name][0]
-        figures.append(Figure(plot.title, plot.caption, path, draw in CHARTED))
     sheet = _sheet(sheets.contact_sheet(run), folder / "contact_sheet.png")
     maps = _sheet(sheets.code_maps(run), folder / "code_maps.png")
+    if sheet is None:
+        made.notices.append(
+            "No image was kept, so there is neither a contact sheet nor a code map."
+        )
+    if not _drawable(folder):
+        return ReportPaths(folder, None, terminal, {}, sheet, maps)
+    plots = {chart.name: save(chart, folder / "plots") for chart in made.figures}
+    figures = [
+        Figure(chart.title, chart.caption, plots[chart.name][0], chart) for chart in made.figures
+    ]
     if sheet is not None:
         figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
-    else:
-        notices.append("No image was kept, so there is neither a contact sheet nor a code map.")
     if maps is not None:
         figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
-    if not run.roofline:
-        notices.append(NO_ROOFLINE)
-    page = write_page(run, made, folder, figures, notices)
+    page = write_page(run, made, folder, figures)
     return ReportPaths(folder, page, terminal, plots, sheet, maps)
 
 
-def drawers(run: RunData) -> list[Callable[[RunData], Plot]]:
-    """The plots of a run: those of which it recorded something."""
-    if run.all_failed:
-        return []
-    where_known = {
-        depth.draw: depth.shown(run),
-        moved.draw: moved.shown(run),
-        scatter.draw_costs: scatter.costs_known(run),
-        scaling.draw: bool(scaling.lines(run)),
-        verification.draw: bool(run.roofline),
-        bars.draw_floors: bool(run.roofline),
-    }
-    known = [draw for draw, known in where_known.items() if known]
-    return [*CHARTED, bars.draw_speed, bars.draw_latency, *known]
-
-
-def write_page(
-    run: RunData, made: Document, folder: Path, figures: Sequence[Figure], notices: Sequence[str]
-) -> Path | None:
-    """index.html and the pages of its prompts. Without its libraries there is none, nor an older
-    one, and a warning says so: the page may be missing, never the numbers."""
+def _drawable(folder: Path) -> bool:
+    """Whether there are the libraries of the page and its plots. If not, an older page goes and a
+    warning says so: the page may be missing, never the numbers."""
     try:
         libraries()
     except ImportError as error:
         log.warning(
-            "left out: the report's page (%s). Tables and figures are in %s; `pip install itables "
-            "vl-convert-python`, then `python -m bench report` writes the page",
+            "left out: the report's page and its plots (%s). The tables are in %s; `pip install "
+            "itables vl-convert-python`, then `python -m bench report` draws them",
             *(error, folder),
         )
         (folder / "index.html").unlink(missing_ok=True)
-        return None
-    prompts = _prompts(run, folder / "prompts")
-    return write_text(folder / "index.html", render(run, made, figures, notices, prompts))
+        return False
+    return True
 
 
-def _prompts(run: RunData, folder: Path) -> list[PromptPage]:
+def write_page(run: RunData, made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
+    """index.html and the pages of its prompts."""
+    prompts = _prompts(run, made.prompts, folder / "prompts")
+    return write_text(folder / "index.html", render(made, figures, prompts))
+
+
+def _prompts(run: RunData, prompts: Sequence[tuple[int, str]], folder: Path) -> list[PromptPage]:
     """Writes a page a prompt; those of an earlier report are removed, so that none goes stale."""
     for old in folder.glob("*.html"):
         if old.stem.isdecimal():
             old.unlink()
-    numbers = [None, *(index for index, _ in chosen(run)), None]
+    numbers = [None, *(index for index, _ in prompts), None]
     listed = []
-    for page, before, after in zip(prompt_pages(run), numbers, numbers[2:], strict=False):
+    pages = prompt_pages(run, prompts)
+    for page, before, after in zip(pages, numbers, numbers[2:], strict=False):
         write_text(folder / f"{page.index}.html", render_prompt(run.study, page, before, after))
         listed.append(replace(page, groups=[]))  # one page's pictures in memory at a time
     return listed

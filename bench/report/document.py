@@ -1,7 +1,7 @@
 """The report of a run as figures and sentences, made once for all its writers.
 
-`document(run)` derives tables with their marks, footnotes, facts and failures. The terminal's text,
-Markdown, LaTeX, CSV (`bench.report.writers`) and the page (`bench.report.page.index`) only set it.
+`document(run)` derives the headline, tables with their marks, notes and figures. The terminal's
+text, Markdown, LaTeX, CSV (`bench.report.writers`) and the page (`bench.report.page`) only set it.
 """
 
 from __future__ import annotations
@@ -16,60 +16,120 @@ from bench.judge import paired
 from bench.judge.paired import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, scaling
+from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv, quality
+from bench.report.plots import bars, depth, moved, scatter, verification
+from bench.report.plots.chart import Chart
+from bench.report.plots.sweeps import sweep_charts
+from bench.report.prompts import chosen
 from bench.report.roofline import roofline_tables
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
+
+NO_ROOFLINE = (
+    "No roofline was measured (no image was timed, or an older version made this run), so nothing "
+    "is said of the baseline's own speed."
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tables and what is said of them, under one heading."""
+
+    name: str
+    title: str
+    tables: list[Table]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a report says. Lists of tables hold one or more for each section of the run."""
+    """What a report says. blocks: `table` (the main tables), `run`, and where there is anything of
+    it `roofline`, `batches`, `details` and `failures`; notices: what could not be shown; charts:
+    linked ones, for the page alone; figures: pictures, which the page draws too; lines: of the CSV,
+    a decoder each, in full precision; prompts: those with a page; made: how many rows came out."""
 
     study: str
     folder: Path
+    headline: list[str]
+    blocks: list[Block]
+    marks: list[str]  # footnotes of marks in the tables
     made_by: str  # which code ran which model on which processor
-    headline: list[Table]
-    regime: list[str]  # what bounds an AR step
-    footnotes: list[str]
-    facts: list[str]  # of this run
-    fairness: list[str]  # footnotes of marks in the tables
-    floors: list[Table]  # time over floor
-    floor_notes: list[str]
-    batches: list[scaling.Line]  # by batch size, of a run that timed several
-    details: list[Table]
-    columns: list[str]  # how each figure is defined
-    failures: list[tuple[str, str]]  # decoder, what went wrong in full
+    notices: list[str]
+    charts: list[Chart]
+    sweeps: list[Chart]
+    figures: list[Chart]
     provenance: list[tuple[str, list[str]]]  # fact, its values in the rows
-    times: int  # that each image was timed
-    lines: list[dict[str, Any]]  # of the CSV: a decoder each, in full precision
+    lines: list[dict[str, Any]]
+    batches: list[scaling.Line]
+    prompts: list[tuple[int, str]]
+    made: tuple[int, int]  # images that came out, rows
+    left_out: int  # prompts without a page
+
+    def block(self, name: str) -> Block:
+        """One of them; empty where there is nothing of it."""
+        return next((b for b in self.blocks if b.name == name), Block(name, "", [], []))
 
 
 def document(run: RunData) -> Document:
     """All that is said of a run."""
-    floors = roofline_tables(run)
-    fairness = notes.fairness(run)
+    run = arranged(run)
+    marks, batches, prompts = notes.fairness(run), scaling.lines(run), chosen(run)
+    notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
+    notices += [] if run.roofline else [NO_ROOFLINE]
+    came_out = run.records[run.records["status"] == "ok"]
     return Document(
         study=run.study,
         folder=run.folder,
+        headline=headline(run),
+        blocks=_blocks(run, marks, batches),
+        marks=marks,
         made_by=notes.made_by(run),
-        headline=[_table(s, s.title, _main_columns(run, s)) for s in run.sections],
-        regime=notes.regime_lines(run),
-        footnotes=notes.footnotes(fairness),
-        facts=notes.facts(run),
-        fairness=fairness,
-        floors=floors,
-        floor_notes=notes.floors(run) if floors else [],
-        batches=scaling.lines(run),
-        details=[
-            _table(section, f"{section.title}: {what}", columns(section))
-            for section in run.sections
-            for what, columns in DETAILS
-        ],
-        columns=notes.columns(run),
-        failures=_failures(run),
+        notices=notices,
+        charts=[] if run.all_failed else scatter.linked_charts(run, [at for at, _ in prompts]),
+        sweeps=[] if run.all_failed else sweep_charts(run),
+        figures=figures(run),
         provenance=notes.provenance(run),
-        times=paired.repeats(run.records),
         lines=[_line(run, section, entry) for section in run.sections for entry in section.entries],
+        batches=batches,
+        prompts=prompts,
+        made=(len(came_out), len(run.records)),
+        left_out=came_out["prompt_index"].nunique() - len(prompts),
     )
+
+
+def figures(run: RunData) -> list[Chart]:
+    """The charts of a run: those of which it recorded something."""
+    if run.all_failed:
+        return []
+    where_known: dict[Callable[[RunData], Chart], bool] = {
+        depth.draw: depth.shown(run),
+        moved.draw: moved.shown(run),
+        scatter.draw_costs: scatter.costs_known(run),
+        scaling.draw: bool(scaling.lines(run)),
+        verification.draw: bool(run.roofline),
+        bars.draw_floors: bool(run.roofline),
+    }
+    known = [draw for draw, known in where_known.items() if known]
+    always = (scatter.draw_fid, scatter.draw_clip, bars.draw_speed, bars.draw_latency)
+    return [draw(run) for draw in (*always, *known)]
+
+
+def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> list[Block]:
+    floors = roofline_tables(run)
+    details = [
+        _table(f"{section.title}: {what}", columns(section), section.entries)
+        for section in run.sections
+        for what, columns in DETAILS
+    ]
+    by_batch = [scaling.scaling_table(batches)] if batches else []
+    every = [
+        Block("table", "Decoders side by side", _main_tables(run), notes.footnotes(run, marks)),
+        Block("run", "This run", [], notes.facts(run)),
+        Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
+        Block("batches", "By batch size", by_batch, [scaling.LEGEND] if batches else []),
+        Block("details", "Details", details, notes.columns(run)),
+        Block("failures", "Failures", [], [": ".join(line) for line in failures(run)]),
+    ]
+    return [block for block in every if block.tables or block.notes]
 
 
 def quiet(section: Section, entry: Entry) -> str:
@@ -80,8 +140,8 @@ def quiet(section: Section, entry: Entry) -> str:
     return ABSENT if found is None else interval(found[0].interval(), 2)
 
 
-def _failures(run: RunData) -> list[tuple[str, str]]:
-    """Every entry with a failed image, and how many failed."""
+def failures(run: RunData) -> list[tuple[str, str]]:
+    """(decoder, what went wrong in full) of every entry with a failed image."""
     lines = []
     for entry in run.failures:
         total, unit = len(entry.records), paired.counted(entry.records)
@@ -91,10 +151,11 @@ def _failures(run: RunData) -> list[tuple[str, str]]:
 
 
 def _line(run: RunData, section: Section, entry: Entry) -> dict[str, Any]:
-    """Every column of the summary, plus section, role, noise marks, fairness and error."""
+    """Every column of the summary, plus section, division, role, noise marks, fairness, error."""
     fair = run.fairness.get(entry.name)
     return entry.row | {
         "section": section.title,
+        "division": division(entry),
         "role": entry.role.value,
         "speedup_is_noise": section.speed_is_noise(entry),
         "fid_is_noise": section.quality_is_noise(entry, "fid"),
@@ -132,7 +193,23 @@ def _word(column: str, heading: str) -> Column:
 DECODER = Column("label", "decoder", words=True)
 
 
-def _main_columns(run: RunData, section: Section) -> list[Column]:
+def _main_tables(run: RunData) -> list[Table]:
+    """A table a section and division; AR heads each, as what its decoders are compared with."""
+    made = []
+    for section in run.sections:
+        own = [e for e in section.entries if e.role is not Role.DECODER]
+        groups = {name: [e for e in section.entries if division(e) == name] for name in DIVISIONS}
+        for name, members in groups.items():
+            rest = [e for e in members if e.role is Role.DECODER]
+            first = own if name == DIVISIONS[0] else [e for e in own if e.role is Role.BASELINE]
+            if rest or (name == DIVISIONS[0] and own):
+                columns = _main_columns(run, section, relaxed=name != DIVISIONS[0])
+                title = f"{section.title}: {name}"
+                made.append(_table(title, columns, [*first, *rest]))
+    return made
+
+
+def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]:
     def speed(entry: Entry) -> str:
         mark = run.mark(entry)
         if run.unmeasured(entry):
@@ -144,20 +221,24 @@ def _main_columns(run: RunData, section: Section) -> list[Column]:
         eager = run.eager(entry)
         return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 
-    def quality(column: str) -> Callable[[Entry], str]:
+    def scored(column: str) -> Callable[[Entry], str]:
         digits = _digits(section, column)
         return lambda e: _with_interval(e, column, digits, section.quality_is_noise(e, column))
+
+    def banded(entry: Entry) -> str:
+        return ABSENT if entry.role is not Role.DECODER else quality(section, entry)
 
     return [
         DECODER,
         Column("", "speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
-        _figure("mal", "MAL", 2),
+        _figure("mal", "codes per forward", 2),
         _figure("nfe", "NFE", 1),
-        Column("", section.fid_name, quality("fid")),
-        Column("", section.clip_name, quality("clip")),
-        _figure("tv_output", "output TV", 3),
-        _word("exactness", "verdict"),
+        Column("", section.fid_name, scored("fid")),
+        Column("", section.clip_name, scored("clip")),
+        Column("", "output TV", output_tv),
+        *([Column("", "quality", banded, words=True)] if relaxed else []),
+        Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
     ]
 
 
@@ -170,8 +251,8 @@ def _part_columns(section: Section) -> list[Column]:
         _figure("latency_p50_s", "p50 s", 3),
         _figure("latency_p95_s", "p95 s", 3),
         Column("", "quiet speed-up", lambda entry: quiet(section, entry)),
-        _figure("mal_no_bonus", "MAL, no bonus", 2),
-        _figure("mal_expected", "MAL expected", 2),
+        _figure("mal_no_bonus", "codes, no bonus", 2),
+        _figure("mal_expected", "codes expected", 2),
         _figure("peak_memory_mb", "peak MB", 0),
     ]
 
@@ -203,9 +284,9 @@ def _bound_columns(section: Section) -> list[Column]:
 DETAILS = (("parts, times and lengths", _part_columns), ("bounds and quality", _bound_columns))
 
 
-def _table(section: Section, title: str, columns: Sequence[Column]) -> Table:
+def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
     rows = []
-    for entry in section.entries:
+    for entry in entries:
         if entry.failed:
             blank = [""] * (len(columns) - 1)
             rows.append(Row([entry.label, *blank], "failed", f"failed: {entry.error}"))

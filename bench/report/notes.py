@@ -12,30 +12,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.config.schedule import REPLAYED
-from bench.cost.work import regime
 from bench.judge.paired import every_latency_row, repeats, timings
 from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, Role, RunData, Section, as_text
-from bench.report.roofline import bounds
-from bench.report.table import ABSENT, NOISE, interval, number, percent
+from bench.report.headline import DAGGER, over_declared
+from bench.report.table import ABSENT, NOISE, number, percent
 from metrics.stats import FEWEST_BLOCKS, Interval
 
 MANUAL = "docs/results.md"
 MANY = 12  # values of one fact from which on they are counted
 
 
-def footnotes(fairness: Sequence[str]) -> list[str]:
+def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
     """How to read the main tables; fairness: footnotes of the marks in them."""
+    output = (
+        "Output TV: distance of the committed code's law from the target's, of this model, mean "
+        "per code (0: the same law); ≤: the most that the acceptance allows (lemma R)"
+    )
+    if any(over_declared(entry) for entry in run.entries):
+        output += (
+            f"; {DAGGER}: more than the paper's delta or lambda, which limits TV(p, p_A) and not "
+            "the output"
+        )
     lines = [
         f"[a, b]: 95 % interval; {NOISE}: chance can explain the difference from AR; {ABSENT}: not "
         "measured.",
         "Speed-up: AR's seconds over the decoder's on the same prompts, batch 1; s/image: prefill "
         "and decoding.",
-        "MAL: codes committed per target forward, bonus code included; NFE: target forwards per "
-        "image.",
-        "Output TV: distance of the committed code's law from the target's (0: the same law).",
-        "Verdict, on small models: exact (the target's own distribution), relaxed (output TV "
-        "within what the rule declares) or broken (it claims what is not so).",
+        "Codes per forward: committed by a forward of the target, bonus code included (mean "
+        "accepted length, MAL); NFE: target forwards per image.",
+        f"{output}.",
+        "Verdict, at the table's sampling: exact (the gate found AR's law), exact as far as "
+        "sampled (TV < x), relaxed (another law) or broken (it claims what is not so).",
     ]
     return [*lines, " ".join(fairness)] if fairness else lines
 
@@ -86,20 +94,6 @@ def floors(run: RunData) -> list[str]:
     return [*lines, *(f"{', '.join(names)}: {reason}." for reason, names in unknown.items())]
 
 
-def regime_lines(run: RunData) -> list[str]:
-    """What bounds an AR step: one line for what all sections share, else one a section; [] where no
-    floor is known. A reader who does not know it takes a table of speed-ups for a verdict on the
-    methods, where it is one on the machine."""
-    said: dict[str, str] = {}
-    for section in run.sections:
-        found = bounds(run, section)
-        if found is not None:
-            said.setdefault(regime(found.growth, found.rates, found.place), section.title)
-    if len(said) == 1:
-        return [*said]
-    return [f"{title}: {text}" for text, title in said.items()]
-
-
 def facts(run: RunData) -> list[str]:
     """What the tables do not show of this run: seeds, rounds, replayed lengths, code, processor."""
     sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
@@ -113,7 +107,7 @@ def facts(run: RunData) -> list[str]:
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), *fastest(run, section), reseed_lines(section)]
+        lines += [*drift(section), reseed_lines(section)]
     return [*lines, *neighbours(run), made_by(run)]
 
 
@@ -132,32 +126,17 @@ def neighbours(run: RunData) -> list[str]:
     ]
 
 
-def fastest(run: RunData, section: Section) -> list[str]:
-    """Which exact decoder is the fastest, where several were timed on one clock."""
-    timed = [e for e in section.decoders if not math.isnan(e.number("speedup"))]
-    known = [entry for entry in timed if entry.exact and not run.eager(entry)]
-    if sum(entry.role is Role.DECODER for entry in known) < 2:
-        return []
-    ahead = [entry for entry in known if entry.number("speedup_lo") > 1]
-    if not ahead:
-        return [
-            f"{section.title}: none of {len(known)} exact decoders is faster than AR ({NOISE})."
-        ]
-    best = max(ahead, key=lambda entry: entry.number("speedup"))
-    speed = best.interval("speedup")
-    return [
-        f"{section.title}: of {len(known)} exact decoders {best.name} is the fastest, "
-        f"{interval(speed, 2)} times AR with {number(best.number('mal'), 2)} codes per forward."
-    ]
-
-
 def columns(run: RunData) -> list[str]:
     """What footnotes leave out: how each figure is defined."""
     lines = [
-        "MAL, NFE and moved mass are of the quality images, or of the timed ones if there are no "
-        "others. Output TV is of quality images only; times and speed-ups are of the timed ones.",
-        "MAL expected: codes per forward that the drafter expected, 1 + the sum of its "
-        "probabilities of all drafted paths. Compared with MAL it tells the drafter's calibration.",
+        "Codes per forward, NFE and moved mass are of the quality images, or of the timed ones if "
+        "there are no others. Output TV is of quality images only; times and speed-ups are of the "
+        "timed ones.",
+        "Quality: in AR's band where neither FID nor CLIP score is told apart from AR's, else "
+        "which of them is apart.",
+        "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
+        "probabilities of all drafted paths. Compared with those committed they tell the drafter's "
+        "calibration.",
         f"A speed-up is noise ({NOISE}) if its interval includes 1.",
         "A quality figure is noise if AR might have it under another seed: Student's t of one more "
         "run. The tests of all decoders and figures of a run are corrected for their number "
@@ -172,7 +151,6 @@ def columns(run: RunData) -> list[str]:
         "Output bound: what the acceptance allows, sum (q a - p)+ over the children of the same "
         "nodes. Declared bound: what the rule declares, composed over the children. The papers' "
         "delta and lambda bound TV(p, p_A), not the output.",
-        "The verdict on a relaxed rule says which of the two bounds holds.",
     ]
     if any(section.compares_clip for section in run.sections):
         lines.append(

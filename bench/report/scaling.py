@@ -163,18 +163,18 @@ def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) 
     if not known:
         return {"title": title, **say("nothing was measured")}
     points = [
-        {"decoder": row.decoder, "batch": row.batch, **ends("value", value(row))} for row in known
+        {"decoder": row.decoder, "batch": row.batch, **ends("figure", value(row))} for row in known
     ]
     batches = sorted({row.batch for row in known})
     log = {"type": "log", "padding": 0.1}
     x = axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
-    y = axis("value", None, **(log if title.startswith("images") else {}))
-    up = {"y": y | {"field": "value_lo"}, "y2": {"field": "value_hi"}}
+    y = axis("figure", None, **(log if title.startswith("images") else {}))
+    up = {"y": y | {"field": "figure_lo"}, "y2": {"field": "figure_hi"}}
     mark = {"type": "point", "filled": True, "size": 60, "opacity": 1, "cursor": "pointer"}
-    said = tooltip(decoder="decoder", batch="batch", value=title, value_lo="from", value_hi="to")
+    said = tooltip(decoder="decoder", batch="batch", figure=title, figure_lo="from", figure_hi="to")
     return {"title": title, "height": 260, "layer": [
         *([] if title.startswith("images") else [rule_at("y", y, 1.0, dash=[2, 3])]),
         layer({"type": "line", "strokeWidth": 1.5}, points, 1, x=x, y=y, color={}),
         layer({"type": "rule", "strokeWidth": 1.4}, points, 0.6, x=x, color={}, **up),
-        layer(mark, points, 1, x=x, y=y, color={}, tooltip=said),  # type: ignore[arg-type]
+        layer(mark, points, 1, x=x, y=y, color={}, tooltip=said),
     ]}  # fmt: skip

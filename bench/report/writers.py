@@ -9,31 +9,22 @@ import pandas as pd
 
 from bench.report import table
 from bench.report.document import Document
-from bench.report.scaling import LEGEND, scaling_table
-
-ROOFLINE = "Time over floor"
 
 
 def terminal(document: Document, width: int = table.WIDTH) -> str:
-    """Main tables, footnotes and failures as plain text, `width` columns where cells allow."""
-    blocks = [f"{document.study}: {document.folder}"]
-    blocks += [table.terminal(made, width) for made in document.headline]
-    blocks += [_filled(document.regime, width)] if document.regime else []
-    blocks.append("How to read it\n" + _filled(document.footnotes, width))
-    blocks.append("This run\n" + _filled(document.facts, width))
-    if document.floors:
-        blocks.append(f"{ROOFLINE}\n" + _filled(document.floor_notes, width))
-        blocks += [table.terminal(made, width) for made in document.floors]
-    if document.batches:
-        by_batch = table.terminal(scaling_table(document.batches), width)
-        blocks += [by_batch, _filled([LEGEND], width)]
-    broken = [
-        textwrap.fill(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
-        for name, text in document.failures
-    ]
-    if broken:
-        blocks.append("Failures\n" + "\n".join(broken))
-    return "\n\n".join(blocks) + "\n"
+    """All but the details as plain text, `width` columns where cells allow."""
+    parts = [f"{document.study}: {document.folder}", _filled(document.headline, width)]
+    for block in document.blocks:
+        if block.name == "details":
+            continue
+        said = _filled(block.notes, width)
+        if block.name == "table":
+            parts += [*(table.terminal(made, width) for made in block.tables)]
+            parts.append(f"How to read it\n{said}")
+        else:
+            parts.append(f"{block.title}\n{said}")
+            parts += [table.terminal(made, width) for made in block.tables]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _filled(lines: Sequence[str], width: int) -> str:
@@ -41,39 +32,27 @@ def _filled(lines: Sequence[str], width: int) -> str:
 
 
 def markdown(document: Document) -> str:
-    """Main, roofline and detail tables, what is said of them, and failures as GitHub Markdown."""
-    parts = [f"# {table.escaped(document.study)}", *map(table.markdown, document.headline)]
-    parts += [*map(table.escaped, document.regime), table.bullets(document.footnotes)]
-    if document.floors:
-        parts += [f"# {ROOFLINE}", *map(table.markdown, document.floors)]
-        parts.append(table.bullets(document.floor_notes))
-    if document.batches:
-        parts += [table.markdown(scaling_table(document.batches)), LEGEND]
-    parts += ["# Details", *map(table.markdown, document.details)]
-    parts += [table.bullets(document.facts), table.bullets(document.columns)]
-    if document.failures:
-        broken = (f"{name}: {text}" for name, text in document.failures)
-        parts += ["# Failures", table.bullets(broken)]
-    return "\n\n".join(parts) + "\n"
+    """All of it but provenance as GitHub Markdown."""
+    parts = [f"# {table.escaped(document.study)}", table.bullets(document.headline)]
+    for block in document.blocks:
+        parts += [f"# {block.title}"] if block.name != "table" else []
+        parts += [*map(table.markdown, block.tables), table.bullets(block.notes)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def latex(document: Document) -> str:
-    """One booktabs `table*` a section, then those of the roofline; needs the packages booktabs and
-    graphicx."""
+    """A booktabs `table*` for each table of the main part and of the roofline; needs the packages
+    booktabs and graphicx."""
+    main, floors = document.block("table"), document.block("roofline")
     noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
-    if document.times > 1:
-        noise += f" Every image was timed {document.times} times; its fastest counts."
-    floors = f"{ROOFLINE}. {' '.join(document.floor_notes)}"
-    notes = [*document.regime, *document.fairness]
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    for tables, caption, below in (
-        (document.headline, noise, notes),
-        (document.floors, floors, []),
+    for block, caption, below in (
+        (main, noise, [*document.headline, *document.marks]),
+        (floors, f"{floors.title}. {' '.join(floors.notes)}", []),
     ):
-        blocks += [
-            table.latex(made, f"{document.study}. {made.title}. {caption}", below)
-            for made in tables
-        ]
+        for at, made in enumerate(block.tables):
+            own = below if at == 0 else document.marks if below else []
+            blocks.append(table.latex(made, f"{document.study}. {made.title}. {caption}", own))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -104,9 +104,8 @@ def _panel(bars: Sequence[tuple[Entry, Bar | str]], side: Side, key: Mapping[str
     text = {"type": "text", "align": "left", "dx": 5, "fontSize": 10.5, "color": INK}
     layers = [
         layer({"type": "bar", "height": 14}, parts, x=x | {"field": "from"}, x2={"field": "to"},
-              y=y, color=shade, tooltip=tooltip(decoder="decoder", value="figure")[:1]
-              + [{"field": "text", "title": side.label}],
-              opacity={"field": "opacity", "type": "quantitative", "scale": None}),  # type: ignore[arg-type]
+              y=y, color=shade, tooltip=tooltip(decoder="decoder", text=side.label),
+              opacity={"field": "opacity", "type": "quantitative", "scale": None}),
         layer({"type": "tick", "color": "white", "thickness": 2, "size": 14}, ticks,
               x=x | {"field": "at"}, y=y),
         layer({"type": "rule", "color": INK, "strokeWidth": 1.5}, ticks, x=x | {"field": "lo"},

@@ -111,7 +111,7 @@ def _scale(field: str, domain: list[str], values: list[str]) -> Spec:
     return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": field}}
 
 
-def layer(mark: str | Spec, rows: Iterable[Spec], fade: float = 0, **encoding: Spec) -> Spec:
+def layer(mark: str | Spec, rows: Iterable[Spec], fade: float = 0, **encoding: Any) -> Spec:
     """Marks over rows. fade: their opacity, unless another decoder is picked; 0: always 1."""
     if fade:
         encoding["opacity"] = {"condition": {"param": PICK, "value": fade}, "value": FADED * fade}
@@ -162,7 +162,7 @@ def points(rows: Sequence[Spec], x: Spec, y: Spec, said: Sequence[Spec]) -> Spec
 
 def tooltip(**named: str) -> list[Spec]:
     """field=title; numbers with four digits."""
-    words = ("decoder", "verdict", "prompt", "value")
+    words = ("decoder", "verdict", "prompt", "value", "text", "strip")
     return [
         {"field": field.replace("__", " "), "title": name}
         | ({} if field in words else {"format": ".4~g"})

@@ -110,7 +110,7 @@ def _panel(curves: list[tuple[Entry, pd.DataFrame]], share: str) -> Spec:
     point = {"type": "point", "filled": True, "size": 45, "opacity": 1, "cursor": "pointer"}
     layers = [
         layer({"type": "line", "strokeWidth": 1.6}, rows, 1, x=x, y=y, color={}),
-        layer(point, rows, 1, x=x, y=y, color={}, tooltip=said),  # type: ignore[arg-type]
+        layer(point, rows, 1, x=x, y=y, color={}, tooltip=said),
         layer(text, names, 0.85, x=x, y=y | {"field": "at"}, text={"field": "decoder"}),
     ]
     return {"height": HEIGHT, "layer": layers}

@@ -86,7 +86,7 @@ def _strips(entry: Entry, color: str) -> tuple[list[Spec], str]:
     ):
         if not len(values):
             continue
-        own: Spec = {"decoder": entry.name, "figure": figure, "at": float(values.mean())}
+        own: Spec = {"decoder": entry.name, "strip": figure, "at": float(values.mean())}
         own |= {"below": FIGURES[figure]}
         own |= dict(zip(LEVELS, np.quantile(values, SHARES).tolist(), strict=True))
         if len(bound):
@@ -105,19 +105,20 @@ def _panel(names: list[str], rows: list[Spec], notes: list[Spec]) -> Spec:
     x = axis("at", "total variation (share of probability mass)", nice=True, padding=0)
     y = line_of(names) | {"axis": ABOVE | {"labelOffset": -16}}
     shade: Spec = {"field": "color", "type": "nominal", "scale": None}
-    said = tooltip(decoder="decoder", figure="of", at="mean", bound="declared bound",
+    said = tooltip(decoder="decoder", strip="of", at="mean", bound="declared bound",
                    allowed="output bound")  # fmt: skip
     text = {"type": "text", "align": "left", "color": MUTED, "fontSize": 10.5}
     offset = {"yOffset": {"expr": "datum.below"}}
     bar, place = {"type": "bar", **offset}, {"y": y, "color": shade}
     black = {"color": {"value": "black"}}
     kinds = {"domain": [*FIGURES], "range": ["circle", "diamond"]}
-    shape = {"field": "figure", "type": "nominal", "scale": kinds, "legend": {"title": None}}
+    shape = {"field": "strip", "type": "nominal", "scale": kinds, "legend": {"title": None}}
     mean = {"type": "point", "filled": True, "size": 60, "stroke": "white", "opacity": 1}
+    varying = [row for row in rows if "low" in row]
     layers = [
         layer(text, notes, x=x, y=y, text={"field": "text"}),
-        layer(bar | {"height": 13, "opacity": 0.1}, rows, x=x | {"field": "low"},
-              x2={"field": "high"}, y=y, **black),
+        *([layer(bar | {"height": 13, "opacity": 0.1}, varying, x=x | {"field": "low"},
+                 x2={"field": "high"}, y=y, **black)] if varying else []),
         layer(bar | {"height": 1.6}, rows, 0.8, x=x | {"field": LEVELS[0]},
               x2={"field": LEVELS[3]}, **place),
         layer(bar | {"height": 6}, rows, 0.8, x=x | {"field": LEVELS[1]},

@@ -262,9 +262,9 @@ LINKED = (
 CLICKS = " A click on a tick of seconds opens its prompt."
 
 
-def linked_charts(run: RunData, pages: dict[int, str]) -> list[Chart]:
+def linked_charts(run: RunData, pages: Sequence[int]) -> list[Chart]:
     """For the page: speed-up against FID, CLIP score and output TV, and each image's seconds, of
-    each section. pages: prompt index -> the address of its page, which a tick opens."""
+    each section. pages: indices of prompts that have a page, which a tick opens."""
     made = []
     for section in run.sections:
         shown = [e for e in section.decoders if not e.failed]
@@ -329,12 +329,12 @@ def names_mark() -> Spec:
     return {"type": "text", "fontSize": 10.5, **where}
 
 
-def _seconds(entries: list[Entry], pages: dict[int, str]) -> Spec:
+def _seconds(entries: list[Entry], pages: Sequence[int]) -> Spec:
     """Seconds of each timed image, the fastest time of each: a line per decoder, a tick per image;
     {} where none was timed."""
     rows = [
         {"decoder": entry.name, "seconds": plain(seconds), "prompt": as_text(prompt),
-         "page": pages.get(int(index))}
+         "page": f"prompts/{index}.html" if index in pages else None}
         for entry in entries
         for seconds, prompt, index in entry.latency_rows()[
             ["seconds_total", "prompt", "prompt_index"]
@@ -347,5 +347,5 @@ def _seconds(entries: list[Entry], pages: dict[int, str]) -> Spec:
              "title": None, "axis": ABOVE | {"labelOffset": -11}}  # fmt: skip
     x = {"field": "seconds", "type": "quantitative", "title": "seconds per image"}
     said = tooltip(decoder="decoder", prompt="prompt", seconds="seconds")
-    made = layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)  # type: ignore[arg-type]
+    made = layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)
     return {"title": "Seconds of each timed image", "height": TICKS * len(entries), **made}

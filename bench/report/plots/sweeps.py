@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.records.run_data import RunData, Section, Entry
+from bench.records.run_data import Entry, RunData, Section
 from bench.records.study import read_identity
 from bench.report.plots.chart import (
     MUTED,

@@ -112,8 +112,8 @@ def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
         highest = max(highest, *(row["ms"] for row in rows))
         scale = {"domain": [*LINES], "range": [*LINES.values()]}
         of = {"field": "line", "type": "nominal", "scale": scale, "legend": {"title": None}}
-        dashes = {"domain": [*LINES], "range": [[5, 4], [5, 4], [1, 0]]}
-        dash = {"field": "line", "type": "nominal", "scale": dashes, "legend": None}
+        whole = {"test": "datum.line === 'floor'", "value": [1, 0]}
+        dash = {"condition": whole, "value": [5, 4]}
         layers.append(layer("line", rows, x=x, y=y, color=of, strokeDash=dash))
         if over and 1 < over <= right:
             place, text = {"x": x, "color": {"value": HUES[1]}}, {"value": takes_over(found)}
@@ -129,7 +129,7 @@ def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
     fill = {"field": "fill", "type": "nominal", "scale": None}
     said = tooltip(decoder="decoder", codes="codes", ms="ms", AR__steps="AR steps")
     mark = {"type": "point", "stroke": INK, "size": 60, "opacity": 1}
-    layers.append(layer(mark, measured, x=x, y=y, fill=fill, tooltip=said))  # type: ignore[arg-type]
+    layers.append(layer(mark, measured, x=x, y=y, fill=fill, tooltip=said))
     texts = [
         row["decoder"]
         + (f" ({row['AR steps']:.2f} AR steps)" if row["codes"] > 1 and ar > 0 else "")

@@ -8,7 +8,10 @@ for (const holder of document.querySelectorAll(".chart")) {
   const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
   const least = Math.min(...spec.concat.map((panel) => panel.width)) + 60;
   spec.columns = Math.max(1, Math.min(spec.columns, Math.floor(holder.clientWidth / least)));
-  for (const panel of spec.concat) panel.width = holder.clientWidth / spec.columns - 72;
+  for (const panel of spec.concat) {  // names of lines stand above them, numbers left of the axis
+    const lines = [panel, ...(panel.layer ?? [])].some((one) => one.encoding?.y?.type == "nominal");
+    panel.width = holder.clientWidth / spec.columns - (lines ? 36 : 76);
+  }
   spec.config.legend.columns = Math.max(2, Math.floor(holder.clientWidth / 170));
   const { view } = await vegaEmbed(holder, spec, { renderer: "svg", actions: false });
   view.addSignalListener("pick", (_, picked) => {

@@ -1,12 +1,12 @@
-"""One self-contained HTML page: linked charts, tables that sort and filter, a line a prompt with a
-link to its page, plots, contact sheet, code maps, provenance, failures.
+"""One self-contained HTML page: the headline, tables that sort and filter, linked charts, a line a
+prompt with a link to its page, plots, contact sheet, code maps, provenance, failures.
 
 Every image and two JavaScript libraries are embedded, so the file can be mailed or attached to an
-issue as it is, and opens offline. Vega-Lite draws the linked charts from a description in JSON;
-vl-convert-python carries it, and nothing else of it is used here. DataTables sorts and filters the
-tables; itables carries it. Together they are about 1.8 MB of a page, a third of plotly.js alone.
-The page's own script (templates/page.js) only hands the tables and the charts to them. Without
-scripts the page still shows all but the linked charts.
+issue as it is, and opens offline. Vega-Lite draws the charts from their descriptions in JSON, as
+wide as the page; vl-convert-python carries it. DataTables sorts and filters the tables; itables
+carries it. Together they are about 1.8 MB of a page, a third of plotly.js alone. The page's own
+script (templates/page.js) only hands the tables and the charts to them. Without scripts the page
+shows pictures in their place.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.records.run_data import RunData
 from bench.report.document import Document
-from bench.report.page.charts import Charts, pareto_charts
-from bench.report.page.prompts import KEY, PHASE_KEY, PromptPage
-from bench.report.page.sweeps import sweep_charts
+from bench.report.plots.chart import Chart
+from bench.report.prompts import KEY, PHASE_KEY, PromptPage
 from bench.report.table import ABSENT
 
 if TYPE_CHECKING:
     import jinja2
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An image of the page with its heading and caption. charted: a linked chart says the same, so
-    only readers without scripts see it."""
+    """An image of the page with its heading and caption. chart: drawn by the page's script in its
+    place; the image is for readers without scripts."""
 
     title: str
     caption: str
     path: Path
-    charted: bool = False
+    chart: Chart | None = None
 
     @property
     def source(self) -> str:
@@ -83,34 +81,12 @@ def _inside(element: str, text: str) -> Markup:
 
 
 def render(
-    run: RunData,
-    document: Document,
-    figures: Sequence[Figure] = (),
-    notices: Sequence[str] = (),
-    prompts: Sequence[PromptPage] = (),
+    document: Document, figures: Sequence[Figure] = (), prompts: Sequence[PromptPage] = ()
 ) -> str:
-    """The page. notices: what could not be shown (no images kept, nothing succeeded); prompts:
-    those with a page."""
-    ok = run.records[run.records["status"] == "ok"]
-    charts, sweeps = list[Charts](), list[Charts]()
-    if not run.all_failed:
-        charts = pareto_charts(run, {page.index: page.address for page in prompts})
-        sweeps = sweep_charts(run)
-    return (
-        _environment()
-        .get_template("index.html.j2")
-        .render(
-            document=document,
-            libraries=libraries(),
-            charts=charts,
-            sweeps=sweeps,
-            prompts=prompts,
-            left_out=ok["prompt_index"].nunique() - len(prompts),
-            figures=figures,
-            notices=notices,
-            images=len(ok),
-            rows=len(run.records),
-        )
+    """The page. prompts: those with a page."""
+    template = _environment().get_template("index.html.j2")
+    return template.render(
+        document=document, libraries=libraries(), prompts=prompts, figures=figures
     )
 
 

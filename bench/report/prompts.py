@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageChops
 
 from bench.judge.paired import latency_rows
 from bench.records.run_data import Entry, Role, RunData, as_text
@@ -29,7 +29,12 @@ from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
-SAME, DIFFERENT = (225, 225, 225), (45, 45, 45)  # colours of codes that are AR's, and are not
+SAME = (225, 225, 225)  # colour of codes that are AR's
+NEAR, FAR, MOST = (
+    (253, 217, 155),
+    (103, 0, 31),
+    96,
+)  # of others, by how far the picture is from AR's
 KEY = [(f"rgb{color}", name, text)
        for color, name, text in zip(KIND_COLORS, KINDS, MEANINGS, strict=True)]  # fmt: skip
 PHASE_KEY = [(PHASE_COLORS[name], NAMES[name]) for name in NAMES]
@@ -114,9 +119,8 @@ def chosen(run: RunData, count: int = PAGES) -> list[tuple[int, str]]:
     return [(int(index), as_text(have["prompt"][index])) for index in sorted(order)]
 
 
-def prompt_pages(run: RunData) -> Iterator[PromptPage]:
+def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
     """The pages of the chosen prompts, one after the other."""
-    prompts = chosen(run)
     numbers = [index for index, _ in prompts]
     sections = [(s.title, [_shown(e, numbers) for e in s.decoders]) for s in run.sections]
     for index, prompt in prompts:
@@ -190,7 +194,7 @@ def _card(
     facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
     if math.isfinite(total := shown.total(index)):
         facts += f", {total:.3f} s"
-    same = ("", "the baseline") if shown.baseline else _differs(codes, row, reference)
+    same = ("", "the baseline") if shown.baseline else _differs(run, codes, row, reference)
     drawn = _png(kind_map(kinds)) if len(kinds) else ""
     strip = strip_of(steps) if len(steps) else None
     return Card(name, verdict, facts, "", picture, missing, drawn, *same, strip, seconds)
@@ -218,9 +222,12 @@ def _picture(run: RunData, row: Line) -> tuple[str, str]:
     return _uri(data, kind), ""
 
 
-def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tuple[str, str]:
-    """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
-    no map where there is nothing to compare."""
+def _differs(
+    run: RunData, codes: NDArray[np.int64], row: Line, reference: Line | None
+) -> tuple[str, str]:
+    """The map of codes that are not AR's of the same prompt and seed, darker the further the
+    picture is from AR's there, and what it shows in words; no map where there is nothing to
+    compare."""
     theirs = np.empty(0) if reference is None else _whole(reference, "codes")
     if reference is None or len(theirs) != len(codes) or not len(codes):
         return "", "no codes of AR to compare with"
@@ -228,9 +235,32 @@ def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tup
         return "", "AR has no image of this seed"
     other = codes != theirs
     count, words = int(other.sum()), "every code is AR's"
+    far = _far(run, row, reference, len(codes))  # [L]
     if count:
         words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
-    return _png(raster(np.where(other[:, None], DIFFERENT, SAME))), words  # [L, 3]
+        words += "" if far is None else f"; colour off by {far.mean():.0f} of 255, darker: more"
+    share = np.ones(len(codes)) if far is None else (far / MOST).clip(max=1)
+    shade = np.add(NEAR, share[:, None] * np.subtract(FAR, NEAR))  # [L, 3]
+    return _png(raster(np.where(other[:, None], shade, SAME))), words
+
+
+def _far(run: RunData, row: Line, reference: Line, length: int) -> NDArray[np.float64] | None:
+    """[L] how far the picture's colours are from AR's in the cell of each code, 0 to 255; None
+    where one of the two was not kept or is damaged."""
+    side = math.isqrt(length)
+    pair = []
+    for one in (row, reference):
+        if side * side != length or not kept(run, one["image"]):
+            return None
+        try:
+            with Image.open(run.folder / one["image"]) as image:
+                pair.append(image.convert("RGB"))
+        except (OSError, SyntaxError):  # what PIL raises on a damaged file
+            return None
+    if pair[0].size != pair[1].size:
+        return None
+    apart = ImageChops.difference(*pair).resize((side, side), Image.Resampling.BOX)
+    return np.asarray(apart, dtype=np.float64).mean(axis=2).ravel()  # [H, W, 3] -> [L]
 
 
 def strip_of(steps: NDArray[np.int64]) -> Strip:

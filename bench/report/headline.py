@@ -1,0 +1,174 @@
+"""The answer first: which decoder is the fastest, on what machine, and what is not sure.
+
+Made from the figures of the tables, for each section. `arranged` puts its decoders into the order
+of all tables and charts: AR, then the exact division, then the relaxed one, each by its speed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bench.cost.work import regime
+from bench.records.run_data import RESEED_LABEL, Entry, Role, RunData, Section
+from bench.report.roofline import bounds
+from bench.report.table import NOISE, interval, number
+
+DAGGER = "†"
+DIVISIONS = ("exact division", "relaxed division", "not judged")
+
+
+def division(entry: Entry) -> str:
+    """Of `DIVISIONS`, the one that a decoder is ranked in."""
+    verdict = entry.text("exactness")
+    if entry.exact:
+        return DIVISIONS[0]
+    return DIVISIONS[1 if verdict.startswith(("relaxed", "broken")) else 2]
+
+
+def arranged(run: RunData) -> RunData:
+    """The run with its decoders in the order in which they are shown."""
+
+    def place(entry: Entry) -> tuple[bool, int, float]:
+        speed = entry.number("speedup")
+        order = DIVISIONS.index(division(entry))
+        return entry.failed, order, math.inf if math.isnan(speed) else -speed
+
+    sections = []
+    for section in run.sections:
+        rest = [e for e in section.entries if e.role is Role.DECODER]
+        first = [e for e in section.entries if e.role is not Role.DECODER]
+        sections.append(replace(section, entries=[*first, *sorted(rest, key=place)]))
+    return replace(run, sections=sections)
+
+
+def over_declared(entry: Entry) -> bool:
+    """Whether the output TV exceeds what the rule declares (on TV(p, p_A), not on the output)."""
+    return entry.number("tv_output") > entry.number("tv_declared_bound") + 1e-6
+
+
+def output_tv(entry: Entry) -> str:
+    """`0.279 ≤ 0.279 †`: the mean per code with lemma R's bound, of an exact decoder 0."""
+    text = number(entry.number("tv_output"), 3)
+    most = entry.number("tv_output_bound")
+    if entry.exact or not math.isfinite(most):
+        return text
+    mark = f" {DAGGER}" if over_declared(entry) else ""
+    return f"{text} ≤ {number(most, 3)}{mark}"
+
+
+def apart(section: Section, entry: Entry) -> list[str] | None:
+    """The figures of quality that are told apart from AR's; None where none is known. An exact
+    decoder has AR's quality whatever its images came out like."""
+    if entry.exact:
+        return []
+    known = [c for c in ("fid", "clip") if not math.isnan(section.quality_p(entry, c))]
+    return [c.upper() for c in known if not section.quality_is_noise(entry, c)] if known else None
+
+
+def quality(section: Section, entry: Entry) -> str:
+    """For a table's cell."""
+    found = apart(section, entry)
+    if found is None:
+        return "not compared"
+    return f"{', '.join(found)} apart" if found else "in AR's band"
+
+
+def headline(run: RunData) -> list[str]:
+    """A few sentences a section, and one on the machine."""
+    lines = []
+    for section in run.sections:
+        said = _fastest(run, section)
+        prefix = f"{section.title}: " if len(run.sections) > 1 else ""
+        lines += [prefix + line for line in said]
+    return [*lines, *_machine(run)] if lines else []
+
+
+def ranked(run: RunData, section: Section) -> list[Entry]:
+    """The decoders whose speed-up counts, fastest first."""
+    timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
+    known = [e for e in timed if not math.isnan(e.number("speedup")) and not run.unmeasured(e)]
+    known = [e for e in known if not run.eager(e) and not e.replayed]
+    return sorted(known, key=lambda e: -e.number("speedup"))
+
+
+def _fastest(run: RunData, section: Section) -> list[str]:
+    known = ranked(run, section)
+    if not known:
+        return []
+    exact = [e for e in known if e.exact]
+    like = [e for e in known if apart(section, e) == []]
+    lines = []
+    if exact:
+        lines.append(_said(run, exact[0], "exact decoder"))
+    if like and like[:1] != exact[:1]:
+        lines.append(_said(run, like[0], "decoder with quality in AR's band"))
+    elif like and len(known) > len(exact):
+        lines.append("No relaxed decoder with quality in AR's band is faster.")
+    doubts = _doubts(run, section, [*exact[:1], *like[:1]], known)
+    return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
+
+
+def _said(run: RunData, entry: Entry, kind: str) -> str:
+    tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
+    speed = " ".join(filter(None, [interval(entry.interval("speedup"), 2), run.mark(entry)]))
+    start = f"Fastest {kind}: {entry.name}"
+    if not entry.number("speedup_lo") > 1:
+        start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
+    return f"{start}, {speed} times AR, output TV {tv}, {entry.word}."
+
+
+def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry]) -> list[str]:
+    """What the figures do not show."""
+    doubts = []
+    for first in {e.name: e for e in best}.values():
+        pool = [e for e in known if e.exact] if first.exact else known
+        rivals = [e for e in pool if e is not first and apart(section, e) == []]
+        close = [e.name for e in rivals if e.number("speedup_hi") > first.number("speedup_lo")]
+        if close:
+            doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
+    fid, clip = section.reseeded("fid").half_width, section.reseeded("clip").half_width
+    if math.isnan(fid + clip):
+        scored = not math.isnan(section.entries[0].number("n_quality") or math.nan)
+        if scored and not section.reseeds:
+            doubts.append(f"quality, as there is no {RESEED_LABEL} to compare with")
+    else:
+        doubts.append(
+            f"quality differences within AR's seeds ({section.fid_name} ± {number(fid)}, "
+            f"{section.clip_name} ± {number(clip)}) are not told apart"
+        )
+    sampled = [e.name for e in known if e.text("exactness").startswith("exact as far")]
+    if sampled:
+        doubts.append(f"the law of {', '.join(sampled)} was only sampled")
+    lost = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
+    if lost:
+        doubts.append(f"no speed-up of {', '.join(lost)} counts")
+    noise = [e.name for e in known if section.speed_is_noise(e)]
+    if noise:
+        doubts.append(f"the speed of {', '.join(noise)} may be AR's ({NOISE})")
+    return doubts
+
+
+def _machine(run: RunData) -> list[str]:
+    """Where it was measured, and what bounds an AR step: one line for what all sections share. A
+    reader who does not know it takes speed-ups for a verdict on the methods, where they are one on
+    the machine."""
+    rows = run.records
+    where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu).dropna().unique()
+    types = "/".join(map(str, rows.dtype.dropna().unique()))
+    threads = sorted({str(int(n)) for n in rows.threads.dropna()})
+    text = f"Measured on {', '.join(where)} ({types}, {'/'.join(threads)} threads), batch 1"
+    return [f"{text}. {' '.join(regime_lines(run))}".strip()]
+
+
+def regime_lines(run: RunData) -> list[str]:
+    """What bounds an AR step: one line for what all sections share, else one a section; [] where no
+    floor is known."""
+    said: dict[str, str] = {}
+    for section in run.sections:
+        found = bounds(run, section)
+        if found is not None:
+            said.setdefault(regime(found.growth, found.rates, found.place), section.title)
+    if len(said) == 1:
+        return [*said]
+    return [f"{title}: {text}" for text, title in said.items()]

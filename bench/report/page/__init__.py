@@ -1,1 +1,0 @@
-"""The report's page and the pages of single prompts."""
