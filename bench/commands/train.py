@@ -214,7 +214,7 @@ def _write(
     folder = Path(study.run_dir)
     lines = [",".join(row) for row in [["depth", "overlap", "agree"], *_rows(done.acceptance)]]
     (folder / DEPTHS).write_text("\n".join(lines) + "\n")
-    draw_curves(folder / CURVE, folder / "curves.png")
+    draw_curves(folder / CURVE)
     record = {
         **dataclasses.asdict(study),
         "loss": dataclasses.asdict(loss),

@@ -23,7 +23,7 @@ from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
 from bench.report import table
-from bench.report.plots.style import save as save_plot
+from bench.report.plots.chart import save as save_plot
 from bench.report.table import Column
 
 RUNS = Path("results/runs")

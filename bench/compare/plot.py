@@ -7,29 +7,33 @@ marks on a line are published numbers that disagree.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import cycle
-
-import matplotlib
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from bench.compare.published import LABELS
 from bench.compare.verdicts import Comparison, Result, Verdict, has_interval
-from bench.report.plots.style import INK, MARKERS, MUTED, RC, WIDTH, Plot, finish, say
+from bench.report.plots.chart import (
+    INK,
+    Chart,
+    Spec,
+    axis,
+    layer,
+    line_of,
+    linked,
+    rule_at,
+    say,
+    tooltip,
+)
 
 TITLE = "Measured and published"
 COLORS = {Verdict.REPRODUCED: "#009E73", Verdict.NOT: "#D55E00", Verdict.APART: "#9a9a9a"}
+MARKS = ("square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right",
+         "triangle-left", "stroke", "wedge")  # fmt: skip
 MOST = 40  # lines of a panel; more are left to the table
+LINE = 34  # pixels of a decoder's line
 
 
-def draw(result: Result) -> Plot:
-    """The plot `compare`; one that says so where no published row has a measured one."""
+def draw(result: Result) -> Chart:
+    """The chart `compare`; one that says so where no published row has a measured one."""
     shown = [c for c in result.shown() if c.known]
     panels = _panels(shown, [row.decoder for row in result.run.rows])
     caption = "Black: this run, with its 95 % interval. "
@@ -43,25 +47,10 @@ def draw(result: Result) -> Plot:
     cut = [name for name, lines in panels.items() if len(lines) > MOST]
     if cut:
         caption += f" Only the first {MOST} lines of {', '.join(cut)}; all are in the table."
-    with matplotlib.rc_context(RC):
-        if not panels:
-            figure = Figure(figsize=(WIDTH, 2), layout="constrained")
-            ax = figure.subplots()
-            ax.set_axis_off()
-            say(ax, "No published row has a measured one to compare.")
-            return finish("compare", TITLE, caption, figure)
-        papers = list(dict.fromkeys(c.row.paper for c in shown))
-        marks = dict(zip(papers, cycle(MARKERS[1:]), strict=False))
-        counts = [min(len(lines), MOST) for lines in panels.values()]
-        height = 0.27 * sum(counts) + 0.85 * len(counts) + 0.9
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        grid = figure.subplots(
-            len(counts), 1, squeeze=False, height_ratios=[count + 0.6 for count in counts]
-        )
-        for (ax,), (name, lines) in zip(grid, panels.items(), strict=True):
-            _panel(ax, name, lines, marks)
-        _key(figure, marks, shown)
-        return finish("compare", TITLE, caption, figure)
+    papers = list(dict.fromkeys(c.row.paper for c in shown))
+    drawn = [_panel(name, lines, papers) for name, lines in panels.items()]
+    drawn = drawn or [say("No published row has a measured one to compare.")]
+    return Chart("compare", TITLE, caption, linked(drawn, {}, columns=1))
 
 
 def _panels(
@@ -80,49 +69,37 @@ def _panels(
     }
 
 
-def _panel(ax: Axes, name: str, lines: dict[str, list[Comparison]], marks: dict[str, str]) -> None:
+def _panel(name: str, lines: dict[str, list[Comparison]], papers: list[str]) -> Spec:
     decoders = list(lines)[:MOST]
-    for at, decoder in enumerate(decoders):
-        ours = lines[decoder][0].figure
-        if has_interval(ours):
-            ax.plot([ours.lo, ours.hi], [at, at], color=INK, lw=1.6, solid_capstyle="butt")
-        for item in lines[decoder]:
-            color = COLORS[item.verdict]
-            face, edge = ("white", color) if item.assumed else (color, "white")
-            ax.plot(
-                item.published, at, marker=marks[item.row.paper], ms=7.5, mfc=face, mec=edge,
-                mew=1.6 if item.assumed else 0.7, ls="",
-            )  # fmt: skip
-        ax.plot(ours.value, at, marker="o", ms=4.5, color=INK, ls="", zorder=4)
+    ours, published = list[Spec](), list[Spec]()
+    for decoder in decoders:
+        own = lines[decoder][0].figure
+        ends = {"lo": own.lo, "hi": own.hi} if has_interval(own) else {}
+        ours.append({"decoder": decoder, "figure": own.value, **ends})
+        published += [
+            {"decoder": decoder, "figure": item.published, "paper": item.row.paper,
+             "verdict": str(item.verdict), "fill": "white" if item.assumed else
+             COLORS[item.verdict]}
+            for item in lines[decoder]
+        ]  # fmt: skip
+    x, y = axis("figure", name), line_of(decoders)
+    verdicts = {"domain": [str(v) for v in COLORS], "range": [*COLORS.values()]}
+    marks = {"domain": papers, "range": [MARKS[at % len(MARKS)] for at in range(len(papers))]}
+    mark = {"type": "point", "size": 90, "strokeWidth": 1.6, "opacity": 1}
+    said = tooltip(decoder="decoder", paper="paper", figure="published", verdict="verdict")
+    dot, bar = {"type": "point", "filled": True, "size": 40}, {"type": "rule", "strokeWidth": 1.8}
+    black = {"color": {"value": INK}}
+    layers = [
+        layer(mark, published, x=x, y=y, tooltip=said,
+              fill={"field": "fill", "type": "nominal", "scale": None},
+              stroke={"field": "verdict", "type": "nominal", "scale": verdicts},
+              shape={"field": "paper", "type": "nominal", "scale": marks}),
+        layer(dot | {"opacity": 1}, ours, x=x, y=y, **black),
+    ]  # fmt: skip
+    within = [row for row in ours if "lo" in row]
+    if within:
+        ends = {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}
+        layers.insert(0, layer(bar, within, y=y, **ends, **black))
     if name.startswith("speed-up"):
-        ax.axvline(1, color=MUTED, lw=0.9, ls=":")
-    ax.set_title(name)
-    ax.set_yticks(range(len(decoders)), decoders)
-    ax.set_ylim(len(decoders) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x")
-    ax.xaxis.set_major_locator(MaxNLocator(7))
-    _limits(ax)
-
-
-def _limits(ax: Axes) -> None:
-    """Room on both sides, so that marks are not cut."""
-    low, high = ax.dataLim.x0, ax.dataLim.x1
-    room = 0.06 * (high - low) if high > low else 0.1 * abs(high) or 1.0
-    if math.isfinite(low) and math.isfinite(high):
-        ax.set_xlim(low - room, high + room)
-
-
-def _key(figure: Figure, marks: dict[str, str], shown: Sequence[Comparison]) -> None:
-    used = [verdict for verdict in Verdict if any(c.verdict is verdict for c in shown)]
-    handles: list[Artist] = [
-        Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.6, label="this run")
-    ]
-    handles += [Patch(color=COLORS[verdict], label=str(verdict)) for verdict in used]
-    handles += [
-        Line2D([], [], color=MUTED, marker=mark, mfc="white", ms=7, ls="", label=paper)
-        for paper, mark in marks.items()
-    ]
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=5, handletextpad=0.4, columnspacing=1.2
-    )
+        layers.append(rule_at("x", x, 1, dash=[2, 3]))
+    return {"title": name, "height": LINE * len(decoders), "layer": layers}

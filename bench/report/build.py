@@ -105,8 +105,8 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
         write_text(folder / f"table.{ending}", text)
     if made.batches:
         write_text(folder / "scaling.csv", writers.scaling_csv(made))
-    sheet = _sheet(sheets.contact_sheet(run), folder / "contact_sheet.png")
-    maps = _sheet(sheets.code_maps(run), folder / "code_maps.png")
+    sheet = _sheet(sheets.contact_sheet(made.run), folder / "contact_sheet.png")
+    maps = _sheet(sheets.code_maps(made.run), folder / "code_maps.png")
     if sheet is None:
         made.notices.append(
             "No image was kept, so there is neither a contact sheet nor a code map."
@@ -121,7 +121,7 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
         figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
     if maps is not None:
         figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
-    page = write_page(run, made, folder, figures)
+    page = write_page(made, folder, figures)
     return ReportPaths(folder, page, terminal, plots, sheet, maps)
 
 
@@ -141,9 +141,9 @@ def _drawable(folder: Path) -> bool:
     return True
 
 
-def write_page(run: RunData, made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
+def write_page(made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
     """index.html and the pages of its prompts."""
-    prompts = _prompts(run, made.prompts, folder / "prompts")
+    prompts = _prompts(made.run, made.prompts, folder / "prompts")
     return write_text(folder / "index.html", render(made, figures, prompts))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from bench.judge import paired
@@ -43,26 +43,44 @@ class Block:
 @dataclass(frozen=True)
 class Document:
     """What a report says. blocks: `table` (the main tables), `run`, and where there is anything of
-    it `roofline`, `batches`, `details` and `failures`; notices: what could not be shown; charts:
-    linked ones, for the page alone; figures: pictures, which the page draws too; lines: of the CSV,
-    a decoder each, in full precision; prompts: those with a page; made: how many rows came out."""
+    it `roofline`, `batches`, `details` and `failures`; marks: footnotes of marks in the tables;
+    made_by: which code ran which model on which processor; notices: what could not be shown;
+    provenance: facts and their values in the rows; lines: of the CSV, a decoder each, in full
+    precision; prompts: those with a page; made: how many images came out, of how many; left_out:
+    prompts without a page."""
 
-    study: str
-    folder: Path
+    run: RunData  # in the order in which it is shown
     headline: list[str]
     blocks: list[Block]
-    marks: list[str]  # footnotes of marks in the tables
-    made_by: str  # which code ran which model on which processor
+    marks: list[str]
+    made_by: str
     notices: list[str]
-    charts: list[Chart]
-    sweeps: list[Chart]
-    figures: list[Chart]
-    provenance: list[tuple[str, list[str]]]  # fact, its values in the rows
+    provenance: list[tuple[str, list[str]]]
     lines: list[dict[str, Any]]
     batches: list[scaling.Line]
     prompts: list[tuple[int, str]]
-    made: tuple[int, int]  # images that came out, rows
-    left_out: int  # prompts without a page
+    made: tuple[int, int]
+    left_out: int
+
+    @property
+    def study(self) -> str:
+        return self.run.study
+
+    @cached_property
+    def charts(self) -> list[Chart]:
+        """Linked ones, for the page alone."""
+        pages = [index for index, _ in self.prompts]
+        return [] if self.run.all_failed else scatter.linked_charts(self.run, pages)
+
+    @cached_property
+    def sweeps(self) -> list[Chart]:
+        """What a setting changes, for the page alone."""
+        return [] if self.run.all_failed else sweep_charts(self.run)
+
+    @cached_property
+    def figures(self) -> list[Chart]:
+        """Pictures, which the page draws too."""
+        return figures(self.run)
 
     def block(self, name: str) -> Block:
         """One of them; empty where there is nothing of it."""
@@ -77,16 +95,12 @@ def document(run: RunData) -> Document:
     notices += [] if run.roofline else [NO_ROOFLINE]
     came_out = run.records[run.records["status"] == "ok"]
     return Document(
-        study=run.study,
-        folder=run.folder,
+        run=run,
         headline=headline(run),
         blocks=_blocks(run, marks, batches),
         marks=marks,
         made_by=notes.made_by(run),
         notices=notices,
-        charts=[] if run.all_failed else scatter.linked_charts(run, [at for at, _ in prompts]),
-        sweeps=[] if run.all_failed else sweep_charts(run),
-        figures=figures(run),
         provenance=notes.provenance(run),
         lines=[_line(run, section, entry) for section in run.sections for entry in section.entries],
         batches=batches,

@@ -71,7 +71,7 @@ def quality(section: Section, entry: Entry) -> str:
     found = apart(section, entry)
     if found is None:
         return "not compared"
-    return f"{', '.join(found)} apart" if found else "in AR's band"
+    return f"{', '.join(found)} apart" if found else "in band"
 
 
 def headline(run: RunData) -> list[str]:
@@ -79,7 +79,7 @@ def headline(run: RunData) -> list[str]:
     lines = []
     for section in run.sections:
         said = _fastest(run, section)
-        prefix = f"{section.title}: " if len(run.sections) > 1 else ""
+        prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in said]
     return [*lines, *_machine(run)] if lines else []
 
@@ -96,14 +96,14 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     known = ranked(run, section)
     if not known:
         return []
-    exact = [e for e in known if e.exact]
-    like = [e for e in known if apart(section, e) == []]
+    exact, others = [e for e in known if e.exact], [e for e in known if not e.exact]
+    like = [e for e in known if apart(section, e) == [] and e.word != "broken"]
     lines = []
     if exact:
         lines.append(_said(run, exact[0], "exact decoder"))
     if like and like[:1] != exact[:1]:
         lines.append(_said(run, like[0], "decoder with quality in AR's band"))
-    elif like and len(known) > len(exact):
+    elif others and like and all(apart(section, e) is not None for e in others):
         lines.append("No relaxed decoder with quality in AR's band is faster.")
     doubts = _doubts(run, section, [*exact[:1], *like[:1]], known)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines

@@ -132,8 +132,8 @@ def columns(run: RunData) -> list[str]:
         "Codes per forward, NFE and moved mass are of the quality images, or of the timed ones if "
         "there are no others. Output TV is of quality images only; times and speed-ups are of the "
         "timed ones.",
-        "Quality: in AR's band where neither FID nor CLIP score is told apart from AR's, else "
-        "which of them is apart.",
+        "Quality: in band where neither FID nor CLIP score is told apart from AR's (its seeds span "
+        "the band), else which of them is apart.",
         "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
         "probabilities of all drafted paths. Compared with those committed they tell the drafter's "
         "calibration.",

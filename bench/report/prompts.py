@@ -183,7 +183,7 @@ def _card(
     reference: Line | None,
     seconds: list[tuple[str, str, float, str]],
 ) -> Card:
-    name, verdict = shown.entry.name, shown.entry.text("exactness")
+    name, verdict = shown.entry.name, shown.entry.word
     row = shown.images.get(index)
     if row is None:
         error = shown.errors.get(index, "")

@@ -13,7 +13,7 @@ from bench.report.document import Document
 
 def terminal(document: Document, width: int = table.WIDTH) -> str:
     """All but the details as plain text, `width` columns where cells allow."""
-    parts = [f"{document.study}: {document.folder}", _filled(document.headline, width)]
+    parts = [f"{document.study}: {document.run.folder}", _filled(document.headline, width)]
     for block in document.blocks:
         if block.name == "details":
             continue

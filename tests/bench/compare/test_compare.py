@@ -252,11 +252,12 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
         PAPER | {"speedup": "1.45", "mal": "2.1"},
         PAPER | {"method": "EAGLE-2", "params": "", "speedup": "0.87"},
     ]
-    axes = plot.draw(compared(tmp_path, published, *rows)).figure.axes
-    assert [ax.get_title(loc="left") for ax in axes] == ["speed-up over AR", "MAL"]
-    assert [t.get_text() for t in axes[0].get_yticklabels()] == ["eagle2", "lantern"]
-    empty = plot.draw(compared(tmp_path / "b", [PAPER | {"fid": "25"}], AR)).figure
-    assert len(empty.axes) == 1, "a run without anything to draw says so instead of failing"
+    panels = plot.draw(compared(tmp_path, published, *rows)).spec["concat"]
+    assert [panel["title"] for panel in panels] == ["speed-up over AR", "MAL"]
+    assert panels[0]["layer"][-1]["encoding"]["x"]["title"] == "speed-up over AR"
+    assert panels[0]["layer"][0]["encoding"]["y"]["sort"] == ["eagle2", "lantern"]
+    empty = plot.draw(compared(tmp_path / "b", [PAPER | {"fid": "25"}], AR)).spec["concat"]
+    assert len(empty) == 1 and "No published row" in str(empty), "says so instead of failing"
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import pytest
 from bench.records.load import load
 from bench.report.build import write_page
 from bench.report.document import document
-from bench.report.page.index import Figure, sort_key
-from bench.report.page.prompts import strip_of
-from bench.report.page.sweeps import sweep_charts, swept_in
+from bench.report.page import Figure, sort_key
+from bench.report.plots.chart import save
+from bench.report.plots.sweeps import sweep_charts, swept_in
+from bench.report.prompts import strip_of
 from tests.bench.report.synthetic import DECODERS, write_run
 
 LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "lantern", "lantern_chain"))
@@ -57,10 +58,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = {"config": {"decoders": entries}, "config_hash": "c0", "machine": {}, "rows": 9}
     (folder / "study.json").write_text(json.dumps({"schema_version": 4, **study}))
     out = tmp_path_factory.mktemp("report")
-    (out / "plot.svg").write_text(PLOT)
-    figures = [Figure(f"Plot {n}", "caption", out / "plot.svg", charted=n == 1) for n in (1, 2)]
-    run = load(folder)
-    return write_page(run, document(run), out, figures, [])
+    (out / "sheet.svg").write_text(PLOT)
+    made = document(load(folder))
+    figures = [Figure(c.title, c.caption, save(c, out)[0], c) for c in made.figures]
+    return write_page(made, out, [*figures, Figure("Sheet", "caption", out / "sheet.svg")])
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +200,7 @@ def test_pages_of_an_earlier_report_are_removed(page: Path, tmp_path: Path) -> N
     for path in (old, other):
         path.write_text("old")
     few = write_run(tmp_path / "run", LINEUP[:1], prompts=1, reseed=False, images=False)
-    run = load(few)
-    write_page(run, document(run), tmp_path, [], [])
+    write_page(document(load(few)), tmp_path, [])
     assert not old.exists() and other.exists() and (tmp_path / "prompts" / "0.html").is_file()
     assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()
 

@@ -17,6 +17,7 @@ from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
 from bench.report.plots import bars, moved, scatter
+from bench.report.plots.chart import Spec
 from bench.report.plots.depth import acceptance_by_depth
 from bench.report.plots.labels import placed, spread
 from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto, pareto_front
@@ -34,6 +35,16 @@ from bench.report.sheets import (
 )
 from decoders.api import CodeKind
 from tests.bench.report.synthetic import DECODERS, Made, write_run
+
+
+def layers(spec: Spec, panel: int = 0) -> list[Spec]:
+    """The layers of a panel of a chart."""
+    return list(spec["concat"][panel]["layer"])
+
+
+def values(spec: Spec, panel: int = 0) -> list[Spec]:
+    """The rows of all its layers."""
+    return [row for layer in layers(spec, panel) for row in layer["data"]["values"]]
 
 
 @pytest.fixture(scope="module")
@@ -163,18 +174,18 @@ def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
 def test_speed_is_drawn_against_quality_with_both_intervals(
     run: RunData, quality: Quality, column: str, says: str
 ) -> None:
-    plot = draw_pareto(run, quality)
-    assert plot.name == f"speedup_{column}" and "Pareto front" in plot.caption
-    (ax,) = plot.figure.axes[: len(run.sections)]
-    assert says.split(",")[0] in ax.get_xlabel() and says.split(", ")[1] in ax.get_xlabel()
+    chart = draw_pareto(run, quality)
+    assert chart.name == f"speedup_{column}" and "Pareto front" in chart.caption
+    titles = {layer["encoding"].get("x", {}).get("title") for layer in layers(chart.spec)}
     section = run.sections[0]
-    spans = {tuple(map(float, line.get_xdata())) for line in ax.lines if len(line.get_xdata()) == 2}
+    assert any(title and says.split(", ")[1] in title for title in titles)
+    rows = values(chart.spec)
     for entry in section.decoders:
         if not entry.failed:
             ends = entry.number(f"{column}_lo"), entry.number(f"{column}_hi")
-            assert ends in spans, entry.name
+            assert ends in [(row.get("x_lo"), row.get("x_hi")) for row in rows], entry.name
     band = section.reseeded(column)
-    assert any(p.get_x() == band.lo and p.get_width() == band.hi - band.lo for p in ax.patches)
+    assert {"lo": band.lo, "hi": band.hi} in rows
 
 
 def front(folder: Path, made: Sequence[Made], quality: Quality, reseed: bool) -> tuple[Any, Any]:
@@ -223,17 +234,19 @@ def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: RunDat
     assert base is not None and scatter.clip_loss(base, section).value == 0.0
     for entry in section.decoders:
         loss = scatter.clip_loss(entry, section).value
-        tv = scatter.output_tv(entry, section).value
+        tv = scatter.TV.of(entry)
         if entry.exact:
             assert tv == 0.0
         elif not entry.failed:
             assert tv == entry.number("tv_output")
             assert loss == pytest.approx(base.number("clip") - entry.number("clip"), nan_ok=True)
     assert scatter.costs_known(run)
-    plot = scatter.draw_costs(run)
-    assert any("lost against AR" in ax.get_xlabel() for ax in plot.figure.axes)
-    assert any("output TV" in ax.get_xlabel() for ax in plot.figure.axes)
-    assert "failed" in plot.caption
+    chart = scatter.draw_costs(run)
+    titles = [layer["encoding"].get("x", {}).get("title") for n in (0, 1)
+              for layer in layers(chart.spec, n)]  # fmt: skip
+    assert any("lost against AR" in str(title) for title in titles)
+    assert any("output TV" in str(title) for title in titles)
+    assert "failed" in chart.caption
 
 
 def test_pareto_front_keeps_the_undominated() -> None:
