@@ -123,8 +123,8 @@ def figures(run: RunData) -> list[Chart]:
         bars.draw_floors: bool(run.roofline),
     }
     known = [draw for draw, known in where_known.items() if known]
-    always = (scatter.draw_fid, scatter.draw_clip, bars.draw_speed, bars.draw_latency)
-    return [draw(run) for draw in (*always, *known)]
+    quality = [scatter.draw_pareto(run, of) for of in (scatter.FID, scatter.CLIP)]
+    return [*quality, *(draw(run) for draw in (bars.draw_speed, bars.draw_latency, *known))]
 
 
 def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> list[Block]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.judge.paired import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
@@ -199,16 +199,6 @@ COSTS = (
 )
 
 
-def draw_fid(run: RunData) -> Chart:
-    """Speed-up against FID."""
-    return draw_pareto(run, FID)
-
-
-def draw_clip(run: RunData) -> Chart:
-    """Speed-up against CLIP score."""
-    return draw_pareto(run, CLIP)
-
-
 def draw_pareto(run: RunData, quality: Quality) -> Chart:
     """One panel a section."""
     name = quality.name
@@ -225,8 +215,9 @@ def draw_pareto(run: RunData, quality: Quality) -> Chart:
         if drawn and not paired and math.isnan(chart.band.value):
             caption += f" {section.title}: no reseed was run, so nothing counts as noise."
     title = f"Speed-up against {name}"
+    caption += unfair_caption(run)
     made = _drawn(run, f"speedup_{quality.column}", title, caption, [lambda s: pareto(s, quality)])
-    return Chart(made.name, title, caption + unfair_caption(run), made.spec, charted=True)
+    return replace(made, charted=True)
 
 
 def draw_costs(run: RunData) -> Chart:
