@@ -98,8 +98,8 @@ def _panel(name: str, lines: dict[str, list[Comparison]], papers: list[str]) -> 
     ]  # fmt: skip
     within = [row for row in ours if "lo" in row]
     if within:
-        ends = {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}
-        layers.insert(0, layer(bar, within, y=y, **ends, **black))
+        across = {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}
+        layers.insert(0, layer(bar, within, y=y, **across, **black))
     if name.startswith("speed-up"):
         layers.append(rule_at("x", x, 1, dash=[2, 3]))
     return {"title": name, "height": LINE * len(decoders), "layer": layers}

@@ -166,7 +166,7 @@ def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) 
         {"decoder": row.decoder, "batch": row.batch, **ends("figure", value(row))} for row in known
     ]
     batches = sorted({row.batch for row in known})
-    log = {"type": "log", "padding": 0.1}
+    log: Spec = {"type": "log", "padding": 0.1}
     x = axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
     y = axis("figure", None, **(log if title.startswith("images") else {}))
     up = {"y": y | {"field": "figure_lo"}, "y2": {"field": "figure_hi"}}

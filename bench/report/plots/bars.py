@@ -88,8 +88,8 @@ def _panel(bars: Sequence[tuple[Entry, Bar | str]], side: Side, key: Mapping[str
             notes.append(own | {"value": 0, "text": bar})
             continue
         start = 0.0
-        for width, shade in bar.parts:
-            shown = own | {"from": start, "to": start + width, "color": shade, "text": bar.text}
+        for width, hue in bar.parts:
+            shown = own | {"from": start, "to": start + width, "color": hue, "text": bar.text}
             parts.append(shown | {"opacity": 0.35 if bar.pale else 1})
             start += width
         low, high = map(plain, bar.ends)

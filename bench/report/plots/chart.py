@@ -111,14 +111,14 @@ def _scale(field: str, domain: list[str], values: list[str]) -> Spec:
     return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": field}}
 
 
-def layer(mark: str | Spec, rows: Iterable[Spec], fade: float = 0, **encoding: Any) -> Spec:
+def layer(mark: str | Spec, rows: Iterable[Spec], fade: float = 0, /, **encoding: Any) -> Spec:
     """Marks over rows. fade: their opacity, unless another decoder is picked; 0: always 1."""
     if fade:
         encoding["opacity"] = {"condition": {"param": PICK, "value": fade}, "value": FADED * fade}
     return {"mark": mark, "data": {"values": [*rows]}, "encoding": encoding}
 
 
-def axis(field: str, title: str | None = None, *, zero: bool = False, **scale: Any) -> Spec:
+def axis(field: str, title: str | None = None, /, *, zero: bool = False, **scale: Any) -> Spec:
     """A position on an axis; zero: that begins at 0."""
     room = {"zero": zero} | ({} if zero else {"nice": False, "padding": 16}) | scale
     return {"field": field, "type": "quantitative", "title": title, "scale": room}

@@ -104,7 +104,7 @@ def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
     y = axis("ms", "ms per target forward", zero=True)
     layers, highest = list[Spec](), max(point.ms for point in points)
     if found is not None:
-        rows = [
+        rows: list[Spec] = [
             {"codes": float(n), "ms": ms, "line": name}
             for n in np.linspace(0, right, 61)
             for name, ms in _least(found, n).items()
@@ -121,7 +121,7 @@ def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
             words = {"type": "text", "align": "left", "dx": 5, "fontSize": 10.5}
             layers.append(layer({"type": "rule", "strokeDash": [2, 3]}, where, **place))
             layers.append(layer(words, where, y={"value": 6}, text=text, **place))
-    measured = [
+    measured: list[Spec] = [
         {"decoder": ", ".join(point.names), "codes": point.codes, "ms": point.ms,
          "AR steps": point.ms / ar if ar > 0 else None, "fill": "white" if point.whole else INK}
         for point in points
