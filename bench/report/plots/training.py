@@ -7,22 +7,31 @@ training, and `decoders` draws nothing.
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.report.plots.chart import HUES, Chart, Spec, axis, layer, linked, save
 
+log = logging.getLogger(__name__)
 PANELS = {
     "loss": "loss", "overlap_": "accepted, training", "held_overlap_": "accepted, held out",
 }  # fmt: skip
 
 
-def draw_curves(curve: Path) -> tuple[Path, Path]:
-    """Draws the CSV of `decoders.training.loop.Loop`, three panels, next to it: its (svg, png)."""
+def draw_curves(curve: Path) -> None:
+    """Draws the CSV of `decoders.training.loop.Loop`, three panels, next to it, as SVG and PNG.
+    Without vl-convert-python a warning says so: no training is lost to its picture."""
     with curve.open() as file:
         rows = list(csv.DictReader(file))
     panels = [{"title": title, **_panel(rows, prefix)} for prefix, title in PANELS.items()]
-    return save(Chart("curves", "Training", "", linked(panels, {}, len(panels))), curve.parent)
+    chart = Chart("curves", "Training", "", linked(panels, {}, len(panels)))
+    try:
+        save(chart, curve.parent)
+    except ImportError as error:
+        log.warning(
+            "left out: the picture of %s (%s); `pip install vl-convert-python`", curve, error
+        )
 
 
 def _panel(rows: Sequence[dict[str, str]], prefix: str) -> Spec:
