@@ -35,7 +35,7 @@ def predicted_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, 
     those that ran. Writes predicted.svg and .png."""
     ran = _rows(rows[rows.measured.notna()], "predicted")
     values = [row[key] for row in ran for key in ("x", "lo", "hi") if row[key] is not None]
-    low, high = 0.9 * min(values), 1.08 * max(values)
+    low, high = 0.9 * min(values, default=1.0), 1.08 * max(values, default=1.0)
     x = axis("x", "predicted speed-up over AR", domain=[low, high], padding=0)
     y = axis("measured", "measured speed-up over AR", domain=[low, high], padding=0)
     ends = [{"x": v, "measured": v, "under": 0.9 * v, "over": 1.1 * v} for v in (low, high)]
@@ -80,13 +80,13 @@ def frontier_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, P
 
 
 def _rows(rows: pd.DataFrame, column: str) -> list[Spec]:
-    """Of every decoder: x, and its speed-ups."""
+    """Of every decoder of which it is known: x, and its speed-ups."""
     figures = {"x": column, "speedup": "speedup", "measured": "measured", "lo": "measured_lo",
                "hi": "measured_hi"}  # fmt: skip
     return [
         {"decoder": str(row["decoder"])}
         | {key: plain(float(row.get(name, math.nan))) for key, name in figures.items()}
-        for row in rows.to_dict("records")
+        for row in rows[rows[column].notna()].to_dict("records")
     ]
 
 
