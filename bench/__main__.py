@@ -14,59 +14,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from bench.commands.manual import manual
+from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import complain, say
 from bench.data.errors import BenchError, Interrupted, explained, unknown
 
-COMMANDS = {
-    "run": "run a study (or resume it) and write its summary and report",
-    "sweep": "run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static",
-    "report": "table, plots and page again from a study's records",
-    "check": "exactness gate: is every decoder of a study exact, relaxed or broken?",
-    "steps": "what a decoding step costs here, its matrix products alone, and its floor",
-    "scaling": "run study=scaling: images per second and latency by batch size",
-    "gpu-check": "the first half hour on an NVIDIA card: stages, a verdict each, one folder",
-    "profile": "where a step's time goes: torch profiler trace, table by phase and by operator",
-    "peers": "run study=peers: ours and transformers' generate on equal weights",
-    "predict": "speed-ups that a run's acceptance predicts, here or on another machine",
-    "tune": "search trees and rules for a model and machine, measure the best against AR",
-    "compare": "a run and the papers' numbers: reproduced, or not, or why not comparable",
-    "methods": "every method: exact to what, as released, published, and ours in the runs named",
-    "diff": "two runs, or two decoders of one, paired by image: faster, slower or not told apart",
-    "fetch": "download what a study needs from the hub, once, before workers start",
-    "merge": "run folders of shards that were run by hand, in one",
-    "pack": "a run's codes as uint16 Parquet, its pictures as tar shards; decode them again",
-    "publish": "copy what is shared of a run: records, tables, hashes (run.json)",
-    "leaderboard": "the records of many runs and machines on one page",
-    "checkpoints": "what each study needs, and what of it is found",
-    "plan": "what a study needs before it starts: downloads, GPU memory, images, hours",
-    "evaluate": "quality of any folder of images with captions, in the papers' protocol",
-    "features": "write the text features of a prompt set to a file (prompts=features reads it)",
-    "train": "train a drafter",
-    "tiny": "retrain the embedded models: stages vq, target, drafter, clip (default: all)",
-    "list": "decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set",
-}
-ELSEWHERE = {
-    "steps": "bench.commands.steps",
-    "gpu-check": "bench.commands.gpu_check",
-    "profile": "bench.cost.profile.record",
-    "predict": "bench.commands.predict",
-    "tune": "bench.commands.tune",
-    "compare": "bench.compare.compare",
-    "methods": "bench.compare.methods",
-    "diff": "bench.compare.diff",
-    "fetch": "bench.commands.fetch",
-    "merge": "bench.run.launch.merge",
-    "pack": "bench.run.launch.pack",
-    "publish": "bench.compare.publish",
-    "leaderboard": "bench.compare.leaderboard",
-    "checkpoints": "bench.commands.checkpoints",
-    "plan": "bench.cost.plan.command",
-    "evaluate": "bench.commands.evaluate",
-    "features": "bench.commands.features",
-    "train": "bench.commands.train",
-}  # commands with a module of their own
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
 commands:
@@ -128,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The text of --help."""
-    return USAGE.format(commands="\n".join(f"  {k:<15}{v}" for k, v in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {k:<15}{about(k)}" for k in COMMANDS))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """The function of a command, imported now."""
-    module = importlib.import_module(ELSEWHERE.get(name, "bench.commands.study"))
+    module = importlib.import_module(COMMANDS[name])
     found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name.replace('-', '_')}")
     return found
 

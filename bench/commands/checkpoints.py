@@ -69,7 +69,16 @@ COLUMNS = (
 
 
 def cmd_checkpoints(words: Sequence[str]) -> int:
-    """Prints the list, of one study or of all; out=FILE also writes it. Raises ConfigError."""
+    """What each study needs, and what of it is found.
+    Weights, tokenizers, text encoders, networks of the metrics, captions; and where the rest is
+    looked for. Fetches nothing.
+    Settings: ...
+        study=NAME  only this study (default: all), with all of its settings
+        out=FILE    the list as .csv or .md
+    Example: checkpoints study=lantern_table
+
+    Raises ConfigError.
+    """
     own, rest = apart(words, ("out",))
     named = given(own, ("out",), "checkpoints").get("out")
     out = Path(named) if named else None

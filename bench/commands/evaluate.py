@@ -38,17 +38,17 @@ SCORES = ("clip", "clip_g", "hps")
 class EvaluateConfig:
     """The settings; what a metric does not need may be None."""
 
-    images: Path
-    captions: Path | None = None
-    reference: Path | None = None
+    images: Path  # DIR the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
+    captions: Path | None = None  # FILE .txt (one per line), .csv .tsv .json .jsonl
+    reference: Path | None = None  # DIR real images, for FID, KID, precision and recall
     metrics: tuple[str, ...] = DEFAULT_METRICS
-    out: Path | None = None
-    limit: Annotated[int, Within(2, 10**9)] | None = None
-    size: Annotated[int, Within(1, 4096)] = 256
-    batch: Annotated[int, Within(1, 2**20)] = 64
-    seed: Seed = 0
-    device: str = "auto"
-    cache_dir: Path = Path("results/runs/.cache")
+    out: Path | None = None  # FILE.csv the figures with all that they were made with
+    limit: Annotated[int, Within(2, 10**9)] | None = None  # N only the first N images
+    size: Annotated[int, Within(1, 4096)] = 256  # side of the centre crop
+    batch: Annotated[int, Within(1, 2**20)] = 64  # images at once
+    seed: Seed = 0  # of the bootstrap intervals
+    device: str = "auto"  # auto, cpu or cuda
+    cache_dir: Path = Path("results/runs/.cache")  # DIR features of the reference, kept
     weights: dict[str, str | None] = field(default_factory=dict)
     folder: Path | None = None
     arch: dict[str, str] = field(default_factory=dict)
@@ -58,8 +58,20 @@ EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
 
 
 def cmd_evaluate(words: Sequence[str]) -> int:
-    """FID, KID, precision/recall, CLIP score and HPSv2 of a folder of images: a table, and a CSV
-    where `out=` names one. Without settings: what they are, status 2."""
+    """Quality of any folder of images with captions, in the papers' protocol.
+    Every folder of pictures of a run holds its captions as captions.json.
+    Settings:
+        *                   bench/commands/evaluate.py EvaluateConfig
+        metrics=[...]       fid, fid_tf, kid, precision_recall, precision_recall_whole, clip,
+                            clip_g, hps, scenes (the embedded CLIP)
+        weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
+        weights.folder=DIR  where weights are looked for by their public names
+                            (default: ~/.cache/lantern-bench/metrics)
+        arch.NAME=...       another open_clip architecture of clip, clip_g or hps
+    Example: evaluate images=DIR captions=DIR/captions.json reference=REAL metrics=[scenes]
+
+    Without settings: what they are, status 2.
+    """
     if not words:
         complain(manual("evaluate"))
         return 2

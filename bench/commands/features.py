@@ -29,11 +29,15 @@ OWN = ("out", "text.checkpoint", "text.dtype", "text.length")
 
 
 def cmd_features(words: Sequence[str]) -> int:
-    """Writes the features of all prompts of a set (prompts.limit, prompts.shard apply).
-
-    out=FILE.safetensors. The encoder is the model's own (model=, with its target), or, without any
-    target, text.checkpoint=FOLDER or hub id of a T5 encoder, with text.dtype (backend.dtype) and
-    text.length (120).
+    """Write the text features of a prompt set to a file (prompts=features reads it).
+    Settings: ...
+        out=FILE             the file, a .safetensors
+        prompts=NAME         the prompts (`list prompts`), with their settings
+        model=NAME           the model whose text encoder is used
+        text.checkpoint=DIR  or a T5 encoder of its own: folder or hub id
+        text.dtype=NAME      its dtype (default: backend.dtype)
+        text.length=N        its tokens per prompt (default: 120)
+    Example: features prompts=file prompts.path=mine.txt model=tiny out=mine.safetensors
     """
     from bench.config.compose import compose_study
     from bench.config.plugins import call

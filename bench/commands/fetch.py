@@ -31,7 +31,14 @@ OTHERS = ("*.json", "tokenizer*")  # read together with weights
 
 
 def cmd_fetch(words: Sequence[str]) -> int:
-    """Downloads what is missing. Raises ConfigError, BenchError where the hub cannot be reached."""
+    """Download what a study needs from the hub, once, before workers start.
+    Notes their revisions; workers then read the hub's cache alone. Fetching again keeps them.
+    Settings: study decoders run_dir ...
+        pins=FILE  the revisions (default: revisions.json next to run_dir)
+    Example: fetch study=lantern_table
+
+    Raises ConfigError, BenchError where the hub cannot be reached.
+    """
     from bench.config.compose import compose_study
 
     own, rest = apart(words, ("pins",))

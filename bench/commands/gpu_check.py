@@ -132,7 +132,17 @@ STAGES = (
 
 
 def cmd_gpu_check(words: Sequence[str]) -> int:
-    """Runs the stages into one folder. 1 where one failed, or where there is no card."""
+    """The first half hour on an NVIDIA card: stages, a verdict each, one folder.
+    A stage that fails stops no other. Writes verdicts.json, README.md, every stage's log and
+    tables. The same command takes it up again: stages that passed are not run again.
+    Usage: [out=DIR] [stages=A,B]
+    Settings:
+        out=DIR     the folder (default: results/gpu_check)
+        stages=A,B  some of the stages (docs/gpu.md)
+    Example: gpu-check out=results/gpu_check
+
+    1 where one failed, or where there is no card.
+    """
     out, stages = read_words(words)
     found = card()
     if isinstance(found, str):

@@ -29,9 +29,19 @@ from decoders.api import ImageModel
 
 
 def cmd_predict(words: Sequence[str]) -> int:
-    """Predicted and measured speed-up of a run's decoders, and where a step's time was expected
-    and where it went; predicted.csv and a plot into RUN_DIR/predict. With hardware=NAME: what the
-    run's acceptance would give there (`bench.cost.project`)."""
+    """Speed-ups that a run's acceptance predicts, here or on another machine.
+    Predicts the speed-ups of a finished run from step costs and acceptance, and compares them
+    with the measured ones. Takes the words of that run. Writes predicted.csv to
+    run_dir/predict. With hardware=NAME nothing is timed: what the run's acceptance would give
+    on a machine that is not here (projected), and papers' AR steps in floors. Of the run it
+    takes study= or run_dir= alone. Writes projected.csv and projected.md there.
+    Settings: study decoders run_dir ...
+        predict.*       bench/cost/predict/rows.py PredictConfig
+        hardware=NAME   a machine (`list hardware`), or your own through hydra.searchpath
+        model=NAME      with hardware=: at whose size (default: the run's own model)
+        published=FILE  with hardware=: another table of published numbers
+    Example: predict study=smoke
+    """
     if is_asked(words):
         from bench.cost.project.table import cmd_project
 

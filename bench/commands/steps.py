@@ -36,8 +36,14 @@ COLUMNS = (
 
 
 def cmd_steps(words: Sequence[str]) -> int:
-    """Milliseconds of an AR step, of verifying the study's trees and of a drafter call, on
-    its model, with their matrix products and their floors on this machine; also as steps.csv."""
+    """What a decoding step costs here, its matrix products alone, and its floor.
+    Times an AR step, verifications of the study's trees and a drafter call of its model. Writes
+    steps.csv to run_dir.
+    Settings: run_dir ...
+        model=NAME    the model (`list model`)
+        backend=NAME  where it runs
+    Example: steps backend=cpu_torch
+    """
     import torch
 
     from bench.config.compose import compose_study

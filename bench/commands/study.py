@@ -22,8 +22,19 @@ TINY_STAGES = ("vq", "target", "drafter", "clip")
 
 
 def cmd_run(words: Sequence[str]) -> int:
-    """Runs a study: rows, exactness, summary, report. 1 where some decoder failed. With launch= or
-    shard= workers decode its quality images."""
+    """Run a study (or resume it) and write its summary and report.
+    Decodes all images, judges every decoder, writes records, summary.csv and the report.
+    Settings: study decoders run_dir ...
+        latency.prompts=N  timed images per decoder; 0 leaves the timing out
+        quality.images=N   images per decoder for the quality figures; 0 leaves them out
+        retry_failed=true  decode failed rows again
+        launch=NAME        workers decode the quality images: local, slurm, ray (`list launch`)
+        launch.workers=N   how many; `list launch=slurm` shows all settings of a launch
+        shard=I/N          be one of N workers, by hand: every N-th image from the I-th on
+    Example: run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
+
+    1 where some decoder failed.
+    """
     from bench.run.launch.task import is_asked
 
     if is_asked(words):
@@ -56,19 +67,45 @@ def cmd_run(words: Sequence[str]) -> int:
 
 
 def cmd_sweep(words: Sequence[str]) -> int:
-    """Runs a study with one decoder for each value of what is swept, in a folder of its own."""
+    """Run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static.
+    One decoder for each value, or combination of values, of settings that are given several; a
+    decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
+    again from the same words with this run_dir.
+    Settings: study decoders ...
+        PART.SETTING=A,B  values of a setting of decoders: acceptance.delta=0.05,0.1
+        PART=A,B          options of a part: tree=chain,static
+        run_dir=DIR       the run's folder (default: results/runs/<study>_sweep)
+    Example: sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
+    """
     named = {split(word).key for word in words}
     own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
     return cmd_run([*words, *own])
 
 
 def cmd_scaling(words: Sequence[str]) -> int:
-    """Runs a study in batches of several sizes: study=scaling, unless the words name another."""
+    """Run study=scaling: images per second and latency by batch size.
+    Or another study. Resumes and reports as `run` does, with a table and a plot by batch size.
+    Settings: study decoders run_dir ...
+        latency.batch=[1,4]  batch sizes, 1 among them
+        latency.prompts=N    timed images of each size, cut to full batches, one at least
+        latency.repeats=N    how often all of them are timed
+    Example: scaling study=main decoders=[ar,eagle2] latency.batch=[1,4,16]
+    """
     return _run_by_default("scaling", words)
 
 
 def cmd_peers(words: Sequence[str]) -> int:
-    """Runs ours and transformers' generate: study=peers, unless the words name another."""
+    """Run study=peers: ours and transformers' generate on equal weights.
+    Or another study with decoder=hf_generate*, which shows first that its weights are equal.
+    Resumes and reports as `run` does.
+    Settings: study decoders run_dir ...
+        latency.prompts=N    timed images per decoder
+        loop.attention=NAME  transformers' attention: sdpa or eager
+        loop.layers=N        layers of the target that draft for assisted generation
+        loop.drafts=N        its codes per round
+        loop.tolerance=X     largest difference of logits that counts as equal
+    Example: peers latency.repeats=2 decoders=[ar,hf_generate,hf_generate_static]
+    """
     return _run_by_default("peers", words)
 
 
@@ -79,9 +116,14 @@ def _run_by_default(study: str, words: Sequence[str]) -> int:
 
 
 def cmd_report(words: Sequence[str]) -> int:
-    """Table, plots and page from the records that are there; of an unfinished run too, which the
-    title then says. Words of another study than the folder's are refused. out=DIR: there, and
-    nothing is written into the run's folder."""
+    """Table, plots and page again from a study's records.
+    Also while a run goes on. Takes the words of that run.
+    Settings: study decoders run_dir ...
+    Example: report study=smoke
+
+    Words of another study than the folder's are refused. out=DIR: there, and nothing is written
+    into the run's folder.
+    """
     from bench.config.compose import compose_study
     from bench.judge.fairness import judge_folder
     from bench.records.load import load
@@ -125,7 +167,13 @@ def _report(run: RunData, folder: Path | None = None) -> None:
 
 
 def cmd_check(words: Sequence[str]) -> int:
-    """Verdict of the exactness gate on every decoder of a study. 1 where one is not as expected."""
+    """Exactness gate: is every decoder of a study exact, relaxed or broken?
+    Nothing is timed and nothing is written.
+    Settings: study decoders ...
+    Example: check study=smoke
+
+    1 where one is not as expected.
+    """
     from bench.config.compose import compose_study
     from bench.config.plugins import call
     from bench.config.schedule import cells
@@ -148,7 +196,14 @@ def cmd_check(words: Sequence[str]) -> int:
 
 
 def cmd_tiny(words: Sequence[str]) -> int:
-    """Retrains an embedded model: the stages named (default all), then key=value settings."""
+    """Retrain the embedded models: stages vq, target, drafter, clip (default: all).
+    A stage rests on the ones before it. The large model has the stages target and drafter,
+    which start as those of the small one, grown.
+    Usage: [STAGE ...] [setting=value ...]
+    Settings:
+        *  decoders/tiny/recipes/plan.py Plan
+    Example: tiny vq target weights=work/tiny minutes=5
+    """
     given = [split(word) for word in words]
     stages = [word.text for word in given if word.value is None]
     for stage in stages:
@@ -169,8 +224,14 @@ def cmd_tiny(words: Sequence[str]) -> int:
 
 
 def cmd_list(words: Sequence[str]) -> int:
-    """Options of every configuration group, with the first line of their comment; the settings of
-    one for GROUP=OPTION."""
+    """Decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set.
+    Usage: [GROUP | GROUP=OPTION | settings ...]
+    Settings:
+        GROUP         the options of a group: decoder, model, study, tree, ...
+        GROUP=OPTION  the settings of one option
+        settings      all settings of a study, a training and a search
+    Example: list acceptance=lantern
+    """
     from bench.config.catalogue import groups, option, settings
 
     known = groups()

@@ -64,8 +64,20 @@ class TrainStudy:
 
 
 def cmd_train(words: Sequence[str]) -> int:
-    """Trains a drafter (or goes on where a training stopped) and writes it, its acceptance per
-    depth and its curves."""
+    """Train a drafter.
+    Resumes an interrupted training. Writes checkpoint, curves and acceptance to run_dir. `list
+    settings` shows all settings of a training.
+    Settings:
+        drafter=NAME            what is trained: eagle or medusa, or your own
+        model=NAME              the model that it drafts for
+        data=NAME               where the target's states come from (`list data`)
+        loss=NAME               the loss (`list loss`)
+        train.steps=N           steps of the optimiser
+        train.budget_seconds=X  stop after so many seconds
+        start=NAME              a drafter to go on from
+        run_dir=DIR             default: results/train/<drafter>_<model> in the current folder
+    Example: train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600
+    """
     study = compose_train(words)
     ready_folder(Path(study.run_dir))
     ready_file(Path(study.run_dir) / RECORD)

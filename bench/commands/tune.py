@@ -74,8 +74,16 @@ class Outcome:
 
 
 def cmd_tune(words: Sequence[str]) -> int:
-    """Searches trees and rules, prints the frontier, measures the best against AR and writes the
-    winner as a decoder. 1 where nothing is in the class asked for, or nothing could be measured."""
+    """Search trees and rules for a model and machine, measure the best against AR.
+    Default: study=tune. Writes the winner as a decoder's YAML. `list settings` explains all
+    settings.
+    Settings: run_dir ...
+        tune.*      conf/tune_config.yaml
+        model=NAME  the model (`list model`)
+    Example: tune tune.exactness=exact 'tune.trees=[{tree: chain, depth: [1, 2, 3, 4]}]'
+
+    1 where nothing is in the class asked for, or nothing could be measured.
+    """
     from bench.cost.predict.search import choose, eligible, entry_of, explore, frontier
     from bench.cost.predict.settings import compose_tune
     from bench.cost.predict.winner import claim

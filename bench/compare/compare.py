@@ -37,10 +37,19 @@ NO_MODEL = (
 
 
 def cmd_compare(words: Sequence[str]) -> int:
-    """Compares a run with the published numbers; writes compare.md, .csv, .svg and .png to out
-    (default: compare/ in the run's folder, for a summary=FILE in the current one).
+    """A run and the papers' numbers: reproduced, or not, or why not comparable.
+    Writes compare.md, .csv, .svg and .png.
+    Settings:
+        study=NAME      the run in results/runs/NAME (default: main)
+        run_dir=DIR     or the run in this folder
+        summary=FILE    or this summary.csv alone
+        published=FILE  another table of published numbers
+        tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
+        out=DIR         where the files go (default: compare/ in the run's folder)
+    Example: compare run_dir=results/runs/main tolerance=0.05
 
-    Raises ConfigError, PublishedError, FolderError."""
+    Raises ConfigError, PublishedError, FolderError.
+    """
     asked = given(words, KEYS, "compare")
     summary = _summary(asked)
     ratio = fraction("tolerance", asked.get("tolerance", "0.1"), "0.1 is 10 %")

@@ -25,8 +25,19 @@ USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two 
 
 
 def cmd_diff(words: Sequence[str]) -> int:
-    """Prints every figure with its verdict; out=FILE also writes JSON. Raises ConfigError,
-    FolderError."""
+    """Two runs, or two decoders of one, paired by image: faster, slower or not told apart.
+    On the images that both made. Every figure is better, worse or not told apart, with the
+    smallest difference that would have been found. Exit status 1 where B is slower or worse
+    than A.
+    Usage: RUN_A [RUN_B] [setting=value ...]
+    Settings:
+        decoders=A,B  two decoders of one run folder
+        level=X       share of false discoveries to allow (default: 0.05)
+        out=FILE      the same as JSON
+    Example: diff results/runs/main results/runs/main_again
+
+    Raises ConfigError, FolderError.
+    """
     folders, given = with_folders(words, KEYS, "diff")
     wanted = 1 if "decoders" in given else 2
     if len(folders) != wanted:

@@ -64,8 +64,17 @@ class Section:
 
 
 def cmd_leaderboard(words: Sequence[str]) -> int:
-    """Prints the leaderboard of a folder of records, and writes it. Raises ConfigError,
-    FolderError."""
+    """The records of many runs and machines on one page.
+    Checks every run.json below a folder and shows all decoders on one page: speed-up over each
+    machine's own AR, quality by protocol, and apart what has no verdict or is broken. A
+    record with a file that is not as it was recorded is refused.
+    Usage: DIR [out=FILE]
+    Settings:
+        out=FILE  a .html, .csv or .md (default: leaderboard.html in the folder)
+    Example: leaderboard results/tables out=board.html
+
+    Raises ConfigError, FolderError.
+    """
     folders, given = with_folders(words, ("out",), "leaderboard")
     if len(folders) != 1:
         raise ConfigError(

@@ -94,7 +94,15 @@ def methods() -> list[tuple[str, PublishedConfig]]:
 
 
 def cmd_methods(words: Sequence[str]) -> int:
-    """Prints the table; out=FILE also writes it. Raises BenchError."""
+    """Every method: exact to what, as released, published, and ours in the runs named.
+    Prints a Markdown table.
+    Usage: [RUN ...] [setting=value ...]
+    Settings:
+        out=FILE  also writes the table there
+    Example: methods results/runs/exact results/runs/relaxed
+
+    Raises BenchError.
+    """
     runs, given = with_folders(words, ("out",), "methods")
     out = Path(given["out"]).expanduser() if "out" in given else None
     if out:

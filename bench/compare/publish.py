@@ -28,7 +28,15 @@ REPORT = (*TABLES, "table.tex", "contact_sheet.png", "code_maps.png")
 
 
 def cmd_publish(words: Sequence[str]) -> int:
-    """Copies what is shared of a run into a folder. Raises ConfigError, FolderError."""
+    """Copy what is shared of a run: records, tables, hashes (run.json).
+    `diff` and `leaderboard` read such folders.
+    Usage: RUN DIR [setting=value ...]
+    Settings:
+        lists=true  keep the codes and masses of every image (default: false)
+    Example: publish results/runs/main results/tables/main
+
+    Raises ConfigError, FolderError.
+    """
     folders, given = with_folders(words, ("lists",), "publish")
     if len(folders) != 2:
         raise ConfigError(

@@ -34,7 +34,14 @@ EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
 
 
 def cmd_plan(words: Sequence[str]) -> int:
-    """Prints the plan of a study. Raises ConfigError as `run` would."""
+    """What a study needs before it starts: downloads, GPU memory, images, hours.
+    With launch= also shards and hours of workers. Loads no model and fetches nothing.
+    Settings: study decoders run_dir ...
+        launch=NAME  and its settings, as `run` takes them
+    Example: plan study=lantern_table
+
+    Raises ConfigError as `run` would.
+    """
     from bench.config.compose import compose_study
     from bench.run.launch.task import asked
 

@@ -50,12 +50,11 @@ NOT_RUN = Interval(math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """costs: of steps alone, of whole images, or auto: steps where they run eagerly. images: timed
-    a decoder, for costs=images. shorter: also what chains would do with fewer levels."""
+    """`predict.*`."""
 
-    costs: str = "auto"
-    images: Count = 2
-    shorter: bool = True
+    costs: str = "auto"  # NAME steps (single ones), images (whole), or auto: steps where eager
+    images: Count = 2  # timed images per decoder for predict.costs=images
+    shorter: bool = True  # also what shorter chains would do
 
     def __post_init__(self) -> None:
         if self.costs not in COSTS:

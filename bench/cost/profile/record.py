@@ -42,22 +42,24 @@ BIG = 8_000_000  # bytes of a trace above which it is compressed; viewers read b
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """`profile.*`. steps: recorded steps of an image; top: operators shown a decoder (the file has
-    all); batch: images decoded at once."""
+    """`profile.*`."""
 
-    steps: Annotated[int, Within(1, 10**6)] = 16
-    top: Count = 12
-    batch: Annotated[int, Within(1, 2**20)] = 1
+    steps: Annotated[int, Within(1, 10**6)] = 16  # recorded steps per image
+    top: Count = 12  # operators shown per decoder (the file has all)
+    batch: Annotated[int, Within(1, 2**20)] = 1  # images decoded at once
 
     def __post_init__(self) -> None:
         require(self, "profile.", ConfigError)
 
 
 def cmd_profile(words: Sequence[str]) -> int:
-    """Records every decoder of a study; prints the tables, writes <run_dir>/profile/: a Chrome
-    trace a decoder, phases.csv, parts.csv, operators.csv and summary.csv.
+    """Where a step's time goes: torch profiler trace, table by phase and by operator.
+    Of every decoder of a study. Writes tables and Chrome traces to run_dir/profile.
+    Settings: study decoders run_dir ...
+        profile.*  bench/cost/profile/record.py ProfileSettings
+    Example: profile decoders=[ar,lantern_pp] profile.steps=16
 
-    Settings are those of a study and profile.NAME=. 1 where a decoder failed.
+    1 where a decoder failed.
     """
     settings, rest = own_settings(ProfileSettings, "profile", words)
     config = compose_study(rest)

@@ -43,7 +43,16 @@ class Source:
 
 
 def cmd_merge(words: Sequence[str]) -> int:
-    """Merges run folders into a new one, or one of theirs. 1 where rows are still missing."""
+    """Run folders of shards that were run by hand, in one.
+    Refuses folders of different configurations, commits or kinds of machines, and images that
+    two folders have with different codes. Exit status 1 while rows are missing.
+    Usage: DIR DIR [DIR ...] out=DIR
+    Settings:
+        out=DIR  where they go: a new folder, or one of theirs
+    Example: merge results/runs/half_0 results/runs/half_1 out=results/runs/whole
+
+    1 where rows are still missing.
+    """
     named = [word for word in map(split, words) if word.value is not None]
     folders = [Path(word.text).expanduser() for word in map(split, words) if word.value is None]
     out = given([word.text for word in named], ("out",), "merge").get("out")

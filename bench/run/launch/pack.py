@@ -40,12 +40,11 @@ CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
 
 @dataclass(frozen=True)
 class PackSettings:
-    """pictures: kept (those of the run), decoded (again, from the codes) or none; gigabytes: of a
-    tar file; out: folder, packed/ in the run's where None."""
+    """`pack.*`."""
 
-    pictures: str = "kept"
-    gigabytes: Positive = 1.0
-    out: str | None = None
+    pictures: str = "kept"  # NAME kept (the run's own), decoded (again, from the codes), none
+    gigabytes: Positive = 1.0  # size of a tar file
+    out: str | None = None  # DIR where they go (default: packed/ in the run's folder)
 
     def __post_init__(self) -> None:
         require(self, "pack.", ConfigError)
@@ -53,8 +52,14 @@ class PackSettings:
 
 
 def cmd_pack(words: Sequence[str]) -> int:
-    """Writes the files. Raises ConfigError, FolderError where the run is not finished, or has lost
-    a picture."""
+    """A run's codes as uint16 Parquet, its pictures as tar shards; decode them again.
+    Both are lossless, the tar files in WebDataset's layout. Takes the words of the run.
+    Settings: study decoders run_dir ...
+        pack.*  bench/run/launch/pack.py PackSettings
+    Example: pack study=smoke pack.pictures=decoded
+
+    Raises ConfigError, FolderError where the run is not finished, or has lost a picture.
+    """
     from bench.config.compose import compose_study
 
     settings, rest = own_settings(PackSettings, "pack", words)

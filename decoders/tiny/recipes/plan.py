@@ -27,19 +27,19 @@ RESTS_ON = {
 class Plan:
     """Where and how long a stage trains."""
 
-    work: Path
-    weights: Path
-    device: str = "cpu"
-    resume: bool = True
-    seed: int = 0
-    steps: int | None = None  # None: the recipe's own number
-    minutes: float | None = None  # a stage and its schedule end then; None: `MINUTES`, or `steps`
+    work: Path  # DIR checkpoints and curves (default: work)
+    weights: Path  # DIR where weights go; the shipped ones need overwrite=true
+    device: str = "cpu"  # where it trains
+    resume: bool = True  # false: begin a stage anew that was interrupted
+    seed: int = 0  # of all stages
+    steps: int | None = None  # N of each stage; None: the recipe's own number
+    minutes: float | None = None  # X a stage and its schedule end then; None: `MINUTES`, or `steps`
     warm: bool = False  # stages go on from the written weights, not from nothing
     rate: float = 1.0  # factor of the target's learning rates
     compile: bool = False  # the target's layers are compiled: half the time per step
     overwrite: bool = False  # the weights that the program ships may be written over
-    size: str = "small"
-    small: Path | None = None  # whose models a large one is grown from; None: the shipped ones
+    size: str = "small"  # small or large
+    small: Path | None = None  # DIR what a large one is grown from; None: the shipped small ones
 
     @property
     def large(self) -> bool:

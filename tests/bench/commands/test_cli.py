@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import COMMANDS, main
-from bench.commands.manual import MANUALS, manual
+from bench.__main__ import main
+from bench.commands.manual import COMMANDS, form_of, manual
 from bench.commands.version import commit_line
 from bench.config.compose import compose_study
 
@@ -122,9 +122,9 @@ def test_help_names_every_setting_of_a_command():
     assert all(f"  {name}=" in manual("tiny") for name in {*Plan.__dataclass_fields__} - {"steps"})
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if MANUALS[c].study])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "..." in form_of(c)["some"]])
 def test_the_examples_of_help_are_understood(command):
-    words = shlex.split(MANUALS[command].example)[1:]
+    words = shlex.split(form_of(command)["example"])[1:]
     own = ("profile.", "predict.", "tune.", "pack.", "out=")
     compose_study([word for word in words if not word.startswith((*own, "prompts"))])
 
