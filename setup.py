@@ -16,7 +16,7 @@ PUBLISHED = sorted(Path("results/published").iterdir())  # relative: setuptools 
 
 class BuildWithData(build_py):
     """Also copies the published numbers into bench/compare/data and writes
-    bench/commands/commit.txt."""
+    bench/data/commit.txt."""
 
     def run(self) -> None:
         super().run()
@@ -26,10 +26,10 @@ class BuildWithData(build_py):
         data.mkdir(parents=True, exist_ok=True)
         for path in PUBLISHED:
             self.copy_file(str(path), str(data / path.name))
-        version = runpy.run_path(str(ROOT / "bench" / "commands" / "version.py"))
+        version = runpy.run_path(str(ROOT / "bench" / "data" / "version.py"))
         line = version["commit_line"](ROOT)
         if line:
-            (Path(self.build_lib) / "bench" / "commands" / version["BUILT"]).write_text(line + "\n")
+            (Path(self.build_lib) / "bench" / "data" / version["BUILT"]).write_text(line + "\n")
 
     def get_source_files(self) -> list[str]:
         """What a source distribution needs to build the wheel."""

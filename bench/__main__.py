@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
     if words[:1] == ["--version"]:
-        from bench.commands.version import version_line
+        from bench.data.version import version_line
 
         say(version_line())
         return 0

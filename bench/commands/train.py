@@ -107,7 +107,7 @@ def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStu
     drafter = check_type("drafter", root["drafter"], dict)
     if drafter.get("_target_") is None:
         raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
-    model = _loader(root["model"], "model")
+    model = LoaderConfig.of(root["model"], "model")
     short = str(drafter["_target_"]).rpartition(".")[2].lower()
     name = check_type("name", root["name"], str | None) or f"{short}_{model.name}"
     run_dir = check_type("run_dir", root["run_dir"], str | None) or f"results/train/{name}"
@@ -126,9 +126,9 @@ def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStu
         run_dir=run_dir,
         model=model,
         backend=_torch_layers(build(BackendConfig, root["backend"], "backend")),
-        prompts=_loader(root["prompts"], "prompts"),
+        prompts=LoaderConfig.of(root["prompts"], "prompts"),
         learner=learner,
-        source=_loader(source, "data"),
+        source=LoaderConfig.of(source, "data"),
         data=build(DataConfig, {k: v for k, v in data.items() if k in states}, "data"),
         loss=checked | {"cfg": check_type("loss.cfg", loss.get("cfg"), float | None)},
         train=build(TrainConfig, root["train"], "train"),
@@ -200,13 +200,6 @@ def _own_device(backend: BackendConfig) -> BackendConfig:
     if local is None or backend.device != "cuda":
         return backend
     return dataclasses.replace(backend, device=f"cuda:{local}")
-
-
-def _loader(values: Any, where: str) -> LoaderConfig:
-    """{name, _target_, keywords...} -> LoaderConfig."""
-    kwargs = dict(check_type(where, values, dict))
-    name = check_type(f"{where}.name", kwargs.pop("name", where), str)
-    return LoaderConfig(name, check_type(f"{where}._target_", kwargs.pop("_target_"), str), kwargs)
 
 
 def _rows(found: Acceptance) -> list[list[str]]:

@@ -295,13 +295,13 @@ def _settings(root: dict[str, Any]) -> dict[str, Any]:
         "latency": build(LatencyProtocol, _mapping(root, "latency"), "latency"),
         "quality": build(QualityProtocol, _mapping(root, "quality"), "quality"),
         "fairness": build(FairnessConfig, _mapping(root, "fairness"), "fairness"),
-        "model": _loader(_mapping(root, "model"), "model"),
-        "prompts": _loader(_mapping(root, "prompts"), "prompts"),
+        "model": LoaderConfig.of(_mapping(root, "model"), "model"),
+        "prompts": LoaderConfig.of(_mapping(root, "prompts"), "prompts"),
         "metric": None,
     }
     metric = _mapping(root, "metric")
     if metric.get("_target_") is not None:
-        built["metric"] = _loader(metric, "metric")
+        built["metric"] = LoaderConfig.of(metric, "metric")
     hints = typing.get_type_hints(StudyConfig, include_extras=True)
     for key, value in root.items():
         if key not in hints:
@@ -315,12 +315,3 @@ def _mapping(values: dict[str, Any], key: str, where: str = "") -> dict[str, Any
     another form."""
     found: dict[str, Any] = check_type(f"{where}{key}", values.pop(key, None), dict)
     return found
-
-
-def _loader(values: Any, where: str) -> LoaderConfig:
-    """{name, _target_, keywords...} -> LoaderConfig."""
-    kwargs = dict(check_type(where, values, dict))
-    if "_target_" not in kwargs or "name" not in kwargs:
-        raise ConfigError(f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}")
-    target = check_type(f"{where}._target_", kwargs.pop("_target_"), str)
-    return LoaderConfig(check_type(f"{where}.name", kwargs.pop("name"), str), target, kwargs)

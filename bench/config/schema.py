@@ -50,6 +50,17 @@ class LoaderConfig:
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, values: Any, where: str) -> LoaderConfig:
+        """From a group's {name, _target_, keywords...}. Raises ConfigError."""
+        kwargs = dict(check_type(where, values, dict))
+        if "_target_" not in kwargs or "name" not in kwargs:
+            raise ConfigError(
+                f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}"
+            )
+        target = check_type(f"{where}._target_", kwargs.pop("_target_"), str)
+        return cls(check_type(f"{where}.name", kwargs.pop("name"), str), target, kwargs)
+
 
 @dataclass(frozen=True)
 class BackendConfig:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
-from bench.measure.nvml import card_state
+from bench.data.version import checkout
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
@@ -22,13 +21,13 @@ PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
     "torch-fidelity",
 )  # fmt: skip
+NVML = ("driver", "cuda", "sm_clock_mhz", "sm_clock_max_mhz", "memory_clock_mhz", "power_limit_w")
 
 
 @dataclass(frozen=True)
 class Provenance:
     """What the rows of this process share. git_commit: of the project's own repository, or
-    NO_CHECKOUT; versions: package name -> version, and
-    what NVML says of an NVIDIA card (`bench.measure.nvml`)."""
+    NO_CHECKOUT; versions: package name -> version, and what NVML says of an NVIDIA card."""
 
     git_commit: str
     git_dirty: bool
@@ -120,10 +119,10 @@ def available_cores() -> int:
 
 def provenance(device: torch.device) -> Provenance:
     """The state of code and machine now."""
-    commit, dirty = _git()
+    commit, dirty = checkout()
     gpu = _gpu(device)
     return Provenance(
-        git_commit=commit,
+        git_commit=commit or NO_CHECKOUT,
         git_dirty=dirty,
         versions={"python": platform.python_version(), **_versions(), **card_state(device)},
         cpu=_cpu(),
@@ -159,24 +158,58 @@ def _cpu() -> str:
     return name if widest is None else f"{name}, {widest}"
 
 
-def _git() -> tuple[str, bool]:
-    """(commit, whether the tree differs from it); (NO_CHECKOUT, False) where the project's folder
-    is not itself the top of a repository: an installation, maybe inside another project's."""
-    root = Path(__file__).resolve().parents[2]
-    # Git's own variables (inside a hook, say) would name another repository.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+def card_state(device: torch.device) -> dict[str, str]:
+    """What decides an NVIDIA card's times besides its name, `NVML` -> values now; nothing for
+    another device. Two runs on one model of card can differ by a third because one is capped.
+    NVML's Python package (nvidia-ml-py) is optional, and what is not known is ""."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return {}
+    return dict.fromkeys(NVML, "") | {"cuda": torch.version.cuda or ""} | _nvml(device)
 
-    def git(*words: str) -> str | None:
+
+def _nvml(device: torch.device) -> dict[str, str]:
+    try:
+        pynvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return {}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver library, say in a container
+        return {}
+    try:
+        return _read(pynvml, device)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read(nvml: Any, device: torch.device) -> dict[str, str]:
+    """Every value by itself: a card or a user without the right to one still has the others."""
+    try:
+        handle = _handle(nvml, device)
+    except nvml.NVMLError:
+        return {}
+
+    def said(ask: Callable[[], Any]) -> str:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(root), *words],
-                capture_output=True, text=True, check=False, env=environment,
-            )  # fmt: skip
-        except FileNotFoundError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
+            found = ask()
+        except nvml.NVMLError:
+            return ""
+        return found.decode() if isinstance(found, bytes) else str(found)
 
-    top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
-    if top is None or commit is None or Path(top).resolve() != root:
-        return NO_CHECKOUT, False
-    return commit, bool(git("status", "--porcelain"))
+    clock, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
+    sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+    return {
+        "driver": said(nvml.nvmlSystemGetDriverVersion),
+        "sm_clock_mhz": said(lambda: clock(handle, sm)),
+        "sm_clock_max_mhz": said(lambda: most(handle, sm)),
+        "memory_clock_mhz": said(lambda: clock(handle, memory)),
+        "power_limit_w": said(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000),
+    }
+
+
+def _handle(nvml: Any, device: torch.device) -> Any:
+    """By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices, not NVML's."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is not None:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    return nvml.nvmlDeviceGetHandleByIndex(device.index or 0)

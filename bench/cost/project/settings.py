@@ -102,7 +102,7 @@ def asked(words: Sequence[str]) -> Asked:
         )
     return Asked(
         hardware=machine(root.get("hardware")),
-        model=loader(root["model"]) if root.get("model") else None,
+        model=LoaderConfig.of(root["model"], "model") if root.get("model") else None,
         folder=Path(own.get("run_dir") or RUNS / own.get("study", "main")),
         published=Path(own["published"]) if "published" in own else None,
     )
@@ -113,14 +113,6 @@ def machine(values: Any) -> Hardware:
     if not isinstance(values, dict):
         raise ConfigError(f"hardware must be a group of settings, found {values!r}")
     return build(Hardware, values, "hardware")
-
-
-def loader(values: Any) -> LoaderConfig:
-    """A composed option of conf/model, as {name, _target_, settings...}. Raises ConfigError."""
-    if not isinstance(values, dict) or not {"name", "_target_"} <= set(values):
-        raise ConfigError(f"model must be a group with `name` and `_target_`, found {values!r}")
-    rest = {key: value for key, value in values.items() if key not in ("name", "_target_")}
-    return LoaderConfig(str(values["name"]), str(values["_target_"]), rest)
 
 
 def shipped() -> list[Hardware]:

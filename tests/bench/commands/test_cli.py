@@ -13,8 +13,8 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands.manual import COMMANDS, form_of, manual
-from bench.commands.version import commit_line
 from bench.config.compose import compose_study
+from bench.data.version import commit_line
 
 AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.measure.nvml import NAMES, card_state
+from bench.measure.device import NVML as NAMES
+from bench.measure.device import card_state
 
 
 class Refused(Exception):
