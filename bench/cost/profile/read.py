@@ -32,24 +32,28 @@ US = 1e-3  # milliseconds
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a phase: calls and its own milliseconds, a step."""
+    """A part of a phase, a line of parts.csv: calls and its own milliseconds, a step; share: of the
+    recorded step."""
 
     phase: str
     part: str
     calls: float
-    ms: float
+    own_ms: float
+    share: float
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator (or compiled region), a step: calls, self milliseconds on the host and, where
-    there is one, of its kernels on the device. product: a matrix product."""
+    """An operator (or compiled region), a line of operators.csv: a step's calls, self milliseconds
+    on the host (share: of the recorded step) and, where there is one, of its kernels on the
+    device."""
 
-    name: str
+    operator: str
     calls: float
     self_ms: float
+    share: float
     device_ms: float
-    product: bool
+    matrix_product: bool
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,13 @@ class Reading:
     @property
     def products_ms(self) -> float:
         """Self time of matrix products: of their kernels where there is a device."""
-        found = [op for op in self.operators if op.product]
+        found = [op for op in self.operators if op.matrix_product]
         return sum(op.device_ms if self.on_device else op.self_ms for op in found)
 
     @property
     def native_ms(self) -> float:
         """Self time of calls of the CPU kernel, in which products have no names of their own."""
-        return sum(op.self_ms for op in self.operators if op.name.startswith(NAMES))
+        return sum(op.self_ms for op in self.operators if op.operator.startswith(NAMES))
 
     @property
     def operators_ms(self) -> float:
@@ -88,13 +92,13 @@ class Reading:
     @property
     def calls(self) -> float:
         """Operators a step, those that others call included."""
-        return sum(op.calls for op in self.operators if "::" in op.name)
+        return sum(op.calls for op in self.operators if "::" in op.operator)
 
     def phase_ms(self) -> dict[str, float]:
         """Recorded milliseconds of each phase, its parts included."""
         found: dict[str, float] = defaultdict(float)
         for part in self.parts:
-            found[part.phase] += part.ms
+            found[part.phase] += part.own_ms
         return dict(found)
 
 
@@ -125,13 +129,15 @@ def read(profiler: Any, steps: int, device: str) -> Reading:
             own[key] += us
             calls[key] += count
         outermost += sum(1 for _ in _outermost(root))
+    step_ms = US * sum(root.time_range.elapsed_us() for root in roots) / steps
+    milliseconds = {key: US * us / steps for key, us in own.items()}
     parts = [
-        Part(phase, part or REST, calls[phase, part] / steps, US * us / steps)
-        for (phase, part), us in own.items()
+        Part(phase, part or REST, calls[phase, part] / steps, ms, ms / step_ms)
+        for (phase, part), ms in milliseconds.items()
     ]
-    operators, launches, kernels = _operators(profiler, steps)
+    operators, launches, kernels = _operators(profiler, steps, step_ms)
     return Reading(
-        step_ms=US * sum(root.time_range.elapsed_us() for root in roots) / steps,
+        step_ms=step_ms,
         parts=parts,
         operators=operators,
         outermost=outermost / steps,
@@ -178,7 +184,7 @@ def _outermost(event: Any) -> Iterator[Any]:
             yield from _outermost(child)
 
 
-def _operators(profiler: Any, steps: int) -> tuple[list[Operator], float, float]:
+def _operators(profiler: Any, steps: int, step_ms: float) -> tuple[list[Operator], float, float]:
     """Operators by self time, largest first; launches a step; milliseconds of kernels a step."""
     found, launches, kernels = [], 0, 0.0
     for entry in profiler.key_averages():
@@ -190,14 +196,11 @@ def _operators(profiler: Any, steps: int) -> tuple[list[Operator], float, float]
         if not _on_host(entry):
             kernels += US * entry.self_device_time_total
             continue
-        found.append(
-            Operator(
-                entry.key,
-                entry.count / steps,
-                US * entry.self_cpu_time_total / steps,
-                US * entry.self_device_time_total / steps,
-                bool(PRODUCTS.search(entry.key)),
-            )
+        ms, device_ms = (
+            US * total / steps
+            for total in (entry.self_cpu_time_total, entry.self_device_time_total)
         )
+        product = bool(PRODUCTS.search(entry.key))
+        found.append(Operator(entry.key, entry.count / steps, ms, ms / step_ms, device_ms, product))
     found.sort(key=lambda op: -max(op.self_ms, op.device_ms))
     return found, launches / steps, kernels / steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,11 @@ def terminal(config: StudyConfig, found: Sequence[Profiled], top: int) -> str:
         parts.append("\n".join(headline(one, one.reading)))
         parts.append(terminal_table(filled(PHASES, _phase_lines(one, one.reading))))
         if len(one.reading.parts) > 1:
-            parts.append(terminal_table(filled(PARTS, _part_lines(one, one.reading))))
-        lines = _operator_lines(one, one.reading)[:top]
+            parts.append(terminal_table(filled(PARTS, one.reading.parts)))
+        shown = one.reading.operators[:top]
         if not one.reading.on_device:
-            lines = [{**line, "device_ms": math.nan} for line in lines]
-        parts.append(terminal_table(filled(OPERATORS, lines)))
+            shown = [replace(operator, device_ms=math.nan) for operator in shown]
+        parts.append(terminal_table(filled(OPERATORS, shown)))
     return "\n\n".join([*parts, LEGEND])
 
 
@@ -134,12 +135,15 @@ def save(
         else {**blank, "decoder": one.decoder, "status": "failed", "error": one.error}
         for one in found
     ]
-    common = _provenance(config, made)
+    common = {
+        **setting_columns(config), **machine_columns(made), "torch": made.versions["torch"],
+        **code_columns(made),
+    }  # fmt: skip
     tables: dict[str, list[dict[str, Any]]] = {
         "summary": lines,
         "phases": [line for one, reading in ok for line in _phase_lines(one, reading)],
-        "parts": [line for one, reading in ok for line in _part_lines(one, reading)],
-        "operators": [line for one, reading in ok for line in _operator_lines(one, reading)],
+        "parts": [{"decoder": o.decoder, **vars(part)} for o, r in ok for part in r.parts],
+        "operators": [{"decoder": o.decoder, **vars(op)} for o, r in ok for op in r.operators],
     }
     out = [
         write_text(folder / f"{name}.csv", csv_text([{**line, **common} for line in rows]))
@@ -147,13 +151,6 @@ def save(
         if rows
     ]
     return out + [one.trace for one in found if one.trace is not None]
-
-
-def _provenance(config: StudyConfig, made: Provenance) -> dict[str, Any]:
-    return {
-        **setting_columns(config), **machine_columns(made), "torch": made.versions["torch"],
-        **code_columns(made),
-    }  # fmt: skip
 
 
 def _phase_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
@@ -165,21 +162,4 @@ def _phase_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
          "share": one.phase_ms.get(name, math.nan) / one.step_ms,
          "recorded_ms": recorded.get(name, math.nan)}
         for name in names
-    ]  # fmt: skip
-
-
-def _part_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
-    return [
-        {"decoder": one.decoder, "phase": p.phase, "part": p.part, "calls": p.calls,
-         "own_ms": p.ms, "share": p.ms / reading.step_ms}
-        for p in reading.parts
-    ]  # fmt: skip
-
-
-def _operator_lines(one: Profiled, reading: Reading) -> list[dict[str, Any]]:
-    return [
-        {"decoder": one.decoder, "operator": op.name, "calls": op.calls, "self_ms": op.self_ms,
-         "share": op.self_ms / reading.step_ms, "device_ms": op.device_ms,
-         "matrix_product": op.product}
-        for op in reading.operators
     ]  # fmt: skip

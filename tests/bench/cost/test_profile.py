@@ -59,7 +59,7 @@ def test_phases_and_parts_of_a_speculative_step(model):
     assert calls["draft", "tree"] == 1 and calls["accept", "rule"] == 1
     assert calls["accept", "cache commit"] == 1
     assert {phase for phase, _ in calls} == {"draft", "forward", "accept", "outside phases"}
-    whole = sum(part.ms for part in reading.parts)
+    whole = sum(part.own_ms for part in reading.parts)
     assert whole == pytest.approx(reading.step_ms, rel=0.01)  # own times add up to the step
     assert sum(reading.phase_ms().values()) == pytest.approx(whole)
 
@@ -68,8 +68,8 @@ def test_operators_of_an_ar_step_and_only_of_the_wanted_steps(model):
     _, profiler, _ = recorded(model, AR)
     reading = read(profiler, STEPS, "cpu")
     wrappers = ("aten::linear", "aten::matmul", "aten::bmm", "aten::baddbmm")
-    found = [op for op in reading.operators if op.product and op.name not in wrappers]
-    products = sum(op.calls for op in found if "attention" not in op.name)
+    found = [op for op in reading.operators if op.matrix_product and op.operator not in wrappers]
+    products = sum(op.calls for op in found if "attention" not in op.operator)
     assert products == 4 * LAYERS + 1  # fused qkv, output, gate and up, down; the head
     assert 0 < reading.products_ms < reading.operators_ms < reading.step_ms
     assert reading.outermost < reading.calls
