@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.commands.evaluate import device_of, require_others
-from bench.config.words import given, split, word_at_home
+from bench.config.words import whole, with_folders, word_at_home
 from bench.console import complain, progress, say
 from bench.data.errors import BenchError, ConfigError, unknown
 from bench.data.files import ready_file
@@ -35,7 +35,7 @@ SCENES = 1000  # real scenes, where no reference is named
 
 def main(words: Sequence[str]) -> int:
     """Prints FID under both protocols with N, and the gap. 2 where it cannot, with what to do."""
-    from metrics.errors import MetricError
+    from metrics import MetricError
 
     try:
         return report([word_at_home(word) for word in words])
@@ -46,8 +46,7 @@ def main(words: Sequence[str]) -> int:
 
 def report(words: Sequence[str]) -> int:
     """Raises ConfigError, MetricError."""
-    folders = [Path(word) for word in words if split(word).value is None]
-    settings = given([w for w in words if split(w).value is not None], KEYS, "fid_protocols")
+    folders, settings = with_folders(words, KEYS, "fid_protocols")
     if len(folders) != 1:
         raise ConfigError(
             f"expected one folder of pictures, found {len(folders)}; write `fid_protocols DIR`"
@@ -76,7 +75,8 @@ def measure(folder: Path, settings: dict[str, str]) -> Gap:
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
     protocols = _protocols(settings.get("protocols", "clean,bilinear"))
-    limit, batch = (_count(settings, key, least) for key, least in (("limit", 2), ("batch", 1)))
+    limit = whole("limit", settings["limit"], 2) if "limit" in settings else None
+    batch = whole("batch", settings.get("batch", "64"), 1)
     files = image_files(folder)[:limit]
     reference: Any = _reference(settings, name, folder, files)
     weights = settings.get("weights.inception")
@@ -88,7 +88,7 @@ def measure(folder: Path, settings: dict[str, str]) -> Gap:
         device_of(settings.get("device", "auto")),
     )
     with progress(len(files) + len(reference), "features") as bar:
-        return gap_of(files, reference, network, protocols, batch=batch or 64, tick=bar.update)
+        return gap_of(files, reference, network, protocols, batch=batch, tick=bar.update)
 
 
 def _protocols(text: str) -> tuple[str, str]:
@@ -101,15 +101,6 @@ def _protocols(text: str) -> tuple[str, str]:
     if len(names) != 2 or names[0] == names[1]:
         raise ConfigError(f"protocols takes two different names, found {text!r}")
     return names[0], names[1]
-
-
-def _count(settings: dict[str, str], key: str, least: int) -> int | None:
-    text = settings.get(key)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < least:
-        raise ConfigError(f"{key} must be an integer of at least {least}, found {text!r}")
-    return int(text)
 
 
 def _reference(settings: dict[str, str], network: str, folder: Path, files: Sequence[Path]) -> Any:

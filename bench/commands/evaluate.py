@@ -8,7 +8,6 @@ with: network, SHA-256 of its weights, crop, package versions.
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
-from bench.config.words import given
+from bench.config.words import given, whole
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
@@ -174,9 +173,7 @@ def _value(key: str, value: str) -> Any:
         return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
     if key in ("limit", "size", "batch", "seed"):
         least = {"limit": 2, "seed": 0}.get(key, 1)
-        if not re.fullmatch("[0-9]{1,40}", value):
-            raise ConfigError(f"{key} must be an integer of at least {least}, found {value!r}")
-        return check_type(key, int(value), EVALUATED[key])
+        return check_type(key, whole(key, value, least), EVALUATED[key])
     return value
 
 

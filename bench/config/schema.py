@@ -352,12 +352,14 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def build(cls: type[T], values: Any, where: str) -> T:
     """The dataclass `cls` from a mapping, with strict types; `where` names it in messages.
 
     Handles str, int, float, bool, `X | None` and dict fields. Raises ConfigError on an unknown or
     missing key and on a value of another type (a bool is no int; an int is a float).
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} must be a group of settings, found {values!r}")
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:

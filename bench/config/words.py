@@ -77,6 +77,13 @@ def fraction(key: str, text: str, example: str) -> float:
     return value
 
 
+def whole(key: str, text: str, least: int) -> int:
+    """The value of a setting that counts something."""
+    if not re.fullmatch("[0-9]{1,40}", text) or int(text) < least:
+        raise ConfigError(f"{key} must be an integer of at least {least}, found {text!r}")
+    return int(text)
+
+
 def share(setting: str, text: Any) -> tuple[int, int]:
     """(i, n) of "i/n". Raises ConfigError."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text) if isinstance(text, str) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from bench.config.catalogue import groups, option
 from bench.config.compose import require_folders
@@ -101,22 +101,16 @@ def asked(words: Sequence[str]) -> Asked:
             )
         )
     return Asked(
-        hardware=machine(root.get("hardware")),
+        hardware=build(Hardware, root.get("hardware"), "hardware"),
         model=LoaderConfig.of(root["model"], "model") if root.get("model") else None,
         folder=Path(own.get("run_dir") or RUNS / own.get("study", "main")),
         published=Path(own["published"]) if "published" in own else None,
     )
 
 
-def machine(values: Any) -> Hardware:
-    """A composed option of conf/hardware. Raises ConfigError."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"hardware must be a group of settings, found {values!r}")
-    return build(Hardware, values, "hardware")
-
-
 def shipped() -> list[Hardware]:
     """The machines of conf/hardware."""
     import yaml
 
-    return [machine(yaml.safe_load(option("hardware", name))) for name in groups()["hardware"]]
+    found = (yaml.safe_load(option("hardware", name)) for name in groups()["hardware"])
+    return [build(Hardware, values, "hardware") for values in found]

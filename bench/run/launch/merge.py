@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.differences import MACHINES, differences
-from bench.config.words import given, split
+from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.judge.quality import FEATURES
@@ -53,9 +53,8 @@ def cmd_merge(words: Sequence[str]) -> int:
 
     1 where rows are still missing.
     """
-    named = [word for word in map(split, words) if word.value is not None]
-    folders = [Path(word.text).expanduser() for word in map(split, words) if word.value is None]
-    out = given([word.text for word in named], ("out",), "merge").get("out")
+    folders, settings = with_folders(words, ("out",), "merge")
+    out = settings.get("out")
     if len(folders) < 2 or out is None:
         raise ConfigError(
             "merge takes two or more run folders and where they go: "

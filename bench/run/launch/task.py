@@ -113,9 +113,7 @@ def _composed(words: Sequence[str], places: Sequence[str]) -> LaunchConfig:
         require_folders(parse_override(place).value())
     with hydra_session("conf"):
         root = plain(compose_config("launch_config", [*words, *places]))
-    values = root.get("launch")
-    if not isinstance(values, dict):
-        raise ConfigError(f"launch must be a group of settings, found {values!r}")
+    values: Any = root.get("launch")
     made = build(LaunchConfig, values, "launch")
     known = {"name", "where", "workers", "shards", "retries", "threads", *USED[made.where]}
     for key in values:
