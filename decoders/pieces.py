@@ -75,7 +75,7 @@ class Alone:
     phase: str
     piece: Callable[[Any], tuple[Any, ...]]
     prepared: dict[Any, Any] = field(default_factory=dict)
-    static: bool = False  # a part of what a decoder's loop has compiled: not worth it alone
+    plain: frozenset[str] = frozenset({"step"})  # a part of what is compiled: not worth it alone
 
     def pieces(self) -> list[Piece]:
         return [(self.phase, self.step)]
@@ -157,7 +157,15 @@ def speculative_step(loop: Speculative, text: TextFeatures, committed: int) -> l
     run = loop.standing(text, _noise(loop.model), half, min(committed, half))
     run = loop.execution.begin(loop, run)
     chosen = run.pieces.get(id(loop), loop.pieces())
-    (_, draft), (_, forward), *_ = chosen
+    drafts = [piece for phase, piece in chosen if phase == "draft"]
+    forward = chosen[len(drafts)][1]
+
+    def draft(run: Any) -> tuple[Any, ...]:
+        carry: tuple[Any, ...] = ()
+        for piece in drafts:
+            carry = piece(run, *carry)
+        return carry
+
     drafted = draft(run)
     pieces = Alone("draft", draft), Alone("forward", lambda run: forward(run, *drafted))
     return [repeated(loop.model, piece, run) for piece in pieces]

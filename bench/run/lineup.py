@@ -30,6 +30,7 @@ from decoders.execution.eager import release
 from decoders.noise import Noise
 
 log = logging.getLogger(__name__)
+PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
 LATE = 2  # images that ran into the time limit until a decoder is not tried any more
 
 
@@ -82,6 +83,7 @@ class Lineup:
         self.built = {cell.key: self._build(cell) for cell in every}
         self.late: Counter[str] = Counter()
         self.warm: set[tuple[str, int]] = set()  # of each `call_of` that was warmed up
+        self.decoding = ""  # the decoder's name
         self.ahead: Counter[tuple[str, int]] = Counter()  # of each `call_of`: batches to come
 
     def _build(self, cell: Cell) -> Decoder | Failure:
@@ -119,7 +121,7 @@ class Lineup:
     def decode(self, batch: Batch) -> Outcome:
         """The images of a batch. Raises whatever the decoder raises, DecoderError for one that
         cannot be run, TimeLimitError for one that is not tried any more."""
-        decoder = self.built[batch.cell.key]
+        decoder, self.decoding = self.built[batch.cell.key], batch.cell.entry.name
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
         if self.late[batch.cell.key] >= LATE:
@@ -137,6 +139,16 @@ class Lineup:
             pairs=self._pairs(batch),
             limit=self.config.time_limit,
         )
+
+    def announce(self, bar: Any) -> None:
+        """Has the bar say what is compiled."""
+
+        def tell(phase: str) -> None:
+            said = f"compiling {self.decoding} ({PHASES.get(phase, phase)})"
+            bar.set_postfix_str(said if phase else self.decoding)
+
+        if self.model.execution is not None:
+            self.model.execution.announce(tell)
 
     def _pairs(self, batch: Batch) -> float:
         """Verified pairs to record of an image. At temperature 0 there is no output law."""

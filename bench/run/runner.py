@@ -152,6 +152,7 @@ class Run:
         looks = moments_of(len(timed)) if self.lineup.meter.exact else set()
         rounds = itertools.count()
         with progress(total, self.config.name, total - left) as bar:
+            self.lineup.announce(bar)
             for part in filter(None, todo):
                 if part[0].timed:
                     if next(rounds) in looks:

@@ -97,6 +97,7 @@ def _decode(run: Run, mine: list[Batch], shard: Shard) -> None:
     run.lineup.expect(left)
     total, todo = (sum(len(b.indices) for b in batches) for batches in (mine, left))
     with progress(total, f"{run.config.name} {shard}", total - todo) as bar:
+        run.lineup.announce(bar)
         for batch in left:
             bar.set_postfix_str(f"{batch.cell.entry.name} ({batch.protocol})", False)
             with trying(batch) as died:

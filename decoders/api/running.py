@@ -34,7 +34,10 @@ class Loop(Protocol):
     given what the one before returned. Pieces have static shapes and never wait for the device."""
 
     prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
-    static: bool  # whether all steps of a run have the same shapes, so that they can be compiled
+    # Names of pieces that are not compiled: what decides without tensors how a step goes on, as a
+    # loop whose steps are of a few shapes does, or is not worth it. All others are compiled once
+    # for each shape of what they are given.
+    plain: frozenset[str] = frozenset()
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
@@ -72,6 +75,10 @@ class Execution(Protocol):
     def compiling(self) -> float:
         """Seconds that it has spent compiling, what is in progress included."""
         return 0.0
+
+    def announce(self, tell: Callable[[str], None]) -> None:
+        """tell: called with a piece's phase before it is compiled, and with "" behind it."""
+        return None
 
     def kept(self, loop: Loop, shape: Any) -> Any:
         """The run that is kept for a loop's runs of a shape, as a recorded step goes on in its

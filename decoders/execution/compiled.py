@@ -1,9 +1,11 @@
 """Steps through torch.compile: one compiled function a piece, for one loop and one batch size.
 
-Shapes are static, so nothing is recompiled and the guards, which cost a tenth of a small model's
-step, are left out. That makes it this file's duty never to call a compiled piece with another
-state than it was made for: pieces are kept by loop and batch size, and each is compiled from
-a code object of its own (TorchDynamo keys what it compiled by the code object).
+Shapes are static, so TorchDynamo's guards, which cost a tenth of a small model's step, are left
+out. That makes it this file's duty never to call a compiled piece with another state than it was
+made for. Pieces are kept by loop and batch size, by the form (`form`: shapes, strides, dtypes,
+numbers) of the run, looked at once per image, and by that of what the piece before returned,
+looked at in every call. Another form is compiled anew, from a code object of its own (TorchDynamo
+keys what it compiled by the code object). So a loop may have steps of a few shapes.
 
 On the CPU the weights are folded into the compiled code as constants, packed for the processor's
 matrix kernels, and every product is a kernel that Inductor writes: at a handful of rows that is
@@ -12,14 +14,15 @@ several times faster than a library call.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import subprocess
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,11 +30,14 @@ import torch._inductor.config
 
 from decoders.api import Execution, ImageModel, Loop, Piece
 from decoders.execution.eager import chain, once
-from decoders.execution.state import device_of, fill, snapshot
+from decoders.execution.state import device_of, fill, form, snapshot, tensors
 from decoders.places import folder
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
+# (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it runs as
+# it is; and what it returned.
+Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple[Call | None, tuple[Any, ...]]]
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {
     # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
@@ -71,10 +77,14 @@ class Compiled(Execution):
     seconds: float = 0.0
     autotune: bool = True
     since: float | None = None  # when what is compiled now was begun
+    tell: Callable[[str], None] = field(default=lambda phase: None, repr=False)
 
     def compiling(self) -> float:
         now = time.perf_counter()
         return self.seconds + (0.0 if self.since is None else now - self.since)
+
+    def announce(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
 
     def prepare(self, model: ImageModel) -> None:
         """Pieces are compiled when they are first run."""
@@ -84,45 +94,55 @@ class Compiled(Execution):
         return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path = {phase: "compiled" for phase, _ in loop.pieces()}
-        return run
-
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        run.path = {}
         if run.shape not in loop.prepared:
             kept = snapshot(run)
             once(loop.pieces(), run)  # what is chosen and allocated once is so before a trace
             fill(run, kept)
-            loop.prepared[run.shape] = self.pieces(loop, run)
-        return chain(loop.prepared[run.shape], run)
+        run.pieces[id(loop)] = self.ready(loop, run, loop.pieces(), self.made)
+        return run
 
-    def pieces(self, loop: Loop, run: Any) -> list[Piece]:
-        """The loop's pieces, compiled when they are first called."""
-        device = device_of(run)
-        return [(phase, self.piece(piece, device)) for phase, piece in loop.pieces()]
+    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        return chain(run.pieces[id(loop)], run)
 
-    def ready(self, loop: Loop, run: Any, phase: str, plain: Call) -> tuple[str, Call]:
-        """How a piece runs, and what runs it: "compiled", or "eager" where it cannot be compiled,
-        which its first call finds out. Kept for the loop's runs of this shape."""
-        kept: dict[str, tuple[str, Call]] = loop.prepared.setdefault(run.shape, {})
+    def ready(
+        self, loop: Loop, run: Any, pieces: Sequence[Piece], make: Make | None = None
+    ) -> list[Piece]:
+        """What runs the pieces of an image's steps. It compiles each in its first call of a form,
+        as `make` does (by default `tried`), and keeps it for the loop's runs of this shape. The
+        run's path says how a phase runs: the slower way, where its pieces differ."""
+        kept: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
+        state, make = form(tensors(run)), make or self.tried
+        found: list[Piece] = []
+        for phase, piece in pieces:
+            if piece.__name__ not in loop.plain:
+                own = kept.setdefault((piece.__name__, state), {})
+                how = "eager" if None in own.values() else "compiled"
+                run.path[phase] = slower(run.path.get(phase), how)
+                # A profile's name around it is no part of what is compiled.
+                plain = piece if inspect.ismethod(piece) else inspect.unwrap(piece)
+                piece = by_form(phase, plain, own, make)
+            found.append((phase, piece))
+        return found
 
-        def call(run: Any, *carry: Any) -> tuple[Any, ...]:
-            if phase in kept:
-                return kept[phase][1](run, *carry)
-            piece, out = self.tried(phase, plain, run, carry)
-            kept[phase] = run.path[phase], piece
-            return out
-
-        return kept.get(phase, ("compiled", call))
+    def made(
+        self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
+    ) -> tuple[Call, tuple[Any, ...]]:
+        """A piece compiled by running it, and what it returned."""
+        self.tell(phase)
+        try:
+            piece = self.piece(plain, device_of(run))
+            return piece, piece(run, *carry)
+        finally:
+            self.tell("")
 
     def tried(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Call, tuple[Any, ...]]:
-        """A piece compiled by running it, or as it is where that fails, and what it returned. The
-        run's path says which."""
+    ) -> tuple[Call | None, tuple[Any, ...]]:
+        """`made`, or the piece as it is where that fails; the run's path says so."""
         before = snapshot(run)
         try:
-            piece, run.path[phase] = self.piece(plain, device_of(run)), "compiled"
-            return piece, piece(run, *carry)
+            return self.made(phase, plain, run, carry)
         except FAILURES as error:
             logger.warning(
                 "the piece %r runs operator by operator: it cannot be compiled (%s)",
@@ -131,7 +151,7 @@ class Compiled(Execution):
             )
             fill(run, before)
             run.path[phase] = "eager"
-            return plain, plain(run, *carry)
+            return None, plain(run, *carry)
 
     def _options(self, device: torch.device) -> dict[str, Any]:
         """A new dictionary for every piece: torch.compile takes the guards' filter out of it."""
@@ -141,12 +161,15 @@ class Compiled(Execution):
             options |= {} if self.autotune else {"cpp.threads": 1, "size_asserts": False}
         return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
+    def lowered(self, own: Call, device: torch.device) -> Call:
+        """A function as one graph."""
+        return torch.compile(own, dynamic=False, fullgraph=True, options=self._options(device))
+
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
         """One piece, compiled when it is first called. Compiled code is kept from run to run."""
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
         freeze, own = device.type == "cpu", fresh(piece)
-        ready = torch.compile(own, dynamic=False, fullgraph=True, options=self._options(device))
-        first = True
+        ready, first = self.lowered(own, device), True
 
         def call(*args: Any) -> tuple[Any, ...]:
             nonlocal first, ready
@@ -163,6 +186,24 @@ class Compiled(Execution):
             return out
 
         return call
+
+
+def slower(one: str | None, other: str) -> str:
+    """Of two ways to run pieces of a phase."""
+    return other if one is None else min(one, other, key=("eager", "compiled", "kernel").index)
+
+
+def by_form(phase: str, plain: Call, own: dict[Any, Call | None], make: Make) -> Call:
+    """A piece as one of `own`, by the form of what it is given."""
+
+    def call(run: Any, *carry: Any) -> tuple[Any, ...]:
+        key = form(carry)
+        if key in own:
+            return (own[key] or plain)(run, *carry)
+        own[key], out = make(phase, plain, run, carry)
+        return out
+
+    return call
 
 
 @contextmanager

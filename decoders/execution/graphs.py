@@ -80,6 +80,9 @@ class Graphed(Execution):
     def compiling(self) -> float:
         return self.compiler.compiling()
 
+    def announce(self, tell: Callable[[str], None]) -> None:
+        self.compiler.announce(tell)
+
     def prepare(self, model: ImageModel) -> None:
         """Nothing to do."""
 
@@ -136,8 +139,9 @@ class Graphed(Execution):
         made: list[Piece] = []
         before, carry = tensors(run), ()
         for phase, plain in loop.pieces():
+            run.path[phase] = "compiled"
             piece, carry = self.compiler.tried(phase, plain, run, carry)
-            made.append((phase, piece))
+            made.append((phase, piece or plain))
         rebind(run, before)
         return made
 

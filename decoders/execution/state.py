@@ -61,6 +61,20 @@ def tensors(root: Any) -> dict[str, Tensor]:
     return {path: tensor for path, _, tensor in slots(root)}
 
 
+def form(value: Any) -> Any:
+    """What code that was compiled for one value depends on, and must find in another: shapes,
+    strides and dtypes of its tensors, and its numbers. Of tensors, tuples, lists, dicts and plain
+    objects such as a draft."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return tuple([form(one) for one in value])
+    members = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return tuple([(name, form(one)) for name, one in members.items()])
+
+
 def device_of(run: Any) -> torch.device:
     """Where a run is."""
     codes: Tensor = run.record.codes

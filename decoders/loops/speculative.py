@@ -164,7 +164,10 @@ class Speculative(Composed):
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
         """The proposer drafts under the root; with the draft comes its mask, made here, so that a
         compiled forward reads it instead of making it in every layer."""
-        draft = run.session.propose(run.seen, run.noise, run.length)
+        return self.masked(run, run.session.propose(run.seen, run.noise, run.length))
+
+    def masked(self, run: Run, draft: Draft) -> tuple[Draft, Tensor]:
+        """A draft and its mask [R, N + 1, S] bool."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
         return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
 

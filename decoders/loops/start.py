@@ -30,7 +30,6 @@ class Composed(Known, Decoder, Loop):
     """A decoder that an execution runs piece by piece."""
 
     model: ImageModel
-    static = True
 
     def __init__(
         self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None

@@ -136,14 +136,9 @@ def _named(pieces: Any) -> list[Any]:
 
 
 def _phases(stack: ExitStack, decoder: Any) -> None:
-    """Names the pieces: those that are called as they are, and those a backend has prepared."""
-
+    """Names the pieces."""
     pieces = decoder.pieces
     put(stack, decoder, "pieces", lambda: _named(pieces()))
-    for shape, kept in list(decoder.prepared.items()):
-        if isinstance(kept, list):  # compiled pieces; a recorded graph has none
-            stack.callback(decoder.prepared.__setitem__, shape, kept)
-            decoder.prepared[shape] = _named(kept)
 
 
 def _parts(stack: ExitStack, decoder: Any) -> None:

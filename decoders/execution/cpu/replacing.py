@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
 from decoders.capability import Capability, knows
-from decoders.execution.compiled import Compiled
+from decoders.execution.compiled import Compiled, slower
 from decoders.execution.cpu.growing import native_draft
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import Native, pack, reason
@@ -52,6 +52,9 @@ class Cpu(Execution):
 
     def compiling(self) -> float:
         return self.compiler.compiling()
+
+    def announce(self, tell: Callable[[str], None]) -> None:
+        self.compiler.announce(tell)
 
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
@@ -90,10 +93,12 @@ class Cpu(Execution):
         """The same run; the pieces of its steps hang on it."""
         calls, chosen, run.path = self._calls(loop, run), [], {}
         for phase, piece in loop.pieces():
-            call = calls.get(piece.__name__)
-            run.path[phase] = "kernel" if call else "eager"
-            if call is None and loop.static and run.shape in self.compiled:
-                run.path[phase], call = self.compiler.ready(loop, run, phase, piece)
+            call, compiles = calls.get(piece.__name__), run.shape in self.compiled
+            if call is None and compiles:
+                chosen += self.compiler.ready(loop, run, [(phase, piece)])
+                continue
+            if piece.__name__ not in loop.plain:
+                run.path[phase] = slower(run.path.get(phase), "kernel" if call else "eager")
             chosen.append((phase, call or piece))
         run.pieces[id(loop)] = chosen
         return run

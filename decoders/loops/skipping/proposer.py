@@ -54,8 +54,8 @@ class SkippingSession(ProposerSession):
         self.part, self.greedy = part, start.sampling.greedy
         self.inner = GrownSession(part.grown, start, part.depth + 1)
         self.first = math.isqrt(start.model.target.length)  # codes of the first row, never skipped
-        self.turn, self.again = 0, False  # drafts so far; whether the last one skipped a step
-        self.last: Tensor | None = None  # [B, V], the target's last law: the loop tells it
+        self.turn = 0  # drafts so far, which `skips` counts
+        self.last = torch.zeros_like(start.law)  # [B, V], the target's last law: the loop tells it
         self.synchronous = start.first.device.type == "cpu"  # a look at a tensor costs nothing
 
     @property
@@ -66,30 +66,32 @@ class SkippingSession(ProposerSession):
         self.inner.require_finite()
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> SkippedDraft:
-        tree = self.inner.propose(seen, noise, place)
-        wanted = self.wanted(tree)
-        self.again = wanted is not None
+        """A step that nothing is skipped before."""
+        return unskipped(self.inner.propose(seen, noise, place))
+
+    def wanted(self, tree: Draft) -> Tensor:
+        """Which rows may skip a step before this draft, [B] bool; the uniform mode does in all."""
+        alike = self.part.alike
+        return torch.ones_like(tree.codes[:, 0]).bool() if alike is None else alike(tree)
+
+    def skips(self, wanted: Tensor) -> bool:
+        """Whether a step is skipped now; asked once per draft. The dynamic mode asks the device
+        only where that costs nothing: elsewhere every step drafts for a skip."""
+        turn, every = self.turn, self.part.interval - 1
         self.turn += 1
-        if wanted is None or self.last is None:
-            none = torch.zeros_like(place)
-            return below(tree.codes[:, :1], tree, none[:, None][:, :0], none, self.last)
+        if self.part.alike is None:
+            return turn > 0 and every > 0 and turn % every == 0
+        return turn > 0 and (not self.synchronous or bool(wanted.any()))
+
+    def after(
+        self, tree: Draft, wanted: Tensor, seen: Seen, noise: Any, place: Tensor
+    ) -> SkippedDraft:
+        """The draft behind a step that the rows in `wanted` skip on the tree."""
         root = tree.codes[:, :1].clone()
         codes, taken, laws = self.skip(tree, self.last, noise, place)
         taken = torch.where(wanted, taken, 0)
         tree = self.inner.propose(self.told(seen, codes, taken, place), noise, place + taken)
         return below(root, tree, codes, taken, laws)
-
-    def wanted(self, tree: Draft) -> Tensor | None:
-        """Which rows may skip a step now, [B] bool; None where none does. The dynamic mode asks the
-        device only where that costs nothing: elsewhere every step drafts for a skip."""
-        alike, every = self.part.alike, self.part.interval - 1
-        if self.turn == 0:
-            return None
-        if alike is None:
-            often = every > 0 and self.turn % every == 0
-            return torch.ones_like(tree.codes[:, 0]).bool() if often else None
-        found = alike(tree)
-        return None if self.synchronous and not bool(found.any()) else found
 
     def skip(
         self, tree: Draft, last: Tensor, noise: Any, place: Tensor
@@ -98,7 +100,7 @@ class SkippingSession(ProposerSession):
         taken [B], the laws that they came from [B, S, V]."""
         u = noise.at(place, OWN_SLOT, 2)  # [B, 2]
         path, laws = random_path(tree, u[:, 0], last)  # [B, D + 1], [B, D, V]
-        mean = (place - 1) // (self.turn - 1)  # [B], whole codes per forward so far
+        mean = (place - 1) // noise.round  # [B], whole codes per forward so far
         length = tree.depth.gather(1, path[:, -1:])[:, 0]
         kept = torch.minimum(length, mean - 1)
         kept = torch.where(place > self.first, kept, 0).clamp_min(0)  # [B]
@@ -157,6 +159,12 @@ def expected_below(tree: Draft, taken: Tensor) -> Tensor | None:
     return taken + expected_of(tree)
 
 
+def unskipped(tree: Draft) -> SkippedDraft:
+    """The tree under the root, with an empty chain."""
+    none = torch.zeros_like(tree.codes[:, 0])
+    return below(tree.codes[:, :1], tree, tree.codes[:, :0], none, None)
+
+
 def below(
     root: Tensor, tree: Draft, codes: Tensor, taken: Tensor, laws: Tensor | None
 ) -> SkippedDraft:
@@ -185,7 +193,7 @@ def below(
         expected=expected_below(tree, taken),
         tree=tree,
         taken=taken,
-        laws=laws if size else None,
+        laws=laws,
     )
 
 

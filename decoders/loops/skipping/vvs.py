@@ -8,6 +8,7 @@ p, and is recorded as moved mass and as bound. All other codes are judged by the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from decoders.api import (
     Draft,
     ImageModel,
     Law,
+    Piece,
     Sampling,
     Settled,
     Start,
@@ -26,7 +28,7 @@ from decoders.api import (
     completed,
 )
 from decoders.kinds import Within
-from decoders.loops.skipping.proposer import Alike, SkippedDraft, Skipping
+from decoders.loops.skipping.proposer import Alike, SkippedDraft, Skipping, unskipped
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
@@ -87,10 +89,10 @@ class Untested(Verifier):
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
-    follows every skipped step, and the interval is not read. Steps differ in shape, so neither a
-    compiler nor a graph can run them."""
+    follows every skipped step, and the interval is not read. Steps are of two shapes, of which
+    `choose` takes one, so a graph cannot repeat them."""
 
-    static = False
+    plain = frozenset({"choose"})
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
 
     def __init__(
@@ -110,7 +112,7 @@ class Vvs(Speculative):
             raise DecoderError(
                 "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
             )
-        if model.mode not in ("eager", "cpu"):
+        if model.mode == "graph":
             raise DecoderError(
                 f"VVS has steps of two kinds, which execution {model.mode!r} cannot repeat; use "
                 "backend.mode=eager"
@@ -123,6 +125,28 @@ class Vvs(Speculative):
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
         super().__init__(model, sampling, proposer, verifier)
 
+    def pieces(self) -> Sequence[Piece]:
+        drafts: list[Piece] = [("draft", p) for p in (self.look, self.choose, self.drafted)]
+        return [*drafts, ("forward", self.forward), ("accept", self.settle)]
+
+    def look(self, run: Run) -> tuple[Draft, Tensor]:
+        """A tree under the root, and which rows may skip a step on it, [B] bool."""
+        session: Any = run.session
+        tree = session.inner.propose(run.seen, run.noise, run.length)
+        return tree, session.wanted(tree)
+
+    def choose(self, run: Run, tree: Draft, wanted: Tensor) -> tuple[Draft, Tensor | None]:
+        """None for the rows where no step is skipped now."""
+        session: Any = run.session
+        return tree, wanted if session.skips(wanted) else None
+
+    def drafted(self, run: Run, tree: Draft, wanted: Tensor | None) -> tuple[Draft, Tensor]:
+        """What the forward runs on, and its mask."""
+        session: Any = run.session
+        if wanted is None:
+            return self.masked(run, unskipped(tree))
+        return self.masked(run, session.after(tree, wanted, run.seen, run.noise, run.length))
+
     def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
         """As speculative decoding does; said here because no kernel is prepared for two widths."""
         return super().forward(run, draft, mask)
@@ -131,7 +155,8 @@ class Vvs(Speculative):
         active = run.length < self.model.target.length
         made = super().settle(run, draft, hidden, logits)
         nodes, p = made[3], made[5]
-        run.session.last = at_node(p, nodes[:, -1])  # type: ignore[attr-defined]
-        if run.session.again:  # type: ignore[attr-defined]
-            run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+        session: Any = run.session
+        session.last.copy_(at_node(p, nodes[:, -1]))
+        if draft.laws is not None:  # type: ignore[attr-defined]
+            run.drafter_calls.add_(active, alpha=self.draft_calls or 0)  # it drafted twice
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -111,31 +112,34 @@ class Prepared:
     rule = None
 
     def __init__(self) -> None:
-        self.execution = self
-        self.name, self.prepared = "compile", {1: [("draft", self.work), ("forward", self.work)]}
-        self.kept = list(self.prepared[1])
+        self.execution, self.name = self, "compile"
 
     def pieces(self) -> list[Any]:
-        return self.kept
+        return []
+
+    def begin(self, loop: Any, run: Any) -> Any:
+        run.pieces = {id(loop): [("draft", self.work), ("forward", self.work)]}
+        return run
 
     def work(self, run: Any) -> torch.Tensor:
-        return torch.mm(run, run)
+        return torch.mm(run.square, run.square)
 
     def step(self, loop: Any, run: Any) -> tuple[Any, ...]:
-        return tuple(piece(run) for _, piece in self.prepared[1])
+        return tuple(piece(run) for _, piece in run.pieces[id(loop)])
 
 
 def test_prepared_pieces_carry_their_phases():
     loop = Prepared()
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     with annotated(loop, Window(profiler, 0, 2)):
+        run = loop.execution.begin(loop, SimpleNamespace(square=torch.eye(4), pieces={}))
         for _ in range(2):
-            loop.execution.step(loop, torch.eye(4))
+            loop.execution.step(loop, run)
     reading = read(profiler, 2, "cpu")
     assert {(p.phase, p.calls) for p in reading.parts} == {
         ("outside phases", 1.0), ("draft", 1.0), ("forward", 1.0),
     }  # fmt: skip
-    assert loop.prepared[1] == loop.kept and loop.execution is loop
+    assert loop.pieces() == [] and loop.execution is loop
 
 
 @pytest.mark.parametrize(
