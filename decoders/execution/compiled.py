@@ -35,8 +35,8 @@ from decoders.places import folder
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
-# (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it runs as
-# it is; and what it returned.
+# (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it is
+# not; and what it returned.
 Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple[Call | None, tuple[Any, ...]]]
 CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
 CUDA_OPTIONS: dict[str, Any] = {

@@ -9,7 +9,6 @@ some twenty operators; `growing` holds the calls that draft on. `NativeDraft` is
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -17,53 +16,33 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft
-from decoders.cache import KVCache
 from decoders.capability import Capability, knows
-from decoders.execution.cpu.layers import NativeLayers, NativeLinear, check
+from decoders.execution.cpu.layers import NativeLinear, check
 from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.packing import Native
 from decoders.execution.cpu.structures import Advance, Expand, require
 
 
-@dataclass(frozen=True)
-class Net:
-    """A drafter's weights: its one layer; fc, and the target's head, packed; embedding [tokens, D];
-    tokens [V] int64, the codes' rows of the embedding, or None where they are the codes."""
-
-    layers: NativeLayers
-    fc: NativeLinear
-    head: NativeLinear
-    embedding: Tensor
-    tokens: Tensor | None
-
-
-@dataclass(frozen=True)
-class State:
-    """A session's tensors, contiguous, n places for nodes: features [R, n, D], seen [R, n, S] bool,
-    root_slot [R, 1] and root_code [B] int64."""
-
-    features: Tensor
-    seen: Tensor
-    root_slot: Tensor
-    root_code: Tensor
-    cache: KVCache
-
-
 class NativeDrafter:
-    """One session. Raises DecoderError where a code has no row in the embedding."""
+    """One session of an EAGLE drafter, whose tensors are read and changed in place: features [R, n,
+    D], seen [R, n, S] bool, root_slot [R, 1] and root_code [B] int64. own: the packed weights of
+    its net, head: the target's. Raises DecoderError where a code has no row in the embedding."""
 
-    def __init__(self, net: Net, state: State, cfg: float) -> None:
-        self.net, self.state, self.cfg = net, state, cfg
-        self.rows, self.batch = state.cache.rows, len(state.root_code)
-        self.width, self.vocab = net.layers.width, net.head.outputs
-        self.dtype = net.layers.dtype
+    def __init__(self, session: Any, own: Native, head: NativeLinear) -> None:
+        self.state, self.layers, self.fc, self.head = session, own.layers, own.project, head
+        self.embedding = session.net.embed_tokens.weight.detach().contiguous()
+        self.tokens = session.net.code_tokens  # [V], the codes' rows of it, or None
+        self.rows, self.batch = session.cache.rows, len(session.root_code)
+        self.width, self.vocab = own.layers.width, head.outputs
+        self.dtype = own.layers.dtype
         self.half = ctypes.c_int(self.dtype == torch.bfloat16)
-        check(state.features, self.width, self.dtype)
-        check(net.embedding, self.width, self.dtype)
-        tokens = torch.tensor([0, self.vocab - 1]) if net.tokens is None else net.tokens
-        if int(tokens.min()) < 0 or int(tokens.max()) >= len(net.embedding):
+        check(session.features, self.width, self.dtype)
+        check(self.embedding, self.width, self.dtype)
+        tokens = torch.tensor([0, self.vocab - 1]) if self.tokens is None else self.tokens
+        if int(tokens.min()) < 0 or int(tokens.max()) >= len(self.embedding):
             raise DecoderError(
                 f"the drafter's codes are rows {int(tokens.min())}..{int(tokens.max())} of an "
-                f"embedding of {len(net.embedding)}; is it this target's drafter?"
+                f"embedding of {len(self.embedding)}; is it this target's drafter?"
             )
 
     def structure(self, width: int) -> Expand:
@@ -83,13 +62,13 @@ class NativeDrafter:
         self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, out: Tensor, **memory: Tensor
     ) -> Expand:
         """A call of these tensors of the layer; memory: mixed, raw and logits."""
-        net, state = self.net, self.state
+        state, fc = self.state, self.fc
         return Expand(
-            layer=net.layers.forward(x, places, slots, mask, state.cache.data, out),
+            layer=self.layers.forward(x, places, slots, mask, state.cache.data, out),
             batch=self.batch, nodes=state.features.shape[1],
-            embedding=net.embedding, embedded=len(net.embedding), tokens=net.tokens,
-            fc=net.fc.weight, fc_bias=net.fc.bias, head=net.head.weight, vocab=self.vocab,
-            cfg=self.cfg, features=state.features, seen=state.seen, root_slot=state.root_slot,
+            embedding=self.embedding, embedded=len(self.embedding), tokens=self.tokens,
+            fc=fc.weight, fc_bias=fc.bias, head=self.head.weight, vocab=self.vocab,
+            cfg=state.cfg, features=state.features, seen=state.seen, root_slot=state.root_slot,
             **memory,
         )  # fmt: skip
 
@@ -184,9 +163,4 @@ def drafter_of(session: Any, execution: Any) -> NativeDrafter | None:
         return None
     if not knows(net, Capability.EAGLE_NET) or not knows(target, Capability.HEAD):
         return None  # the kernel's calls have no norm before the layer, and the target's own head
-    embedding = net.embed_tokens.weight.detach().contiguous()
-    weights = Net(own.layers, own.project, theirs.project, embedding, net.code_tokens)
-    state = State(
-        session.features, session.seen, session.root_slot, session.root_code, session.cache
-    )
-    return NativeDrafter(weights, state, session.cfg)
+    return NativeDrafter(session, own, theirs.project)

@@ -22,10 +22,9 @@ from decoders.execution.cpu.growing import native_draft
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
-from decoders.execution.cpu.speculation import NativeStep, Parts, State
-from decoders.execution.cpu.stepping import Head, Moving, NativeNext
+from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.cpu.stepping import NativeNext
 from decoders.execution.eager import chain
-from decoders.noise import TARGET_SLOT
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -116,49 +115,35 @@ class Cpu(Execution):
         native = self.native(target)
         if native is None or target.barred is not None or not knows(target, Capability.TARGET):
             return {}
-        head = Head(native.project, target.tok_embeddings.weight, target.code_tokens, target.prefix)
         if alone:
-            return {"next": next_codes(loop, run, native, head)}
-        calls = forward_and_settle(loop, run, native, head)
+            return {"next": next_codes(loop, run, native)}
+        calls = forward_and_settle(loop, run, native)
         draft = native_draft(run.session, self, loop.renews)
         return calls if draft is None else {**calls, "draft": draft}
 
 
-def next_codes(loop: Any, run: Any, native: Native, head: Head) -> Call:
+def next_codes(loop: Any, run: Any, native: Native) -> Call:
     """AR's step as one call for as many codes as there is room for."""
-    record, uniform = run.record, run.noise.uniform[..., TARGET_SLOT]
-    state = Moving(
-        run.seen, uniform, run.codes, run.place,
-        record.codes, record.accepted, record.steps, record.bad,
-    )  # fmt: skip
-    made: dict[int, NativeNext] = {}  # by the cache's memory
+    made = NativeNext(loop, run, native)
 
     def next_call(run: Any) -> tuple[int]:
-        key = run.cache.data.data_ptr()
-        if key not in made:
-            made.clear()
-            made[key] = NativeNext(native.layers, head, loop.sampling, state, run.cache)
-        made[key](run.room)
+        nonlocal made
+        if run.cache.data is not made.cache:
+            made = NativeNext(loop, run, native)
+        made(run.room)
         return (run.room,)
 
     return next_call
 
 
-def forward_and_settle(loop: Any, run: Any, native: Native, head: Head) -> dict[str, Call]:
+def forward_and_settle(loop: Any, run: Any, native: Native) -> dict[str, Call]:
     """The target on a draft, and what follows from it where the kernel computes it: acceptance,
     record, commit."""
-    size, proposer = loop.model.target.length, loop.proposer
-    by_node = knows(loop.verifier, Capability.BY_NODE)
+    size, by_node = loop.model.target.length, knows(loop.verifier, Capability.BY_NODE)
     rule = rule_of(loop.verifier.rule) if by_node else None
-    settles = rule is not None and knows(loop, Capability.SETTLE) and not proposer.reads_laws
-    settles = settles and not loop.renews
-    depth, calls = proposer.depth, loop.draft_calls or 0
-    parts = Parts(native.layers, head, size, loop.sampling, rule or EXACT, depth, calls)
-    done = run.target_calls, run.drafter_calls
-    seen = run.seen
-    told = (seen.hidden, seen.codes, seen.count, seen.start)
-    state = State(run.open, run.noise.uniform.contiguous(), run.length, run.record, *done, *told)
-    step = NativeStep(parts, state, proposer.nodes + 1, proposer.branching)
+    settles = rule is not None and knows(loop, Capability.SETTLE)
+    settles = settles and not (loop.proposer.reads_laws or loop.renews)
+    step = NativeStep(loop, run, native, rule or EXACT)
 
     def forward(run: Any, draft: Any, mask: Any) -> tuple[Any, ...]:
         del mask  # the kernel makes its own

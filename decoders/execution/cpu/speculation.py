@@ -9,84 +9,56 @@ once an image.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import DecoderError, Draft
 from decoders.cache import KVCache
-from decoders.execution.cpu.layers import NativeLayers, check
 from decoders.execution.cpu.library import library, run
+from decoders.execution.cpu.packing import Native
 from decoders.execution.cpu.rules import NativeRule
-from decoders.execution.cpu.stepping import Head
-from decoders.execution.cpu.structures import Filter, Nodes, Settle, Verify, require
+from decoders.execution.cpu.stepping import embedded
+from decoders.execution.cpu.structures import Filter, Nodes, Rule, Settle, Verify, require
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What stays the same from image to image. image: codes of an image; depth: of the tree;
-    draft_calls: the drafter's forwards of a step."""
-
-    layers: NativeLayers
-    head: Head
-    image: int
-    sampling: Sampling
-    rule: NativeRule
-    depth: int
-    draft_calls: int
-
-
-@dataclass(frozen=True)
-class State:
-    """The moving state of B images, changed in place: see `decoders.loops.speculative_run.Run`."""
-
-    seen: Tensor
-    uniform: Tensor
-    length: Tensor
-    record: Any  # a decoders.loops.recording.Recorder
-    target_calls: Tensor
-    drafter_calls: Tensor
-    told_hidden: Tensor
-    told_codes: Tensor
-    told_count: Tensor
-    told_start: Tensor
-
-
 class NativeStep:
-    """Verification and settling of one run's steps."""
+    """Verification and settling of the steps of one run of `loop`."""
 
-    def __init__(self, parts: Parts, state: State, nodes: int, children: int) -> None:
-        """nodes: N + 1, the root with them; children: K."""
-        self.parts, self.state, self.shape = parts, state, (len(state.length), nodes, children)
-        batch, copies = len(state.length), parts.sampling.guidance_rows
-        rows, width, vocab = batch * copies, parts.layers.width, parts.head.output.outputs
-        self.hidden = torch.empty(rows, nodes, width, dtype=parts.layers.dtype)
+    def __init__(self, loop: Any, run: Any, native: Native, rule: NativeRule) -> None:
+        target, proposer, self.sampling = loop.model.target, loop.proposer, loop.sampling
+        self.layers, head = native.layers, native.project
+        batch, copies, nodes = len(run.length), self.sampling.guidance_rows, proposer.nodes + 1
+        rows, width, vocab = batch * copies, self.layers.width, head.outputs
+        self.shape = batch, nodes, proposer.branching
+        self.hidden = torch.empty(rows, nodes, width, dtype=self.layers.dtype)
         self.indices = torch.zeros(3, rows, nodes, dtype=torch.long)  # codes, places, slots
         self.logits = torch.empty(1 + copies, batch, nodes, vocab)  # guided; then of each row
         self.p = torch.zeros(batch, nodes, vocab)
-        self.path = torch.zeros(batch, parts.depth + 1, dtype=torch.long)
+        self.path = torch.zeros(batch, proposer.depth + 1, dtype=torch.long)
         self.count = torch.zeros(batch, dtype=torch.long)
         self.work = torch.empty(torch.get_num_threads(), 3, max(vocab, nodes))
-        check(parts.head.embedding, width, parts.layers.dtype)
-        self.embedding = parts.head.embedding.detach().contiguous()
-        places, slots = state.uniform.shape[1:]
-        require("noise", state.uniform, (batch, places, slots), torch.float32)
-        if slots < ACCEPT_SLOT + children:
-            raise DecoderError(f"{children} children a node need more noise than {slots} a place")
-        self._tree = Nodes(batch=batch, count=nodes, children=children)
+        self.embedding = embedded(target, native)
+        uniform = run.noise.uniform.contiguous()
+        places, slots = uniform.shape[1:]
+        require("noise", uniform, (batch, places, slots), torch.float32)
+        if slots < ACCEPT_SLOT + proposer.branching:
+            raise DecoderError(
+                f"{proposer.branching} children a node need more noise than {slots} a place"
+            )
+        self._tree = Nodes(batch=batch, count=nodes, children=proposer.branching)
         self._cache: Tensor | None = None
         self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
-        self._half = ctypes.c_int(parts.layers.dtype == torch.bfloat16)
+        self._half = ctypes.c_int(self.layers.dtype == torch.bfloat16)
         self._verify, self._settle = library().lantern_verify, library().lantern_settle
         self._verifying = Verify(
-            prefix=parts.head.prefix, length=state.length, seen=state.seen,
-            seen_row=state.seen.stride(0), tokens=parts.head.tokens, head=parts.head.output.weight,
-            vocab=vocab, cfg=parts.sampling.cfg, raw=self.logits[1:], logits=self.logits[0],
+            prefix=target.prefix, length=run.length, seen=run.open, seen_row=run.open.stride(0),
+            tokens=target.code_tokens, head=head.weight, vocab=vocab, cfg=self.sampling.cfg,
+            raw=self.logits[1:], logits=self.logits[0],
         )  # fmt: skip
-        self._settling = self._prepared()
+        self._settling = self._prepared(loop, run, uniform, rule.structure(vocab))
 
     def forward(self, draft: Draft, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Hidden states [R, N + 1, D] and guided logits [B, N + 1, V] float32 of the draft's nodes;
@@ -128,7 +100,7 @@ class NativeStep:
 
     def _fit(self, cache: KVCache) -> None:
         """Mask and addresses for a cache that is new or has grown."""
-        layers, (rows, nodes) = self.parts.layers, self.hidden.shape[:2]
+        layers, (rows, nodes) = self.layers, self.hidden.shape[:2]
         self.mask = torch.empty(rows, nodes, cache.capacity, dtype=torch.bool)
         layers.check_cache(cache, rows, nodes, self.mask)
         self._cache = cache.data
@@ -139,25 +111,25 @@ class NativeStep:
         self._verifying.set(layer=call)
         self._settling.set(cache=cache.data, capacity=cache.capacity)
 
-    def _prepared(self) -> Settle:
+    def _prepared(self, loop: Any, run: Any, uniform: Tensor, rule: Rule) -> Settle:
         """All of `Settle` but the draft and the cache."""
-        parts, state, record = self.parts, self.state, self.state.record
-        sampling, layers, vocab = parts.sampling, parts.layers, parts.head.output.outputs
-        places, slots = state.uniform.shape[1:]
+        layers, record, told = self.layers, run.record, run.seen
+        places, slots = uniform.shape[1:]
         return Settle(
-            copies=sampling.guidance_rows, vocab=vocab, depth=parts.depth, logits=self.logits[0],
-            filter=Filter.of(sampling), rule=parts.rule.structure(vocab), uniform=state.uniform,
+            copies=self.sampling.guidance_rows, vocab=self.p.shape[-1], depth=loop.proposer.depth,
+            logits=self.logits[0], filter=Filter.of(self.sampling), rule=rule, uniform=uniform,
             places=places, slots=slots, accept_slot=ACCEPT_SLOT, target_slot=TARGET_SLOT,
-            image=parts.image, prefix=parts.head.prefix, length=state.length, hidden=self.hidden,
+            image=loop.model.target.length, prefix=loop.model.target.prefix,
+            length=run.length, hidden=self.hidden,
             state=layers.width * layers.dtype.itemsize, lines=2 * layers.count, heads=layers.heads,
             head=layers.width // layers.heads * layers.dtype.itemsize,
-            told_hidden=state.told_hidden, told_codes=state.told_codes,
-            told_count=state.told_count, told_start=state.told_start,
+            told_hidden=told.hidden, told_codes=told.codes,
+            told_count=told.count, told_start=told.start,
             codes=record.codes, kind=record.kind, step=record.step, at=record.depth,
             moved=record.moved, bound=record.bound, width=record.codes.shape[1],
             accepted=record.accepted, steps=record.steps, bad=record.bad,
-            target_calls=state.target_calls, drafter_calls=state.drafter_calls,
-            draft_calls=parts.draft_calls, path=self.path, count=self.count, p=self.p,
+            target_calls=run.target_calls, drafter_calls=run.drafter_calls,
+            draft_calls=loop.draft_calls or 0, path=self.path, count=self.count, p=self.p,
             work=self.work, room=self.work.shape[-1], threads=len(self.work),
         )  # fmt: skip
 
