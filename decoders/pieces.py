@@ -234,7 +234,7 @@ def products(
     natives = _natives(model, net)
     if natives is not None:
         return Steps(times, native_products(*natives, rows, queries, times=times))
-    nets = [body, getattr(model.target, "output", None)]
+    nets = [body, model.target.output]
     if not all(isinstance(m, nn.Module) for m in nets):
         return None
     return Steps(1, linears(model, nn.ModuleList(nets), rows * queries))
@@ -251,8 +251,9 @@ def attended(
 
 
 def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
-    native = getattr(model.execution, "native", lambda net: None)
-    own, target = native(net), native(model.target)
+    if model.execution is None:
+        return None
+    own, target = model.execution.native(net), model.execution.native(model.target)
     return None if own is None or target is None else (own, target)
 
 

@@ -64,8 +64,8 @@ class Packed(Protocol):
 class Target(Protocol):
     """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's.
 
-    Two members are asked for where they are there: ``kernels``, the attention of a target that has
-    a choice (`decoders.kernels.selected.Kernels`), and ``guided_logits(hidden, cfg)``, in one call.
+    One member is asked for where it is there, of any head: ``guided_logits(hidden, cfg)``, both in
+    one call.
     """
 
     vocab_size: int
@@ -77,6 +77,7 @@ class Target(Protocol):
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
+    kernels: Any = None  # a decoders.kernels.selected.Kernels, of a target that has a choice
 
     @abstractmethod
     def new_cache(self, rows: int, capacity: int) -> Any:

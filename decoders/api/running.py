@@ -48,15 +48,15 @@ class Loop(Protocol):
 class Execution(Protocol):
     name: str
 
-    @abstractmethod
     def prepare(self, model: ImageModel) -> None:
         """Called once a model is loaded, its weights final. Raises DecoderError where the execution
         cannot run here."""
+        return None
 
-    @abstractmethod
     def fit(self, loop: Any) -> bool:
         """Called once when a loop is built: an execution may give its parts faster functions.
         Returns whether caches may grow within an image: shapes then change between steps."""
+        return False
 
     @abstractmethod
     def begin(self, loop: Loop, run: Any) -> Any:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from decoders.api import Execution, ImageModel, Loop, Piece
+from decoders.api import Execution, Loop, Piece
 from decoders.execution.eager import chain, once
 from decoders.execution.state import device_of, fill, form, snapshot, tensors
 from decoders.places import folder
@@ -85,13 +85,6 @@ class Compiled(Execution):
 
     def announce(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
-
-    def prepare(self, model: ImageModel) -> None:
-        """Pieces are compiled when they are first run."""
-
-    def fit(self, loop: Any) -> bool:
-        """Parts keep their tensor code, which the compiler fuses; shapes stay."""
-        return False
 
     def begin(self, loop: Loop, run: Any) -> Any:
         run.path = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from decoders.api import Execution, ImageModel, Loop, Piece
+from decoders.api import Execution, Loop, Piece
 from decoders.execution.state import rebind, tensors
 
 
@@ -50,9 +50,6 @@ class Eager(Execution):
     """Operator by operator."""
 
     name = "eager"
-
-    def prepare(self, model: ImageModel) -> None:
-        """Nothing to do."""
 
     def fit(self, loop: Any) -> bool:
         return True

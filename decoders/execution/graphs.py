@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
+from decoders.api import DecoderError, Execution, Loop, Piece
 from decoders.execution.compiled import Compiled, not_compiling
 from decoders.execution.eager import once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
@@ -82,12 +82,6 @@ class Graphed(Execution):
 
     def announce(self, tell: Callable[[str], None]) -> None:
         self.compiler.announce(tell)
-
-    def prepare(self, model: ImageModel) -> None:
-        """Nothing to do."""
-
-    def fit(self, loop: Any) -> bool:
-        return False
 
     def kept(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None

@@ -50,7 +50,7 @@ class EagleSession(Known, DraftSession):
     ) -> None:
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies = sampling.guidance_rows
-        self.kernels = getattr(model.target, "kernels", None)  # the target's attention, if any
+        self.kernels = model.target.kernels  # the target's attention, if any
         rows = prefix_hidden.shape[0]
         self.start, self.max_new = model.target.prefix - 1, max_new  # P - 1
         weight = net.fc.weight

@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from bench.data.errors import ConfigError, TimeLimitError
 from bench.run.finish import finish
+from bench.run.lineup import Lineup
 from bench.run.outcome import within
 from bench.run.runner import run_study
+from decoders.execution.compiled import Compiled
 from tests.bench import fakes
 
 SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"
@@ -93,3 +96,14 @@ def test_a_limit_outside_the_main_thread_is_refused_before_work_starts(fake_stud
     thread.start()
     thread.join()
     assert said and not fakes.CALLS
+
+
+def test_the_bar_says_what_is_compiled() -> None:
+    """Otherwise a warm-up of half a minute looks like one that hangs."""
+    said: list[str] = []
+    how = Compiled()
+    lineup = SimpleNamespace(decoding="lenience", model=SimpleNamespace(execution=how))
+    Lineup.announce(lineup, SimpleNamespace(set_postfix_str=said.append))  # type: ignore[arg-type]
+    how.tell("accept")
+    how.tell("")
+    assert said == ["compiling lenience (acceptance)", "lenience"]

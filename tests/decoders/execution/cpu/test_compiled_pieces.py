@@ -38,7 +38,7 @@ class Traced(Compiled):
     """Pieces as whole graphs, run operator by operator: no minute of compiling."""
 
     def lowered(self, own: Any, device: torch.device) -> Any:
-        options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         return torch.compile(own, dynamic=False, fullgraph=True, backend="eager", options=options)
 
 
@@ -63,7 +63,12 @@ def test_every_piece_of_every_decoder_is_one_graph(
     """And is called without TorchDynamo's look for guards."""
     torch._dynamo.reset()
     found: list[Any] = []
-    monkeypatch.setattr(compiled, "direct", lambda own: found.append(direct(own)) or found[-1])
+
+    def called(own: Any) -> Any:
+        found.append(direct(own))
+        return found[-1]
+
+    monkeypatch.setattr(compiled, "direct", called)
     spec = cells(compose_study([f"decoders=[{name}]", "model=tiny"]), SAMPLING)[-1].entry.spec
     if "alike" in spec.loop.kwargs:  # random latents do not look alike
         spec = replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, "alike": -1.0}))
@@ -100,7 +105,7 @@ def loop_of(model: ImageModel, rule: Any) -> Speculative:
 
 
 def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
-    loop, told = loop_of(model_of(range(1, 2), Compiled), Wary()), []
+    loop, told = loop_of(model_of(range(1, 2), Compiled), Wary()), list[str]()
     loop.execution.announce(told.append)
     wanted = generation(loop_of(model_of(), Wary()))
     made = generation(loop)
