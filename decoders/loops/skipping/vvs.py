@@ -90,7 +90,7 @@ class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
     follows every skipped step, and the interval is not read. Steps are of two shapes, of which
-    `choose` takes one, so a graph cannot repeat them."""
+    `choose` takes one and counts: an execution may not run a step to try it."""
 
     plain = frozenset({"choose"})
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
@@ -112,7 +112,7 @@ class Vvs(Speculative):
             raise DecoderError(
                 "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
             )
-        if model.mode == "graph":
+        if model.mode not in ("eager", "cpu"):
             raise DecoderError(
                 f"VVS has steps of two kinds, which execution {model.mode!r} cannot repeat; use "
                 "backend.mode=eager"
