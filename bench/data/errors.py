@@ -59,15 +59,27 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     """`work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise anything (`sys.exit` too), and house rule 10 wants a record of it while the other decoders
-    go on. Interrupts pass.
+    raise anything (`sys.exit` too, or KeyboardInterrupt), and house rule 10 wants a record of it
+    while the other decoders go on. What it changes of the process is put back, and fails it
+    (`bench.data.guard`). A signal that stops the run passes, also one that the plug-in swallowed.
     """
-    try:
-        return work()
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        return Failure(described(error), isinstance(error, TimeLimitError))
+    from bench.data.guard import guarded
+
+    with guarded() as seen:
+        try:
+            found: T | Failure = work()
+        except passing:
+            raise
+        except BaseException as error:
+            if not seen.stops:
+                found = Failure(described(error), isinstance(error, TimeLimitError))
+    if seen.stops:
+        raise seen.stops[0]
+    if not seen.changed:
+        return found
+    if isinstance(found, Failure):
+        return Failure(f"{found.error}; {seen}", found.late)
+    return Failure(str(seen))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter, process_time
 
 STAT = Path("/proc/stat")
 BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, softirq; steal
@@ -65,7 +65,7 @@ def read() -> Reading:
     known = bool(mine) and all(len(line) > STEAL for line in mine)
     busy = tick * sum(int(line[at]) for line in mine for at in BUSY) if known else math.nan
     steal = tick * sum(int(line[STEAL]) for line in mine) if known else math.nan
-    return Reading(time.perf_counter(), time.process_time(), busy, steal, len(mine) or 1, tick)
+    return Reading(perf_counter(), process_time(), busy, steal, len(mine) or 1, tick)
 
 
 def between(before: Reading, after: Reading) -> Load:

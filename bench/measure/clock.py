@@ -2,24 +2,38 @@
 
 Why: a CUDA call returns before its work is done, so unsynchronised times are those of the launch
 (METHODS 4.7 names this as a fault of the released timing code). The garbage collector is off inside
-a timed region, because its pauses hit whoever happens to run.
+a timed region, because its pauses hit whoever happens to run. The clock is bound when this module
+is imported, before any plug-in is, and the kernel's own must agree with it: a plug-in that replaces
+`time.perf_counter` changes no figure.
 """
 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import CLOCK_MONOTONIC, clock_gettime, perf_counter
 
 import torch
+
+from bench.data.errors import BenchError
+
+APART = 0.01  # of a region, that two clocks may differ by
+
+
+class ClockError(BenchError):
+    """Two clocks that do not agree: the time of a region means nothing."""
 
 
 def now() -> str:
     """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _kernel() -> float:
+    return clock_gettime(CLOCK_MONOTONIC)
 
 
 @dataclass
@@ -36,12 +50,19 @@ class Clock:
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Times the block in seconds. Where it raises, nothing is recorded."""
+        """Times the block in seconds. Where it raises, nothing is recorded. Raises ClockError."""
         self.synchronise()
-        began = time.perf_counter()
+        before, began, after = _kernel(), perf_counter(), _kernel()
         yield
         self.synchronise()
-        self.seconds[name] = time.perf_counter() - began
+        least, ended, most = _kernel() - after, perf_counter(), _kernel() - before
+        found = ended - began
+        if not least * (1 - APART) <= found <= most * (1 + APART):
+            raise ClockError(
+                f"perf_counter counts {found:.4g} s where the kernel's clock counts {most:.4g} "
+                "s: something has replaced a clock, so this time means nothing"
+            )
+        self.seconds[name] = found
 
 
 @contextmanager

@@ -24,8 +24,8 @@ def machine(
     monkeypatch.setattr(busy, "STAT", stat)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
-    monkeypatch.setattr(time, "perf_counter", lambda: at)
-    monkeypatch.setattr(time, "process_time", lambda: own)
+    monkeypatch.setattr(busy, "perf_counter", lambda: at)
+    monkeypatch.setattr(busy, "process_time", lambda: own)
     return read()
 
 
