@@ -152,12 +152,13 @@ def _judge(
 def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
     """That a step of a decoder took less than the least that is possible; "" where none did."""
     lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
-    for part in ("step", "ar"):
+    for part in ("step", "ar", "forward"):
         if lines and lines[0].get(f"{part}_over_floor", math.nan) < 1:
             ms, floor = (lines[0][f"{part}_{figure}"] for figure in ("ms", "floor_ms"))
+            what = "target forward" if part == "forward" else "step"
             return (
-                f"a step of {name} takes {ms:.3g} ms, less than its floor of {floor:.3g} ms, so "
-                "the machine was busy when its rates were measured"
+                f"a {what} of {name} takes {ms:.3g} ms, less than its floor of {floor:.3g} ms, so "
+                "the machine was busy when its rates were measured, or the decoder's clock is wrong"
             )
     return ""
 

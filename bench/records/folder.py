@@ -23,8 +23,10 @@ import fcntl
 import hashlib
 import io
 import logging
+import os
 import shutil
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -311,6 +313,8 @@ def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[
     """Raises FolderError, with the words `taken` where another process has it for so many seconds
     more."""
     with path.open("a+") as file:  # NFS wants both ways
+        lock = weakref.ref(file)  # a plug-in's child process must not keep the lock of a dead run
+        os.register_at_fork(after_in_child=lambda: (own := lock()) and own.close())
         until = time.monotonic() + patience
         try:
             while not _flocked(file, kind):

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from bench.data.errors import Failure, TimeLimitError, attempt, printable
 from bench.measure.clock import Clock
 from bench.measure.memory import meter_of
 from bench.prompts import Prompt
+from bench.run.harm import Trying, Weights
 from bench.run.outcome import Outcome, build_cell, decode, within
 from bench.run.session import codes_only, collect_all
 from decoders.api import Decoder, DecoderError, ImageModel
@@ -31,6 +32,7 @@ from decoders.noise import Noise
 
 log = logging.getLogger(__name__)
 PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
+T = TypeVar("T")
 LATE = 2  # images that ran into the time limit until a decoder is not tried any more
 
 
@@ -77,8 +79,10 @@ class Lineup:
         model: ImageModel,
         every: Sequence[Cell],
         prompts: Sequence[Prompt],
+        trying: Trying,
     ) -> None:
         self.config, self.model, self.prompts = config, model, prompts
+        self.trying, self.weights = trying, Weights(model)
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.built = {cell.key: self._build(cell) for cell in every}
         self.late: Counter[str] = Counter()
@@ -90,6 +94,7 @@ class Lineup:
         """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
         starts; any other error is the decoder's own and becomes its failed rows."""
         name, built = cell.entry.name, build_cell(self.model, cell)
+        self.weights.require_same(cell)
         if isinstance(built, Failure):
             log.warning("%s cannot be built: %s", name, built.error)
         elif is_replayed(built) and REPLAYED not in name:
@@ -114,13 +119,20 @@ class Lineup:
         those can be had."""
         built = self.built[cell.key]
         decoder = None if isinstance(built, Failure) else built
-        own = attempt(lambda: labels(cell.entry.spec, decoder))
+        own = self.attempt(cell, lambda: labels(cell.entry.spec, decoder))
         found = labels(cell.entry.spec, None) if isinstance(own, Failure) else own
         return {name: printable(text) for name, text in found.items()}
 
+    def attempt(self, cell: Cell, work: Callable[[], T]) -> T | Failure:
+        """What a cell's decoder does, or what it raised. Raises HarmError where it has changed the
+        model."""
+        found = attempt(work)
+        self.weights.require_same(cell)
+        return found
+
     def decode(self, batch: Batch) -> Outcome:
         """The images of a batch. Raises whatever the decoder raises, DecoderError for one that
-        cannot be run, TimeLimitError for one that is not tried any more."""
+        cannot be run, TimeLimitError or HarmError for one that is not tried any more."""
         decoder, self.decoding = self.built[batch.cell.key], batch.cell.entry.name
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
@@ -129,16 +141,17 @@ class Lineup:
                 f"not tried: {LATE} calls ran into time_limit={self.config.time_limit:g} s before; "
                 "set a longer one and retry_failed=true to try again"
             )
-        return decode(
-            codes_only(self.model) if batch.protocol == BATCHED else self.model,
-            decoder,
-            [self.prompts[i].text for i in batch.indices],
-            batch.seed,
-            clock=self.clock,
-            meter=self.meter,
-            pairs=self._pairs(batch),
-            limit=self.config.time_limit,
-        )
+        with self.trying(batch):
+            return decode(
+                codes_only(self.model) if batch.protocol == BATCHED else self.model,
+                decoder,
+                [self.prompts[i].text for i in batch.indices],
+                batch.seed,
+                clock=self.clock,
+                meter=self.meter,
+                pairs=self._pairs(batch),
+                limit=self.config.time_limit,
+            )
 
     def announce(self, bar: Any) -> None:
         """Has the bar say what is compiled."""
@@ -179,7 +192,7 @@ class Lineup:
 
         new = call_of(batch) not in self.warm and batch.protocol == LATENCY
         most = limits.warmup_max if new else 1
-        times = attempt(lambda: warm_up(image, most, limits.warmup_tolerance))
+        times = self.attempt(batch.cell, lambda: warm_up(image, most, limits.warmup_tolerance))
         if isinstance(times, Failure):
             self.late[key] += times.late
         else:
@@ -197,8 +210,8 @@ class Lineup:
         if plain is None or isinstance(plain, Failure) or isinstance(compiled, Failure):
             return
         both, prompt = (compiled, plain), self.prompts[batch.indices[0]].text
-        odd = attempt(
-            lambda: differing(both, self.model, prompt, batch.seed, self.config.time_limit)
+        odd = self.attempt(
+            cell, lambda: differing(both, self.model, prompt, batch.seed, self.config.time_limit)
         )
         if odd is True:
             self.built[cell.key] = Failure(

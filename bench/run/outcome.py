@@ -67,10 +67,15 @@ def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
         raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
 
 
+def foreign(spec: DecoderSpec) -> list[str]:
+    """The parts that are not the project's own."""
+    return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
+
+
 def blamed(error: str, spec: DecoderSpec) -> str:
     """An error with the parts that are not the project's own, where it names none of them: what is
     raised inside a loop may be a drafter's doing."""
-    own = [part.target for part in spec.parts if not part.target.startswith("decoders.")]
+    own = foreign(spec)
     named = any(name in error for target in own for name in re.split("[.:]", target)[-2:])
     return error if named or not own else f"{error} (with {', '.join(own)})"
 

@@ -26,12 +26,13 @@ from bench.config.plugins import call_prompts
 from bench.config.schedule import Batch, Cell
 from bench.config.schema import StudyConfig
 from bench.console import progress
-from bench.data.errors import Failure, attempt
+from bench.data.errors import Failure
 from bench.measure.clock import now
 from bench.measure.device import prepare, provenance
 from bench.measure.moments import moments_of, watch_of
-from bench.records.folder import RunFolder, check_space, open_folder
+from bench.records.folder import SHARDS, RunFolder, check_space, open_folder
 from bench.records.sources import Weights, sources_by_cell
+from bench.run.harm import Trying
 from bench.run.lineup import Lineup
 from bench.run.neighbours import Neighbours
 from bench.run.outcome import blamed, require_main_thread
@@ -40,6 +41,7 @@ from bench.run.session import check_prompts, frozen_heap, go_by, load_model, wit
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
+Row = tuple[dict[str, Any], Image.Image | None]  # with its picture
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def run_study(config: StudyConfig) -> RunResult:
         folder.expect(len(keys))
         run.resume(keys, (*latency, *quality))
         with frozen_heap():
-            run.all(schedule.parts(latency, quality, config.latency.parts))
+            run.all(schedule.parts(latency, quality, config.latency.parts), config.name)
         folder.tables = {key: folder.tables[key] for key in keys}
         return RunResult(folder.path, folder.merge().to_pandas(), run.model, run.every)
 
@@ -73,13 +75,14 @@ def run_study(config: StudyConfig) -> RunResult:
 def opened(config: StudyConfig, shard: str = "", threads: int | None = None) -> Iterator[Run]:
     """A run before its first image: its folder open, the model loaded, every decoder built.
     shard: the name of a worker's; threads: of this process, in place of the study's."""
+    place = Path(config.run_dir).absolute()  # whatever becomes of the working directory
     backend = dataclasses.replace(config.backend, threads=threads or config.backend.threads)
     device = prepare(backend)
     made = provenance(device)
     require_main_thread(config.time_limit)
     prompts = call_prompts(config.prompts, config.prompts_needed)
     identity = config.measured(), config.hash, made.machine()
-    with open_folder(Path(config.run_dir), *identity, shard) as folder:
+    with open_folder(place, *identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
         go_by(folder, model)
@@ -87,7 +90,9 @@ def opened(config: StudyConfig, shard: str = "", threads: int | None = None) -> 
         every = schedule.cells(config, model.sampling)
         # Before any of it is imported: what is read is what runs.
         sources, weights = sources_by_cell(config, every), Weights(model, every)
-        lineup = Lineup(config, model, every, prompts)
+        note = f"{SHARDS}/{shard}.trying" if shard else ".trying"
+        trying = Trying(folder.path / note, by_image=bool(shard))
+        lineup = Lineup(config, model, every, prompts, trying)
         labels = {cell.key: lineup.labels(cell) for cell in every}
         context = Context(config, made, prompts, labels, sources, weights.by_cell())
         yield Run(config, folder, every, lineup, context)
@@ -135,8 +140,8 @@ class Run:
         drawn = self.config.keep_images and self.model.draws
         return drawn and batch.protocol != schedule.BATCHED and not self.lineup.replays(batch.cell)
 
-    def all(self, parts: Sequence[Sequence[Batch]]) -> None:
-        """Runs the batches that are not recorded yet, in order."""
+    def all(self, parts: Sequence[Sequence[Batch]], name: str) -> None:
+        """Runs the batches that are not recorded yet, in order. name: what the terminal shows."""
         total = sum(len(b.indices) for part in parts for b in part)
         todo = [[b for b in part if not self.recorded(b)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
@@ -151,7 +156,7 @@ class Run:
         # Measuring takes memory: where the peak cannot be reset, it comes after all images.
         looks = moments_of(len(timed)) if self.lineup.meter.exact else set()
         rounds = itertools.count()
-        with progress(total, self.config.name, total - left) as bar:
+        with progress(total, name, total - left) as bar:
             self.lineup.announce(bar)
             for part in filter(None, todo):
                 if part[0].timed:
@@ -215,7 +220,7 @@ class Run:
         for batch in part:
             bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
             started = now()
-            rows = attempt(lambda batch=batch: self.measure(batch))  # type: ignore[misc]
+            rows = self._attempt(batch)
             self.lineup.done(batch)
             if isinstance(rows, Failure):
                 continue
@@ -227,36 +232,32 @@ class Run:
                 return []
         return made
 
-    def run(self, batch: Batch, again: bool = False) -> None:
-        """Decodes one batch and records its rows, those of a failure too. again: what fails is
+    def run(self, batch: Batch) -> None:
+        """Decodes one batch and records its rows, those of a failure too. What fails in a worker is
         tried once more, image by image, so that one bad image costs no others."""
         started = now()
-        rows = attempt(lambda: self.measure(batch))
-        if again and isinstance(rows, Failure) and not rows.late:
+        rows = self._attempt(batch)
+        alone = len(batch.indices) == 1 or self.lineup.trying.deaths(batch)
+        if self.folder.shared and isinstance(rows, Failure) and not (rows.late or alone):
             log.warning("%s failed, tried again: %s", batch.cell.entry.name, rows.error)
             for index in batch.indices:
                 self.run(dataclasses.replace(batch, indices=(index,)))
         elif isinstance(rows, Failure):
             self.lineup.late[batch.cell.key] += rows.late
-            self.fail(batch, rows.error, started)
+            error = blamed(rows.error, batch.cell.entry.spec)
+            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
+            blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
+            self._record(batch, [(row, None) for row in blank], started)
         else:
             self._record(batch, rows, started)
             if batch.timed:
                 self.neighbours.after(rows[0][0])
 
-    def fail(self, batch: Batch, error: str, started: str) -> None:
-        """Records a batch as failed."""
-        error = blamed(error, batch.cell.entry.spec)
-        log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
-        blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
-        self._record(batch, [(row, None) for row in blank], started)
+    def _attempt(self, batch: Batch) -> list[Row] | Failure:
+        """The rows of a batch, or what went wrong. Raises HarmError."""
+        return self.lineup.attempt(batch.cell, lambda: self.measure(batch))
 
-    def _record(
-        self,
-        batch: Batch,
-        rows: Sequence[tuple[dict[str, Any], Image.Image | None]],
-        started: str,
-    ) -> None:
+    def _record(self, batch: Batch, rows: Sequence[Row], started: str) -> None:
         for index, (row, image) in zip(batch.indices, rows, strict=True):
             key, stem = batch.cell.key, batch.stem(index)
             if self.folder.has(key, stem):
@@ -267,7 +268,7 @@ class Run:
                     row["image"] = self.folder.image_name(key, stem)
             self.folder.add(key, stem, row, image)
 
-    def measure(self, batch: Batch) -> list[tuple[dict[str, Any], Image.Image | None]]:
+    def measure(self, batch: Batch) -> list[Row]:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
         outcome = self.lineup.decode(batch)
         rule = getattr(self.lineup.built[batch.cell.key], "rule", None)

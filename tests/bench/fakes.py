@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,8 @@ class FakeRule:
 class FakeLoop:
     """Commits `step` codes a target forward. seconds: of one image at batch 1.
 
-    fail_at: prompts whose text contains this raise; kill_at: they raise KeyboardInterrupt, as if
-    the user had interrupted. flag: a file whose absence disarms both. broken: "build" or "codes".
+    fail_at: prompts whose text contains this raise; kill_at: SIGINT arrives then, as if the
+    user had interrupted. flag: a file whose absence disarms both. broken: "build" or "codes".
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class FakeLoop:
         if self.fail_at and any(self.fail_at in p for p in prompts):
             raise NumericalError("NaN logits at step 3")
         if self.kill_at and any(self.kill_at in p for p in prompts):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     def _codes(self, prompts: list[str], noise: Noise) -> Tensor:
         """[B, L] of the noise; greedy: of the prompts alone."""

@@ -169,17 +169,26 @@ def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Los
         waiting = {work.remote(task): task for task in tasks}
         with progress(len(tasks), "shards", unit="shard") as bar:
             while waiting:
-                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                try:
+                    (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                except (ray.exceptions.RayError, ConnectionError) as error:
+                    why = f"Ray itself has failed (its store?): {_first(error)}"
+                    return lost + [Lost(task, why) for task in waiting.values()]
                 task = waiting.pop(ready)
                 try:
                     status = ray.get(ready)
                 except ray.exceptions.RayError as error:
-                    lost.append(Lost(task, f"its workers died: {str(error).splitlines()[0]}"))
+                    lost.append(Lost(task, f"its workers died: {_first(error)}"))
                 else:
                     if not task.ended(status):
                         lost.append(Lost(task, f"exit status {status}, see the worker's output"))
                 bar.update()
     return lost
+
+
+def _first(error: Exception) -> str:
+    """The first line of a message."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def perform(task: Task) -> int:

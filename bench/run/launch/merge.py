@@ -17,6 +17,7 @@ from bench.config.differences import MACHINES, differences
 from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
+from bench.data.files import refuse_links
 from bench.judge.quality import FEATURES
 from bench.records import schema as records
 from bench.records.folder import Key, RunFolder, open_folder, recorded, row_keys
@@ -76,7 +77,9 @@ def cmd_merge(words: Sequence[str]) -> int:
 
 
 def read(path: Path) -> Source:
-    """A folder, every row whole and of this folder's study. Raises FolderError."""
+    """A folder, every row whole and of this folder's study, without links: what they point to is
+    not the run's. Raises FolderError."""
+    refuse_links(path)
     identity = read_identity(path)
     require_schema(path, identity)
     folder, refused = recorded(path, identity)
