@@ -18,6 +18,7 @@ from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import complain, say
 from bench.data.errors import BenchError, Interrupted, explained, unknown
+from bench.data.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
@@ -102,5 +103,10 @@ def _ours() -> tuple[type[Exception], ...]:
     return tuple(out)
 
 
+def program() -> int:
+    """The command line as a program of its own."""
+    return watched(sys.argv[1:], main)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 import torch
@@ -33,6 +33,8 @@ from decoders.noise import Noise
 from decoders.places import place
 
 T = TypeVar("T")
+MOST = 0.75  # share of the processors that others may take of a call's time, at most
+BRIEF = 0.01  # seconds that are not waited for
 AGAIN = 0.5  # seconds until the signal is sent again, to a call that has swallowed the exception
 
 
@@ -191,19 +193,22 @@ def within(
     excused: Callable[[], float] = lambda: 0.0,
 ) -> T:
     """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds an image;
-    None: no limit. excused: a count of seconds of which those during `work` do not count, as for
-    compiling. A timer that ran before goes on afterwards."""
+    None: no limit. Neither do the seconds count that others took of the processors, nor those of
+    `excused`, a count of seconds (of compiling). A timer that ran before goes on afterwards."""
     if limit is None:
         return work()
-    seconds, began = limit * images, time.monotonic()
+    seconds, began = limit * images, monotonic()
     armed, before = True, (0.0, 0.0)  # of the earlier timer: seconds left, its interval
-    granted = excused()
+    apart, processors = excused(), read()
+
+    def others() -> float:
+        load = between(processors, read())
+        share = load.taken - load.blur
+        return min(share, MOST) * (monotonic() - began) if share > 0 else 0.0  # NaN: not known
 
     def ring(*_: object) -> None:
-        nonlocal granted
-        more = excused() - granted
-        if armed and more > 0:
-            granted += more
+        more = seconds + excused() - apart + others() - (monotonic() - began)
+        if armed and more > BRIEF:
             signal.setitimer(signal.ITIMER_REAL, more, AGAIN)
         elif armed:  # the signal may arrive when the call is over
             raise _Late
@@ -217,15 +222,16 @@ def within(
             armed = False
     except _Late as late:
         armed = False  # it may have come before the flag was down
-        where, many = place(late), f", {images} images" if images > 1 else ""
+        where, taken, many = place(late), others(), f", {images} images" if images > 1 else ""
         raise TimeLimitError(
             f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
             + (f" at {where}" if where else "")
+            + (f"; {taken:.3g} s more, which other programs took, do not count" * (taken > 0.1))
         ) from late
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         left, interval = before
         if left:
-            left -= time.monotonic() - began
+            left -= monotonic() - began
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)

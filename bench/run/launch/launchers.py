@@ -7,7 +7,6 @@ started again, and resumes. submitit queues a job again that is preempted or run
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,14 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.console import progress
 from bench.data.errors import ConfigError
+from bench.data.watch import end_with_parent
 from bench.run.launch.task import INTERRUPTED, LaunchConfig, Lost, Task
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 LOOK = 0.1  # seconds between two looks at the workers
 QUEUED = 1000  # times that a SLURM job may run out of time: each time it has come further
 
@@ -61,14 +61,9 @@ def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "bench", *task.arguments()],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            cwd=task.cwd, env=os.environ | task.environment(), preexec_fn=end_with_launcher,
+            cwd=task.cwd, env=os.environ | task.environment(),
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # with its launcher
         )  # fmt: skip
-
-
-def end_with_launcher() -> None:
-    """Of a worker on Linux: when its launcher is killed, it is told to stop."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:

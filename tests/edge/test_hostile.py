@@ -1,0 +1,103 @@
+"""No plug-in changes another decoder's rows, nor ends a run without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.run.harm import HarmError
+from bench.run.runner import run_study
+from tests.bench import fakes
+from tests.edge.hostile import HOW
+
+ROOT = Path(__file__).parents[2]
+SHORT = [
+    fakes.SEARCHPATH, "study=fake", "latency.prompts=2", "latency.warmup_max=1",
+    "quality.images=0", "model._target_=tests.edge.hostile:load_model",
+]  # fmt: skip
+
+
+def hostile(how: str) -> str:
+    words = f"['loop._target_=tests.edge.hostile:Loop', 'loop.label={how}']"
+    return f"{{decoder: fake_spec, name: {how}, overrides: {words}}}"
+
+
+def words(folder: Path, *hows: str) -> list[str]:
+    every = ",".join(map(hostile, hows))
+    last = "{decoder: fake_ar, name: last}"
+    return [*SHORT, f"decoders=[fake_ar,{every},{last}]", f"run_dir={folder}"]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[str]]:
+    """One study of all of them, in this process; and its rows where nobody is hostile."""
+    tmp = tmp_path_factory.mktemp("hostile")
+    before = os.getcwd()
+    rows = run_study(compose_study(words(tmp / "run", *HOW))).rows
+    assert os.getcwd() == before
+    honest = words(tmp / "honest", "swallows")
+    codes = run_study(compose_study(honest)).rows
+    return rows, [c.tolist() for c in codes[codes.decoder == "fake_ar"].codes]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_a_plug_in_does_is_in_its_own_rows(ran, how: str) -> None:
+    mine, says = ran[0][ran[0].decoder == how], HOW[how][1]
+    assert len(mine) == 2
+    if says is None:
+        assert (mine.status == "ok").all()
+        return
+    assert (mine.status == "failed").all()
+    for error in mine.error:
+        assert says in error and "tests.edge.hostile:Loop" in error
+
+
+@pytest.mark.parametrize("name", ["fake_ar", "last"])
+def test_the_others_have_the_codes_of_an_honest_run(ran, name: str) -> None:
+    rows, codes = ran
+    mine = rows[rows.decoder == name]
+    assert (mine.status == "ok").all() and [c.tolist() for c in mine.codes] == codes
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("scales", "text.net.weight"), ("swaps", "text.net.weight"), ("buffer", "text.net.scale"),
+        ("codebook", "the codebook"), ("hooks", "what runs in text.net"),
+        ("forward", "what runs in text.net"), ("trains", "what runs in text.net"),
+    ],
+)  # fmt: skip
+def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path: Path, how: str, says: str) -> None:
+    with pytest.raises(HarmError, match=r"hostile:Loop\) has changed the model") as error:
+        run_study(compose_study(words(tmp_path / "run", how)))
+    assert says in str(error.value)
+    assert not list(tmp_path.glob("run/rows/*/*.parquet")), "its warm-up came before every row"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="runs are watched on Linux")
+@pytest.mark.parametrize(
+    ("how", "status", "says"),
+    [("os_exit", 1, "without a word"), ("libc_exit", 1, "without a word"), ("killed", -9, "")],
+)
+def test_a_plug_in_that_ends_its_process_is_passed_over(
+    tmp_path: Path, how: str, status: int, says: str
+) -> None:
+    asked = [*words(tmp_path / "run", how), "backend.threads=1"]
+    command = [sys.executable, "-m", "bench", "run", *asked]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == status and says in found.stderr
+    note = tmp_path / "run" / ".trying"
+    note.write_text(note.read_text().replace('"tries": 1', '"tries": 3'))  # as after two more
+    assert main(["run", *asked]) == 1
+    rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
+    assert (rows[rows.decoder != how].status == "ok").all()
+    mine = rows[rows.decoder == how]
+    assert (mine.status == "failed").all() and len(mine) == 2
+    assert mine.error.str.contains("3 processes died").all() and not note.exists()
