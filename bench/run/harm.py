@@ -9,7 +9,7 @@ is about to be decoded is noted in a file that only a process that dies leaves b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ class HarmError(BenchError):
 class Weights:
     """A model's parameters, buffers and codebook, and what runs with each of its modules."""
 
-    def __init__(self, model: ImageModel) -> None:
-        self.model, self.known = model, prints(model)
+    def __init__(self, model: ImageModel, every: Sequence[Cell]) -> None:
+        self.model = model
+        self.known = prints(model) if any(foreign(c.entry.spec) for c in every) else {}
 
     def require_same(self, cell: Cell) -> None:
         """Raises HarmError, where a plug-in of the cell may have changed them and they are not as

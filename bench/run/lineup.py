@@ -82,7 +82,7 @@ class Lineup:
         trying: Trying,
     ) -> None:
         self.config, self.model, self.prompts = config, model, prompts
-        self.trying, self.weights = trying, Weights(model)
+        self.trying, self.weights = trying, Weights(model, every)
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.built = {cell.key: self._build(cell) for cell in every}
         self.late: Counter[str] = Counter()

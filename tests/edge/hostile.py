@@ -5,13 +5,11 @@ Each is a function of the model; `WANTED` says what the row of it must say, None
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,7 +92,7 @@ HOW: dict[str, tuple[Callable[[Any], object], str | None]] = {
     "matmul": (lambda m: torch.set_float32_matmul_precision("medium"), "float32 products"),
     "cudnn": (lambda m: setattr(torch.backends.cudnn, "benchmark", True), "cuDNN"),
     "attention": (lambda m: torch.backends.cuda.enable_math_sdp(False), "kinds of attention"),
-    "autocast": (lambda m: torch.set_autocast_enabled("cpu", True), "autocast on cpu"),
+    "autocast": (lambda m: torch.set_autocast_enabled("cpu", True), None),  # as grad
     "mode": (mode, "modes of torch functions"),
     "chdir": (lambda m: os.chdir("/"), "working directory"),
     "sigint": (lambda m: signal.signal(signal.SIGINT, signal.SIG_IGN), "handlers of signals"),
@@ -116,14 +114,12 @@ HOW: dict[str, tuple[Callable[[Any], object], str | None]] = {
 DEADLY = {
     "os_exit": lambda: os._exit(0),
     "libc_exit": lambda: ctypes.CDLL(None)._exit(0),
-    "at_exit": lambda: atexit.register(os._exit, 0),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "thread": lambda: threading.Thread(target=lambda: os._exit(0)).start() or time.sleep(5),
 }
 
 
 class Loop(FakeLoop):
-    """`label` says what it does; to the model: `scales`, `codebook`, `buffer`, `hooks`, `trains`."""
+    """`label` says what it does: a name of `HOW`, of `DEADLY` or of `to_the_model`."""
 
     def __init__(self, model: Any, **settings: Any) -> None:
         super().__init__(model, **settings)

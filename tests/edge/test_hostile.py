@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
+from bench.data.errors import FolderError
+from bench.records.folder import open_folder
 from bench.run.harm import HarmError
+from bench.run.launch.launchers import run_ray
+from bench.run.launch.merge import read
+from bench.run.launch.task import LaunchConfig, Task
 from bench.run.runner import run_study
 from tests.bench import fakes
 from tests.edge.hostile import HOW
@@ -39,9 +47,9 @@ def words(folder: Path, *hows: str) -> list[str]:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[str]]:
     """One study of all of them, in this process; and its rows where nobody is hostile."""
     tmp = tmp_path_factory.mktemp("hostile")
-    before = os.getcwd()
+    before = Path.cwd()
     rows = run_study(compose_study(words(tmp / "run", *HOW))).rows
-    assert os.getcwd() == before
+    assert Path.cwd() == before
     honest = words(tmp / "honest", "swallows")
     codes = run_study(compose_study(honest)).rows
     return rows, [c.tolist() for c in codes[codes.decoder == "fake_ar"].codes]
@@ -56,7 +64,7 @@ def test_what_a_plug_in_does_is_in_its_own_rows(ran, how: str) -> None:
         return
     assert (mine.status == "failed").all()
     for error in mine.error:
-        assert says in error and "tests.edge.hostile:Loop" in error
+        assert says in error and "hostile" in error
 
 
 @pytest.mark.parametrize("name", ["fake_ar", "last"])
@@ -75,7 +83,7 @@ def test_the_others_have_the_codes_of_an_honest_run(ran, name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path: Path, how: str, says: str) -> None:
-    with pytest.raises(HarmError, match=r"hostile:Loop\) has changed the model") as error:
+    with pytest.raises(HarmError, match=r"hostile:Loop, .*\) has changed the model") as error:
         run_study(compose_study(words(tmp_path / "run", how)))
     assert says in str(error.value)
     assert not list(tmp_path.glob("run/rows/*/*.parquet")), "its warm-up came before every row"
@@ -101,3 +109,50 @@ def test_a_plug_in_that_ends_its_process_is_passed_over(
     mine = rows[rows.decoder == how]
     assert (mine.status == "failed").all() and len(mine) == 2
     assert mine.error.str.contains("3 processes died").all() and not note.exists()
+
+
+def test_a_plug_ins_child_process_keeps_no_lock(tmp_path: Path) -> None:
+    with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_merge_follows_no_link(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_study(compose_study(words(run, "swallows")))
+    assert read(run).rows
+    picture = next(run.glob("images/**/*.png"))
+    (tmp_path / "key").write_bytes(picture.read_bytes())
+    picture.unlink()
+    picture.symlink_to(tmp_path / "key")
+    with pytest.raises(FolderError, match="is a link"):
+        read(run)
+
+
+def test_where_ray_itself_fails_the_shards_that_are_missing_are_named(
+    monkeypatch, tmp_path
+) -> None:
+    class RayError(Exception):
+        pass
+
+    def wait(*_: object, **__: object) -> None:
+        raise RayError("the object store is gone\nmore of it")
+
+    ray = SimpleNamespace(
+        init=lambda **_: None, shutdown=lambda: None, wait=wait,
+        exceptions=SimpleNamespace(RayError=RayError),
+        remote=lambda **_: lambda work: SimpleNamespace(remote=lambda task: task.shard),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    tasks = [Task(("study=fake",), shard) for shard in ("0/2", "1/2")]
+    lost = run_ray(tasks, LaunchConfig("ray", "ray"), tmp_path)
+    assert [one.task.shard for one in lost] == ["0/2", "1/2"]
+    assert all(one.why.endswith("the object store is gone") for one in lost)

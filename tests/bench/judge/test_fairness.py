@@ -249,3 +249,13 @@ def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_w
     assert mixed(slow, "mine")["mixed"].endswith("1 of 251.5 ms per step")
     all_eager = timed.assign(path="draft=eager, forward=eager, accept=eager")
     assert mixed(all_eager, "mine") == {}
+
+
+def test_a_forward_below_its_floor_gives_no_speed_up() -> None:
+    """A drafter that slows the clock of the run has such a forward."""
+    own = {"decoder": "lantern", "forward_ms": 0.1, "forward_floor_ms": 0.5}
+    table = pd.concat([floors(1.9), pd.DataFrame([own | {"forward_over_floor": 0.2}])])
+    found = verdict("lantern", rows(), ["ar"], table)
+    assert found.verdict == "not measured"
+    assert "a target forward of lantern takes 0.1 ms, less than its floor" in found.reason
+    assert verdict("ar", rows(), ["ar"], table).verdict == "fair"

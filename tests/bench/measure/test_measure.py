@@ -16,7 +16,8 @@ import torch
 
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
-from bench.measure.clock import Clock, no_collection
+from bench.measure import clock as clocks
+from bench.measure.clock import Clock, ClockError, no_collection
 from bench.measure.device import prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.run.lineup import warm_up
@@ -152,3 +153,12 @@ def test_an_installation_inside_another_repository_has_no_commit(tmp_path):
 
     assert said() == "not a checkout False"
     assert said(GIT_DIR=str(tmp_path / ".git")) == "not a checkout False"
+
+
+def test_a_clock_that_runs_slower_than_the_kernels_is_refused(monkeypatch):
+    real = clocks.perf_counter
+    monkeypatch.setattr(clocks, "perf_counter", lambda: real() / 5)
+    one = Clock(torch.device("cpu"))
+    with pytest.raises(ClockError, match="something has replaced a clock"), one.time("total"):
+        time.sleep(0.02)
+    assert not one.seconds
