@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,8 @@ def _of_torch(torch: Any) -> list[Setting]:
         *(
             Setting(
                 f"autocast on {kind}",
-                lambda kind=kind: torch.is_autocast_enabled(kind),
-                lambda own, kind=kind: torch.set_autocast_enabled(kind, own),
+                partial(torch.is_autocast_enabled, kind),
+                partial(torch.set_autocast_enabled, kind),
             )
             for kind in ("cpu", "cuda")
         ),

@@ -112,11 +112,14 @@ def test_a_plug_in_that_ends_its_process_is_passed_over(
 
 
 def test_a_plug_ins_child_process_keeps_no_lock(tmp_path: Path) -> None:
+    heard, word = os.pipe()
     with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
         child = os.fork()
         if not child:
+            os.write(word, b"begun")
             time.sleep(60)
             os._exit(0)
+        os.read(heard, 5)
     try:
         with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
             pass

@@ -155,7 +155,7 @@ def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Los
         import ray
     except ImportError as error:
         raise ConfigError("launch=ray needs Ray: pip install 'lantern-bench[ray]'") from error
-    lost = []
+    lost = list[Lost]()
     with _connected(ray, launch):
         # max_calls: a process for each task, so that none finds what another has left.
         work = ray.remote(
