@@ -88,7 +88,7 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     if "weights" not in kwargs:
         return []
     from metrics.official.checkpoint import FILES
-    from metrics.official.made import write_all
+    from tests.metrics.made import write_all
 
     keys = [key for key in network_keys(kwargs) if key in FILES]
     write_all(folder / "metrics", keys)

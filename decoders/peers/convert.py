@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.models.layouts import released_layer
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
 
@@ -119,28 +120,8 @@ def _weights(target: Transformer, layers: int) -> dict[str, Tensor]:
     }
     for i in range(layers):
         layer: Any = target.layers[i]
-        own = dict(layer.named_parameters())
-        query, key, value = layer.attention.matrices()
-        gate, up = own["feed_forward.w13.weight"].chunk(2)  # [F, D] each
-        named = {
-            "self_attn.q_proj": halves(query, target.cfg.heads),
-            "self_attn.k_proj": halves(key, target.cfg.kv_heads),
-            "self_attn.v_proj": value,
-            "self_attn.o_proj": own["attention.wo.weight"],
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": own["feed_forward.w2.weight"],
-            "input_layernorm": own["attention_norm.weight"],
-            "post_attention_layernorm": own["ffn_norm.weight"],
-        }
-        out |= {f"model.layers.{i}.{name}.weight": tensor for name, tensor in named.items()}
+        out |= released_layer(layer, f"model.layers.{i}.")
     return out
-
-
-def halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows [D, D] of a query or key matrix from neighbours (2i, 2i + 1) to halves (i, i + d/2)."""
-    pairs = weight.view(heads, -1, 2, weight.shape[-1])  # [H, d / 2, 2, D]
-    return pairs.transpose(1, 2).reshape(weight.shape)
 
 
 def with_prompt_tokens(

@@ -16,10 +16,10 @@ from metrics.features import extract
 from metrics.fid import fid
 from metrics.images import ImageSet, to_pil
 from metrics.official.checkpoint import read_state
-from metrics.official.made import write
 from metrics.official.networks import InceptionFeatures, Vgg16Features
 from metrics.official.open_clip_model import KINDS, OpenClip, architecture
 from metrics.preparations import centre_crop
+from tests.metrics.made import write
 
 from .official_weights import clip_files, of
 

@@ -86,7 +86,7 @@ def test_a_study_runs_on_its_stand_ins(study, tmp_path):
 
 
 def test_the_networks_of_the_metrics_have_the_public_layout_and_are_small(tmp_path):
-    from metrics.official.made import window, write
+    from tests.metrics.made import window, write
 
     path = write(tmp_path / "clip.bin", "clip")
     assert path.stat().st_size < 5e6
