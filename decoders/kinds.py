@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import types
@@ -195,7 +196,7 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a class's (or function's) parameters. Those that cannot be resolved (a
     name that is imported for type checkers alone) are left out, so they are not judged."""
     own = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-    own = inspect.unwrap(own)
+    own = inspect.unwrap(own.func if isinstance(own, functools.partial) else own)
     raw = getattr(own, "__annotations__", {})
     scope = getattr(own, "__globals__", {})
     found: dict[str, Any] = {}

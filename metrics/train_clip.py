@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.tiny.recipes.card import enter, trained_on, write_card
+from decoders.tiny.recipes.card import enter, write_card
 from decoders.tiny.recipes.plan import Plan, keep_shipped
 from decoders.tiny.scenes import (
     ATTRIBUTES,
@@ -215,7 +215,6 @@ def describe_stage(plan: Plan, folder: Path) -> None:
         "sha256": described["sha256"],
         "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
         "auxiliary head that names the attributes was trained along and dropped",
-        "trained_on": trained_on(),
         "figures": described["config"]["held_out"],
     }
     enter(plan, {"clip": entry})

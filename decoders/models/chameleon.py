@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import DecoderError
 from decoders.models.hub import Family, Layout, load_model
 from decoders.models.text.prompts import TOKENIZER, Template
 from decoders.models.vq.pictures import CHAMELEON
@@ -67,40 +68,14 @@ ANOLE = Family(
 LUMINA = replace(ANOLE, name="Lumina-mGPT", template=lumina_template, row_end="<reserved08799>")
 
 
-def load_anole(
-    name: str = "anole_7b",
-    device: str = "cpu",
-    dtype: str = "bfloat16",
-    checkpoint: str = "leloy/Anole-7b-v0.1-hf",
-    grid: int = 32,
-    prefix: int = 128,
-    tokenizer: str | None = None,
-    text: str | None = None,
-    drafters: dict[str, str] | None = None,
-    cfg: float = 3.0,
-    top_k: int = 2000,
-) -> ImageModel:
-    """Anole-7B; 32 x 32 codes are 512 pixels. Arguments: see `hub.load_model`."""
-    return load_model(
-        ANOLE, name, device, dtype, checkpoint, grid, prefix, tokenizer, text, drafters, cfg, top_k
-    )
-
-
-def load_lumina(
-    name: str = "lumina_mgpt_7b_768",
-    device: str = "cpu",
-    dtype: str = "bfloat16",
-    checkpoint: str = "Alpha-VLLM/Lumina-mGPT-7B-768",
-    grid: int = 48,
-    prefix: int = 128,
-    tokenizer: str | None = None,
-    text: str | None = None,
-    drafters: dict[str, str] | None = None,
-    cfg: float = 3.0,
-    top_k: int = 2000,
-) -> ImageModel:
-    """Lumina-mGPT-7B: at grid 48, 48 rows of 48 codes and a row end, 768 pixels. Arguments: see
-    `hub.load_model`."""
-    return load_model(
-        LUMINA, name, device, dtype, checkpoint, grid, prefix, tokenizer, text, drafters, cfg, top_k
-    )
+load_anole = partial(
+    load_model, ANOLE, name="anole_7b", checkpoint="leloy/Anole-7b-v0.1-hf", grid=32, top_k=2000
+)  # 32 x 32 codes are 512 pixels
+load_lumina = partial(
+    load_model,
+    LUMINA,
+    name="lumina_mgpt_7b_768",
+    checkpoint="Alpha-VLLM/Lumina-mGPT-7B-768",
+    grid=48,
+    top_k=2000,
+)  # 48 rows of 48 codes and a row end are 768 pixels

@@ -11,9 +11,8 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from decoders.documents import CONFIG
 from decoders.models.weights import (
     checked,
     checked_dtype,
+    opened_file,
     read_json,
     require_weights,
     sha256_of,
@@ -234,22 +234,6 @@ def inside(folder: Path, file: str, listed_by: str) -> Path:
         f"{folder / listed_by} lists {file!r}, which is not in {folder}; an index may name files "
         "of its own folder alone: copy the file there, or correct the index"
     )
-
-
-@contextmanager
-def opened_file(path: Path) -> Iterator[Any]:
-    """A safetensors file, mapped. Raises DecoderError where it, or what is read of it, is
-    damaged."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise DecoderError(
-            f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
-            "download it again"
-        ) from error
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:

@@ -18,8 +18,8 @@ What follows the last row end (end of frame, image and text) is not drawn here.
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from decoders.api import ImageModel
 from decoders.models.hub import Family, Layout, load_model
 from decoders.models.text.prompts import Template
 from decoders.models.vq import pictures
@@ -71,21 +71,14 @@ EMU3 = Family(
 )
 
 
-def load(
-    name: str = "emu3_gen",
-    device: str = "cpu",
-    dtype: str = "bfloat16",
-    checkpoint: str = "BAAI/Emu3-Gen-hf",
-    grid: int = 90,
-    prefix: int = 160,
-    tokenizer: str | None = None,
-    text: str | None = None,
-    drafters: dict[str, str] | None = None,
-    cfg: float = 3.0,
-    top_k: int = 2048,
-) -> ImageModel:
-    """Emu3-Gen in transformers' or BAAI's layout: at grid 90, 90 rows of 90 codes and a row end,
-    720 pixels; the prompt names the grid. Arguments: see `hub.load_model`."""
-    return load_model(
-        EMU3, name, device, dtype, checkpoint, grid, prefix, tokenizer, text, drafters, cfg, top_k
-    )
+# In transformers' or BAAI's layout: 90 rows of 90 codes and a row end are 720 pixels; the prompt
+# names the grid.
+load = partial(
+    load_model,
+    EMU3,
+    name="emu3_gen",
+    checkpoint="BAAI/Emu3-Gen-hf",
+    grid=90,
+    prefix=160,
+    top_k=2048,
+)

@@ -253,18 +253,19 @@ def load_target(
 def load_model(
     family: Family,
     name: str,
-    device: str,
-    dtype: str,
     checkpoint: str,
     grid: int,
-    prefix: int,
-    tokenizer: str | None,
-    text: str | None,
-    drafters: dict[str, str] | None,
-    cfg: float,
-    top_k: int,
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    prefix: int = 128,
+    tokenizer: str | None = None,
+    text: str | None = None,
+    drafters: dict[str, str] | None = None,
+    cfg: float = 3.0,
+    top_k: int = 0,
 ) -> ImageModel:
-    """Target, VQ tokenizer and prompts as tokens of a checkpoint.
+    """Target, VQ tokenizer and prompts as tokens of a checkpoint; the families' modules give it
+    their usual settings.
 
     checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest prompt,
     its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in or next

@@ -19,7 +19,8 @@ words: huggingface/transformers, src/transformers/models/janus/convert_janus_wei
 
 from __future__ import annotations
 
-from decoders.api import ImageModel
+from functools import partial
+
 from decoders.models.hub import Family, Layout, load_model
 from decoders.models.text.prompts import Template
 from decoders.models.vq import pictures
@@ -59,20 +60,12 @@ JANUS = Family(
 )
 
 
-def load(
-    name: str = "janus_pro_7b",
-    device: str = "cpu",
-    dtype: str = "bfloat16",
-    checkpoint: str = "deepseek-community/Janus-Pro-7B",
-    grid: int = 24,
-    prefix: int = 128,
-    text: str | None = None,
-    drafters: dict[str, str] | None = None,
-    cfg: float = 5.0,
-    top_k: int = 0,
-) -> ImageModel:
-    """Janus-Pro in transformers' or DeepSeek's layout; 24 x 24 codes are 384 pixels. Arguments: see
-    `hub.load_model`."""
-    return load_model(
-        JANUS, name, device, dtype, checkpoint, grid, prefix, None, text, drafters, cfg, top_k
-    )
+# In transformers' or DeepSeek's layout; 24 x 24 codes are 384 pixels.
+load = partial(
+    load_model,
+    JANUS,
+    name="janus_pro_7b",
+    checkpoint="deepseek-community/Janus-Pro-7B",
+    grid=24,
+    cfg=5.0,
+)

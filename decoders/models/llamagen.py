@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ LAYER = r"layers\.(\d+)\..+"
 NUMBER = re.compile(r"[0-9]+")
 logger = logging.getLogger(__name__)
 TEXT = "google/flan-t5-xl"
+RELEASED = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 
@@ -79,13 +81,14 @@ def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> Tr
         "vocab": vocab,
         "width": width,
         "layers": numbered(checkpoint, rf"{re.escape(body)}{LAYER}"),
-        "heads": heads or int(given.get("num_attention_heads", 0)) or _heads(checkpoint, width),
+        "heads": heads
+        or int(given.get("num_attention_heads", 0))
+        or heads_of(width, checkpoint.path),
         "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),
         "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
         "rope_base": float(given.get("rope_base", given.get("rope_theta", 10000.0))),
-        "prefix_rope": "zero",
-        "pads": "released",
+        **RELEASED,
     }
     _agree(checkpoint, found)
     return TransformerConfig(**found, **_conditioning(checkpoint, f"{body}cls_embedding."))
@@ -105,12 +108,12 @@ def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
     )
 
 
-def _heads(checkpoint: Checkpoint, width: int) -> int:
+def heads_of(width: int, path: Path) -> int:
     """Heads of a released size, where nothing says how many there are."""
     size = HEAD_DIM.get(width, 64)
     if width % size:
         raise DecoderError(
-            f"{checkpoint.path}: the number of heads of width {width} is not known, no released "
+            f"{path}: the number of heads of width {width} is not known, no released "
             "model has it; set model.heads"
         )
     return width // size

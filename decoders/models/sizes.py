@@ -125,92 +125,19 @@ class Shape:
 
 @dataclass(frozen=True)
 class VQShape:
-    """A VQGAN tokenizer: encoder and decoder, `blocks` residual blocks a level (one more in the
-    decoder), attention in the middle and, where `attention`, at the lowest resolution."""
+    """A VQGAN tokenizer: its parameters, counted in the network itself (tests/bench/cost), and the
+    channels of its level at full resolution."""
 
-    codes: int
-    dim: int
-    z_channels: int
+    params: int
     channels: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
-    blocks: int = 2
-    attention: bool = True
-
-    @property
-    def params(self) -> int:
-        quant = conv(self.z_channels, self.dim, 1) + conv(self.dim, self.z_channels, 1)
-        return self.codes * self.dim + quant + self._encoder() + self._decoder()
-
-    def _encoder(self) -> int:
-        width, total = self.channels, conv(3, self.channels)
-        for at, mult in enumerate(self.ch_mult):
-            last = at == len(self.ch_mult) - 1
-            out = self.channels * mult
-            total += self._level(width, out, self.blocks, last) + (0 if last else conv(out, out))
-            width = out
-        return total + middle(width) + 2 * width + conv(width, self.z_channels)
-
-    def _decoder(self) -> int:
-        width = self.channels * self.ch_mult[-1]
-        total = conv(self.z_channels, width) + middle(width)
-        for at in reversed(range(len(self.ch_mult))):
-            out = self.channels * self.ch_mult[at]
-            last = at == len(self.ch_mult) - 1
-            total += self._level(width, out, self.blocks + 1, last) + (conv(out, out) if at else 0)
-            width = out
-        return total + 2 * width + conv(width, 3)
-
-    def _level(self, width: int, out: int, blocks: int, lowest: bool) -> int:
-        res = residual(width, out) + (blocks - 1) * residual(out, out)
-        return res + (blocks * attention(out) if lowest and self.attention else 0)
-
-
-def conv(width: int, out: int, kernel: int = 3) -> int:
-    """Parameters of a convolution with bias."""
-    return kernel**2 * width * out + out
-
-
-def residual(width: int, out: int) -> int:
-    """Two norms, two 3x3 convolutions, a 1x1 shortcut where the width changes."""
-    shortcut = conv(width, out, 1) if width != out else 0
-    return 2 * width + conv(width, out) + 2 * out + conv(out, out) + shortcut
-
-
-def attention(width: int) -> int:
-    """A norm and four 1x1 convolutions."""
-    return 2 * width + 4 * conv(width, width, 1)
-
-
-def middle(width: int) -> int:
-    return 2 * residual(width, width) + attention(width)
 
 
 @dataclass(frozen=True)
 class T5Shape:
-    """A T5 1.1 text encoder-decoder with gated feed-forward and an untied head."""
+    """Parameters of a T5 1.1 encoder, and of its published file: decoder and output head too."""
 
-    vocab: int
-    width: int
-    inner: int
-    ffn: int
-    layers: int
-    heads: int
-    buckets: int = 32
-
-    @property
-    def encoder(self) -> int:
-        """Embedding, relative-position table, n (4 D I + 3 D F + 2 D) and the final norm."""
-        layer = 4 * self.width * self.inner + 3 * self.width * self.ffn + 2 * self.width
-        return self.vocab * self.width + self._stack(layer)
-
-    @property
-    def stored(self) -> int:
-        """The published file: encoder, decoder (cross-attention too) and output head."""
-        layer = 8 * self.width * self.inner + 3 * self.width * self.ffn + 3 * self.width
-        return self.encoder + self._stack(layer) + self.vocab * self.width
-
-    def _stack(self, layer: int) -> int:
-        return self.layers * layer + self.buckets * self.heads + self.width
+    encoder: int
+    stored: int
 
 
 CLASSES = {  # LlamaGen's sizes: (width, layers, ffn) (2406.06525, table 7)
@@ -248,8 +175,8 @@ EMU3 = Shape(
     vocab=32769, width=4096, layers=32, ffn=14336, length=90 * 91, prefix=160, side=720,
     tokens=184622, group=4,
 )  # fmt: skip
-LLAMAGEN_VQ = VQShape(codes=16384, dim=8, z_channels=256)
-CHAMELEON_VQ = VQShape(codes=8192, dim=256, z_channels=256, attention=False)
-# Emu3's, without its convolutions over time and spatial norms: a thousandth less than it has.
-EMU3_VQ = VQShape(codes=32768, dim=4, z_channels=4, channels=256, ch_mult=(1, 2, 2, 4))
-FLAN_T5_XL = T5Shape(vocab=32128, width=2048, inner=2048, ffn=5120, layers=24, heads=32)
+LLAMAGEN_VQ = VQShape(71_883_403)
+CHAMELEON_VQ = VQShape(68_718_467)
+# Without convolutions over time and spatial norms: a thousandth less than it has.
+EMU3_VQ = VQShape(270_504_239, channels=256)
+FLAN_T5_XL = T5Shape(encoder=1_223_527_424, stored=2_849_757_184)

@@ -74,7 +74,20 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
             f"model.grid is codes a side, 2 to {shape.grid} for {preset}, found {grid}"
         )
     if family is None:
-        return llamagen.config_of(_index(shape), grid, known.heads or None)
+        own: dict[str, Any] = {"text_width": shape.text_width}
+        if shape.classes:
+            own = {"conditioning": "class", "classes": shape.classes}
+        return TransformerConfig(
+            vocab=shape.vocab,
+            width=shape.width,
+            layers=shape.layers,
+            heads=llamagen.heads_of(shape.width, NOWHERE),
+            ffn=shape.ffn,
+            grid=grid,
+            prefix=shape.prefix,
+            **own,
+            **llamagen.RELEASED,
+        )
     config = {
         "hidden_size": shape.width,
         "intermediate_size": shape.ffn,
@@ -85,19 +98,6 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
     }
     opened = Checkpoint(NOWHERE, config, {})
     return hub.config_of(family, opened, shape.vocab, grid, shape.prefix)
-
-
-def _index(size: Shape) -> Checkpoint:
-    """An original LlamaGen checkpoint of that size whose tensors have shapes only."""
-    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (size.vocab, size.width)}
-    for layer in range(size.layers):
-        shapes[f"layers.{layer}.feed_forward.w1.weight"] = (size.ffn, size.width)
-    if size.classes:
-        shapes["cls_embedding.embedding_table.weight"] = (size.classes + 1, size.width)
-    else:
-        shapes["cls_embedding.uncond_embedding"] = (size.prefix, size.text_width)
-    tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    return Checkpoint(NOWHERE, {}, dict.fromkeys(tensors, NOWHERE), tensors)
 
 
 def load(

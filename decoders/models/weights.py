@@ -64,15 +64,23 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
             "restore it from git or train it again with `make tiny`"
         )
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    with opened_file(path, "restore it, or train it again with `make tiny`") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def opened_file(path: Path, then: str = "download it again") -> Iterator[Any]:
+    """A safetensors file, mapped. then: what to do where it, or what is read of it, is damaged,
+    which raises DecoderError."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
         raise DecoderError(
-            f"{path} cannot be read as safetensors ({error}); it is truncated or another "
-            "format: restore it, or train it again with `make tiny`"
+            f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
+            f"{then}"
         ) from error
 
 

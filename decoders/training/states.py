@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.models.transformer import Transformer
+from decoders.models.weights import opened_file
 
 
 @dataclass(frozen=True)
@@ -192,13 +193,5 @@ def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def read_row(path: Path, row: int) -> dict[str, Tensor]:
     """One image of a shard file; the rest of the file is not read. Raises DecoderError."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_slice(name)[row] for name in file.keys()}  # noqa: SIM118
-    except (FileNotFoundError, SafetensorError) as error:
-        raise DecoderError(
-            f"the shard {path} cannot be read ({error}); remove it and start again: it is "
-            "computed anew"
-        ) from error
+    with opened_file(path, "remove it and start again, it is computed anew") as file:
+        return {name: file.get_slice(name)[row] for name in file.keys()}  # noqa: SIM118

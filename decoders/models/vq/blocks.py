@@ -6,6 +6,7 @@ that the official weights load into these classes without renaming.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -22,22 +23,25 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 class ResnetBlock(nn.Module):
-    """[B, C, H, W] -> [B, C', H, W]: two 3x3 convolutions with a shortcut."""
+    """[B, C, H, W] -> [B, C', H, W]: two 3x3 convolutions with a shortcut. norm: makes the norms of
+    so many channels; they may read what else is given (Emu3's latents)."""
 
-    def __init__(self, channels: int, out_channels: int) -> None:
+    def __init__(
+        self, channels: int, out_channels: int, norm: Callable[[int], nn.Module] = group_norm
+    ) -> None:
         super().__init__()
-        self.norm1 = group_norm(channels)
+        self.norm1 = norm(channels)
         self.conv1 = nn.Conv2d(channels, out_channels, 3, padding=1)
-        self.norm2 = group_norm(out_channels)
+        self.norm2 = norm(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1)
         if channels != out_channels:
             self.nin_shortcut: nn.Module = nn.Conv2d(channels, out_channels, 1)
         else:
             self.nin_shortcut = nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x)))
-        h = self.conv2(F.silu(self.norm2(h)))
+    def forward(self, x: Tensor, *given: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x, *given)))
+        h = self.conv2(F.silu(self.norm2(h, *given)))
         return self.nin_shortcut(x) + h
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.kinds import Within
 from decoders.models.checkpoint import Checkpoint, Source, fill, numbered
-from decoders.models.vq.blocks import GROUPS, Upsample, to_unit
+from decoders.models.vq.blocks import GROUPS, ResnetBlock, Upsample, to_unit
 
 Size = Annotated[int, Within(1, 2**24)]
 EPS = 1e-6
@@ -60,19 +61,6 @@ class ChannelNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
 
 
-class TimeBlock(nn.Module):
-    """A residual block over time, of whose convolutions the last slice is left."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = ChannelNorm(channels), ChannelNorm(channels)
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
-
-
 class SpatialNorm(nn.Module):
     """Group norm, scaled and shifted by what the latents say of the place."""
 
@@ -87,21 +75,9 @@ class SpatialNorm(nn.Module):
         return self.norm_layer(x) * self.conv_y(latents) + self.conv_b(latents)
 
 
-class Block(nn.Module):
-    """[B, C, H, W] -> [B, C', H, W]."""
-
-    def __init__(self, channels: int, out: int, latent: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = SpatialNorm(latent, channels), SpatialNorm(latent, out)
-        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
-        self.nin_shortcut: nn.Module = nn.Identity()
-        if channels != out:
-            self.nin_shortcut = nn.Conv2d(channels, out, 1)
-
-    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x, latents)))
-        return self.nin_shortcut(x) + self.conv2(F.silu(self.norm2(h, latents)))
+def block(channels: int, out: int, latent: int) -> ResnetBlock:
+    """A residual block whose norms read the latents."""
+    return ResnetBlock(channels, out, partial(SpatialNorm, latent))
 
 
 class Attention(nn.Module):
@@ -127,10 +103,10 @@ class Attention(nn.Module):
 class Middle(nn.Module):
     def __init__(self, channels: int, cfg: Emu3VQConfig) -> None:
         super().__init__()
-        self.block_1 = Block(channels, channels, cfg.dim)
+        self.block_1 = block(channels, channels, cfg.dim)
         self.attn_1 = Attention(channels, cfg.heads)
         self.attn_norm = SpatialNorm(cfg.dim, channels)
-        self.block_2 = Block(channels, channels, cfg.dim)
+        self.block_2 = block(channels, channels, cfg.dim)
 
     def forward(self, x: Tensor, latents: Tensor) -> Tensor:
         x = self.block_1(x, latents)
@@ -143,15 +119,15 @@ class Level(nn.Module):
     def __init__(self, first: int, width: int, cfg: Emu3VQConfig, level: int) -> None:
         super().__init__()
         widths = [first] + [width] * cfg.blocks
-        self.block = nn.ModuleList(Block(a, b, cfg.dim) for a, b in pairwise(widths))
+        self.block = nn.ModuleList(block(a, b, cfg.dim) for a, b in pairwise(widths))
         count = cfg.blocks if cfg.attention[level] else 0
         self.attn = nn.ModuleList(Attention(width, cfg.heads) for _ in range(count))
         self.attn_norms = nn.ModuleList(SpatialNorm(cfg.dim, width) for _ in range(count))
         self.upsample: nn.Module = Upsample(width) if level else nn.Identity()
 
     def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        for i, block in enumerate(self.block):
-            x = block(x, latents)
+        for i, residual in enumerate(self.block):
+            x = residual(x, latents)
             if len(self.attn):
                 x = x + self.attn[i](self.attn_norms[i](x, latents))
         return self.upsample(x)
@@ -163,7 +139,10 @@ class Decoder(nn.Module):
         blocks, doublings = cfg.temporal
         coarse = cfg.widths[-1]
         before = [*cfg.widths[1:], coarse]
-        self.time_res_stack = nn.ModuleList(TimeBlock(cfg.latent) for _ in range(blocks))
+        # Blocks over time, of whose convolutions the last slice is left.
+        self.time_res_stack = nn.ModuleList(
+            ResnetBlock(cfg.latent, cfg.latent, ChannelNorm) for _ in range(blocks)
+        )
         self.time_conv = nn.ModuleList(
             nn.Conv2d(cfg.latent, cfg.latent, 3, padding=1) for _ in range(doublings)
         )

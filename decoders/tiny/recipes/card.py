@@ -35,6 +35,7 @@ def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
     card, all at once; the others stay."""
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
+    trained_on = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     before = card if plan.warm else written_card(plan.grows_from) if plan.large else {}
     for name, entry in entries.items():
         figures = entry["figures"]
@@ -44,7 +45,12 @@ def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
         settings = settings | {"warm": plan.warm, "rate": plan.rate, "size": plan.size}
         made = {**card, **entries}
         others = {part: made[part]["sha256"] for part in TRAINED_WITH[name]}
-        card[name] = entry | {"figures": figures, "settings": settings, "trained_with": others}
+        card[name] = entry | {
+            "figures": figures,
+            "settings": settings,
+            "trained_on": trained_on,
+            "trained_with": others,
+        }
     write_entries(plan.weights, card)
 
 
@@ -62,10 +68,6 @@ def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
     spent = ("images", "steps", "seconds")
     sums = {key: before.get(key, 0) + figures[key] for key in spent if key in figures}
     return before | figures | sums
-
-
-def trained_on() -> str:
-    return f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def write_card(weights: Path, work: Path) -> Path:

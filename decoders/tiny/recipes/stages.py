@@ -27,7 +27,7 @@ from decoders.models.weights import write_weights
 from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
 from decoders.tiny.grown import grow, grow_drafter
 from decoders.tiny.recipes import drafter, target, vq
-from decoders.tiny.recipes.card import enter, trained_on, write_card, write_entries
+from decoders.tiny.recipes.card import enter, write_card, write_entries
 from decoders.tiny.recipes.plan import (
     STAGES,
     Plan,
@@ -79,7 +79,6 @@ def _vq(plan: Plan) -> None:
     entry = {
         "config": asdict(vq.CONFIG),
         "sha256": write_weights(model, plan.weights / "vq.safetensors", torch.float16),
-        "trained_on": trained_on(),
         "data": f"scenes, split train, batches of {vq.BATCH}",
         "figures": figures,
     }
@@ -98,7 +97,6 @@ def _target(plan: Plan) -> None:
         **plan.settings("target"),
     )
     shared = {
-        "trained_on": trained_on(),
         "figures": figures,
         "data": f"scenes, split train from index {target.OFFSET}, every image seen once",
     }
@@ -162,7 +160,6 @@ def _drafter(plan: Plan) -> None:
     entry = {
         "config": asdict(net.cfg),
         "sha256": write_weights(net, plan.weights / "eagle.safetensors"),
-        "trained_on": trained_on(),
         "data": f"scenes, split train from index {drafter.OFFSET}",
         "figures": figures,
     }
