@@ -21,10 +21,11 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from decoders.models.weights import opened_file
 from metrics import MetricError
 from metrics.features import (
     LAYER,
@@ -70,8 +71,8 @@ def reference_statistics(
     """Statistics of a set of image files under an extractor, cached.
 
     sha256: of the extractor's weights. features: keep every image's features (4 m E bytes), else
-    mean and covariance alone, accumulated batch by batch. Raises MetricError for bad images, a
-    source that is no files, a damaged cache.
+    mean and covariance alone, accumulated batch by batch. Raises MetricError for bad images and a
+    source that is no files, DecoderError for a damaged cache.
     """
     kind = "features" if features else "moments"
     slug = re.sub(r"[^a-z0-9]+", "-", extractor.name.lower())
@@ -191,10 +192,8 @@ def _cached(path: Path, make: Callable[[], Tensors]) -> Tensors:
         made = make()
         _write(path, made)
         return made
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise MetricError(f"the cache {path} cannot be read ({error}); delete it") from error
+    with opened_file(path, "delete it") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _write(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
+from decoders.tiny.scenes.attributes import words as split_words
 from metrics import MetricError
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
@@ -65,7 +66,7 @@ class WordTokenizer:
         """
         ids = torch.zeros(len(captions), self.context_length, dtype=torch.int64)
         for row, caption in enumerate(captions):
-            tokens = [self._word(w, caption) for w in _words(caption)]
+            tokens = [self._word(w, caption) for w in split_words(caption)]
             if not tokens:
                 raise MetricError(f"caption {row} is empty; CLIP needs at least one word")
             if len(tokens) + 2 > self.context_length:
@@ -202,9 +203,3 @@ def build_clip(
     if isinstance(vision["layers"], list):  # JSON has no tuples; open_clip tells a ResNet by one
         vision["layers"] = tuple(vision["layers"])
     return CLIP(embed_dim=embed_dim, vision_cfg=vision, text_cfg=dict(text), quick_gelu=quick_gelu)
-
-
-def _words(caption: str) -> list[str]:
-    """Lower-case word tokens; a comma is its own token (as ``decoders.tiny.scenes.words``)."""
-    kept = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
-    return kept.replace(",", " , ").split()

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from decoders.tiny.recipes.card import enter, write_card
 from decoders.tiny.recipes.plan import Plan, keep_shipped
+from decoders.tiny.recipes.reading import ANSWERS, answers
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
@@ -39,7 +40,6 @@ from decoders.tiny.scenes import (
     scene_captions,
     vocabulary,
 )
-from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
 from decoders.training.loop import Loop, fit
 from metrics.clip import attribute_preference, retrieval_at_1
@@ -49,12 +49,9 @@ CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values
 _PEAK_LR, _DECAY = 2e-3, 0.05
-_CLASSES = [  # of each column of `labels_of`
-    3,
-    len(at.BACKGROUND_KINDS),
-    len(at.BACKGROUND_COLOURS),
-    *[len(at.SIZES), len(at.TEXTURES), len(at.COLOURS), len(at.SHAPES)] * 2,
-]
+_THING = ("size", "texture", "colour", "shape")
+_COLUMNS = ("axis", "kind", "ground", *(f"near {name}" for name in _THING))
+_CLASSES = [len(ANSWERS[name]) for name in (*_COLUMNS, *_COLUMNS[3:])]  # columns of `labels_of`
 _HEAD_SCALE, _NAMING = 8.0, 0.5  # of the unit features before the head; weight of its loss
 _CHECK_EVERY = 200  # steps between held-out checks
 _CHECK_AT, _FINAL_AT = 0, 100_000  # first valid index of the checks and of the final figures
@@ -278,21 +275,11 @@ def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
     """
     rows = []
     for spec in specs:
-        placed = spec.objects[::-1] if spec.relation in ("right", "below") else spec.objects
-        arrangement = 0 if spec.relation is None else 1 + (spec.relation in ("above", "below"))
-        row = [
-            arrangement,
-            at.BACKGROUND_KINDS.index(spec.background_kind),
-            tuple(at.BACKGROUND_COLOURS).index(spec.background_colour),
-        ]
-        for thing in placed:
-            row += [
-                at.SIZES.index(thing.size),
-                at.TEXTURES.index(thing.texture),
-                tuple(at.COLOURS).index(thing.colour),
-                at.SHAPES.index(thing.shape),
-            ]
-        rows.append(row + [-100] * (len(_CLASSES) - len(row)))
+        said = dict(zip(ANSWERS, answers("", spec), strict=True))
+        far = [said[f"far {name}"] - 1 for name in _THING]  # without the answer that there is none
+        rows.append(
+            [*(said[name] for name in _COLUMNS), *(-100 if value < 0 else value for value in far)]
+        )
     return torch.tensor(rows)
 
 

@@ -107,18 +107,12 @@ class EagleNet(nn.Module, Known):
         features: Tensor,
         rope: Tensor,
         bias: Tensor,
-        cache: KVCache,
-        index: Tensor,
+        cache: KVCache | None = None,
+        index: Tensor | None = None,
     ) -> Tensor:
-        """bias [R, 1, G T, S], index from `KVCache.flat_index` -> predicted features [R, T, D]."""
+        """bias [R, 1, G T, S], index from `KVCache.flat_index` -> predicted features [R, T, D];
+        without a cache a query sees these T places alone."""
         return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
-
-    def forward(self, ids: Tensor, features: Tensor, mask: Tensor) -> Tensor:
-        """Teacher-forced training: ids [B, T], features [B, T, D], mask [B, T, T] bool, where T =
-        P - 1 prefix places and then the image's codes."""
-        rope = self.rope[: ids.shape[1]]  # [T, d / 2]
-        x = self.mix(ids, features)
-        return self.layers[0](x, rope, additive(mask, x.dtype, self.cfg.group))
 
 
 class ChameleonEagleNet(EagleNet):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from decoders.api import DecoderError
 from decoders.models.checkpoint import read_pickle
 from decoders.models.weights import load_into, read_tensors, sha256_of
 from metrics import MetricError
@@ -127,29 +126,26 @@ def _hashed(key: str, path: Path) -> Weights:
 
 
 def load_module(module: nn.Module, path: Path) -> None:
-    """Strict load of a weight file into a module. Raises MetricError as `read_state`, and with the
+    """Strict load of a weight file into a module. Raises as `read_state`, and DecoderError with the
     tensors that are missing, unexpected or of another shape."""
-    try:
-        load_into(module, read_state(path), str(path))
-    except DecoderError as error:
-        raise MetricError(str(error)) from error
+    load_into(module, read_state(path), str(path))
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of a PyTorch file, on the CPU.
 
-    A mapping under the key `state_dict` and the prefix `module.` are unwrapped. Raises MetricError
-    for a file that is damaged, holds no tensors, or would have to run code.
+    A mapping under the key `state_dict` and the prefix `module.` are unwrapped. Raises DecoderError
+    for a file that is damaged or holds no tensors, MetricError for one that would run code.
     """
-    if path.suffix != ".safetensors" and _is_program(path):
+    if path.suffix == ".safetensors":
+        found = read_tensors(path)
+    elif _is_program(path):
         raise MetricError(
             f"{path} is a TorchScript program, which runs code when it is loaded, and is refused; "
             "give a file of plain tensors (.safetensors, .pth, .bin)"
         )
-    try:
-        found = read_tensors(path) if path.suffix == ".safetensors" else read_pickle(path)
-    except DecoderError as error:
-        raise MetricError(str(error)) from error
+    else:
+        found = read_pickle(path)
     wrapped = all(name.startswith("module.") for name in found)
     return {name.removeprefix("module.") if wrapped else name: t for name, t in found.items()}
 

@@ -10,6 +10,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.features import extract
@@ -167,7 +168,7 @@ def test_bad_architectures_and_captions_are_refused(clip, tmp_path):
         OpenClip(KINDS["clip"], of(weights), arch=str(small))
     narrow = tmp_path / "narrow.json"
     narrow.write_text(small.read_text().replace("100", "49408").replace(": 16,", ": 8,", 1))
-    with pytest.raises(MetricError, match="does not fit"):
+    with pytest.raises(DecoderError, match="does not fit"):
         OpenClip(KINDS["clip"], of(weights), arch=str(narrow))
 
 

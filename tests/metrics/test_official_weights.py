@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.official.checkpoint import FILES, load_module, locate, read_state
 
@@ -81,10 +82,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
     for legacy in (False, True):
         content = {"state_dict": STATE, "extra": Harmful(trace)}
         torch.save(content, path, _use_new_zipfile_serialization=not legacy)
-        with pytest.raises(MetricError, match=r"holds more than tensors.*refused"):
+        with pytest.raises(DecoderError, match=r"holds more than tensors.*refused"):
             read_state(path)
     path.write_bytes(pickle.dumps(Harmful(trace), protocol=2))
-    with pytest.raises(MetricError, match=r"w\.pt"):
+    with pytest.raises(DecoderError, match=r"w\.pt"):
         read_state(path)
     assert not trace.exists()
 
@@ -96,15 +97,15 @@ def test_programs_damaged_files_and_empty_files_are_refused(tmp_path):
         read_state(path)
     torch.save(STATE, path)
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(MetricError, match="cannot be read"):
+    with pytest.raises(DecoderError, match="cannot be read"):
         read_state(path)
     torch.save({"epoch": 3}, path)
-    with pytest.raises(MetricError, match="no named tensors"):
+    with pytest.raises(DecoderError, match="no named tensors"):
         read_state(path)
 
 
 def test_tensors_that_do_not_fit_are_named(tmp_path):
     path = tmp_path / "w.pt"
     torch.save({"weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, path)
-    with pytest.raises(MetricError, match=r"missing \['bias'\].*unexpected \['scale'\].*\(2, 4\)"):
+    with pytest.raises(DecoderError, match=r"missing \['bias'\].*unexpected \['scale'\].*\(2, 4\)"):
         load_module(torch.nn.Linear(3, 2), path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.features import extract
 from metrics.fid import Moments, fid
@@ -155,7 +156,7 @@ def test_bad_caches_and_references_are_refused(tmp_path, real):
     reference_statistics(Tiles(None), images, tmp_path / "c", **key)
     file = next((tmp_path / "c").iterdir())
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(MetricError, match=r"cannot be read.*delete it"):
+    with pytest.raises(DecoderError, match=r"cannot be read.*delete it"):
         reference_statistics(Tiles(None), images, tmp_path / "c", **key)
     with pytest.raises(MetricError, match="give a folder"):
         cache_key(Tiles(None), ImageSet(torch.zeros(2, 3, 4, 4), centre_crop(4)), "")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.kernels.reference import additive
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer
@@ -76,10 +77,11 @@ def test_the_grown_drafter_predicts_the_old_states() -> None:
     old, new = lively(EagleNet(SMALL)), EagleNet(LARGE)
     grow_drafter(old, new)
     ids, states = torch.randint(SMALL.vocab, (2, 9)), torch.randn(2, 9, SMALL.width)
-    mask = torch.ones(9, 9, dtype=torch.bool).tril().expand(2, 9, 9)
+    bias = additive(torch.ones(9, 9, dtype=torch.bool).tril().expand(2, 9, 9), states.dtype)
     with torch.no_grad():
-        before = old(ids, states, mask)
-        after = new(ids, torch.nn.functional.pad(states, (0, 32)), mask)
+        before = old.run(ids, states, old.rope[:9], bias)
+        wide = torch.nn.functional.pad(states, (0, 32))
+        after = new.run(ids, wide, new.rope[:9], bias)
     torch.testing.assert_close(after[..., :32], before, rtol=1e-4, atol=1e-4)
     assert float(after[..., 32:].abs().max()) == 0
 

@@ -38,10 +38,6 @@ class VQConfig:
     group_width: Size = 4  # least channels a normalisation group has; the released weights need 1
     attention: bool = True  # self-attention in the coarsest level, besides the middle's
 
-    @property
-    def down(self) -> int:
-        return 2 ** (len(self.ch_mult) - 1)
-
 
 def widths_of(widths: Sequence[int], first: int | None = None) -> dict[str, Any]:
     """`channels` and `ch_mult` of a network whose levels have these widths, the finest first.

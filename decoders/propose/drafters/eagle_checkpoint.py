@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint
 from decoders.models.eagle_net import EagleNet
-from decoders.models.layouts import harmless, layer_sources
+from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
 from decoders.propose.drafters.eagle_chameleon import load_chameleon_eagle, save_chameleon_eagle
 from decoders.propose.drafters.eagle_files import (
@@ -103,21 +103,11 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
     if net.cfg.conditioning == "tokens":
         return save_chameleon_eagle(net, folder, dtype)
     layer: Any = net.layers[0]
-    attention, feed = layer.attention, layer.feed_forward
-    q, k, v = attention.matrices()
-    gate, up = feed.w13.weight.chunk(2)
     named = {
         "embed_tokens.weight": net.embed_tokens.weight,
         "fc.weight": net.fc.weight,
         "fc.bias": net.fc.bias,
-        "layers.0.self_attn.q_proj.weight": q,
-        "layers.0.self_attn.k_proj.weight": k,
-        "layers.0.self_attn.v_proj.weight": v,
-        "layers.0.self_attn.o_proj.weight": attention.wo.weight,
-        "layers.0.mlp.gate_proj.weight": gate,
-        "layers.0.mlp.up_proj.weight": up,
-        "layers.0.mlp.down_proj.weight": feed.w2.weight,
-        "layers.0.post_attention_layernorm.weight": layer.ffn_norm.weight,
+        **released_layer(layer, "layers.0.", halves=False),
     }
     own = {OWN: {key: getattr(net.cfg, key) for key in CHOICES}}
     kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}

@@ -40,16 +40,6 @@ TREES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def hf():
-    return C.hf_model()
-
-
-@pytest.fixture(scope="module")
-def folder(hf, tmp_path_factory):
-    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
-
-
 def load(folder, row_end: bool, **options):
     made = LOADERS[row_end](
         dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options

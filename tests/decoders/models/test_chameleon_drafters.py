@@ -25,13 +25,7 @@ CODES = [3, 9, 0]
 
 
 @pytest.fixture(scope="module")
-def hf():
-    return C.hf_model()
-
-
-@pytest.fixture(scope="module")
-def model(hf, tmp_path_factory):
-    folder = C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+def model(folder):
     return load_lumina(dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX)
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from decoders.api import DecoderError
 from decoders.models.chameleon import load_anole, load_lumina
-from decoders.models.checkpoint import open_checkpoint
-from decoders.models.vq.pictures import CHAMELEON, read_vq, shape_of
+from decoders.models.vq.pictures import CHAMELEON, shape_of
 from decoders.verify.relaxed import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
 
 SIDE = 2 * C.GRID
-
-
-@pytest.fixture(scope="module")
-def hf():
-    return C.hf_model()
-
-
-@pytest.fixture(scope="module")
-def folder(hf, tmp_path_factory):
-    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +28,11 @@ def write_vqgan(path, hf):
     return path
 
 
-def anole(folder, **options):
-    return load_anole(
-        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
-    )
+def anole(folder, load=load_anole, **options):
+    return load(dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options)
 
 
-def lumina(folder, **options):
-    return load_lumina(
-        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
-    )
+lumina = partial(anole, load=load_lumina)
 
 
 def some_codes(batch: int = 2) -> torch.Tensor:
@@ -165,9 +151,3 @@ def test_the_released_shape_is_read_off_the_tensors(tmp_path):
     assert not any(".attn." in name for name in named)
     opened = Checkpoint(tmp_path, {}, dict.fromkeys(named, tmp_path), named)
     assert shape_of(CHAMELEON, opened, "", 32) == released
-
-
-def test_reading_alone(hf, tmp_path):
-    opened = open_checkpoint(str(write_vqgan(tmp_path / "vqgan.ckpt", hf)))
-    vq = read_vq(CHAMELEON, opened, C.GRID)
-    assert not vq.cfg.l2_norm and vq.cfg.grid == C.GRID and vq.codebook.shape == (C.CODES, C.DIM)

@@ -131,9 +131,6 @@ def test_the_links_of_the_hubs_cache_are_followed(tmp_path):
     assert load(checkpoint=str(snapshot), dtype="float32").target.width == R.WIDTH
 
 
-# ---- layouts that do not add up -----------------------------------------------------------------
-
-
 # ---- tokenizers that only decode ----------------------------------------------------------------
 
 VQ = VQConfig(codes=24, dim=4, channels=32, ch_mult=(1, 2), res_blocks=1, z_channels=8, grid=4,

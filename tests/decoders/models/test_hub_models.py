@@ -41,17 +41,17 @@ KINDS = ("janus", "emu3")
 
 
 @pytest.fixture(scope="module")
-def hf():
+def theirs(hf):
+    """transformers' model of every kind."""
     made = {kind: L.hf_model(kind) for kind in KINDS}
-    return made | dict.fromkeys(("anole", "lumina"), C.hf_model())
+    return made | dict.fromkeys(("anole", "lumina"), hf)
 
 
 @pytest.fixture(scope="module")
-def folders(hf, tmp_path_factory):
+def folders(theirs, folder, tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
-    made = {kind: L.write_checkpoint(root / kind, hf[kind], kind) for kind in KINDS}
-    both = C.write_checkpoint(root / "chameleon", hf["anole"])
-    return made | dict.fromkeys(("anole", "lumina"), both)
+    made = {kind: L.write_checkpoint(root / kind, theirs[kind], kind) for kind in KINDS}
+    return made | dict.fromkeys(("anole", "lumina"), folder)
 
 
 def load(folder, kind: str, **options):
@@ -68,7 +68,7 @@ def some_codes(kind: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_logits_agree_with_transformers(hf, folders, kind):
+def test_logits_agree_with_transformers(theirs, folders, kind):
     model, codes = load(folders[kind], kind), some_codes(kind)
     text = model.text.encode(PROMPTS)
     drop = torch.tensor([False, True])
@@ -79,11 +79,11 @@ def test_logits_agree_with_transformers(hf, folders, kind):
     for row in range(4):
         b, conditional = row % 2, row < 2
         ids = C.prompt_ids(text, b, conditional)
-        theirs = L.hf_logits(hf[kind], kind, ids, codes[b, :-1].tolist())[len(ids) - 1 :]
-        assert float(theirs.std()) > 0.1
-        torch.testing.assert_close(ours[row], theirs, atol=1e-4, rtol=1e-4)
+        right = L.hf_logits(theirs[kind], kind, ids, codes[b, :-1].tolist())[len(ids) - 1 :]
+        assert float(right.std()) > 0.1
+        torch.testing.assert_close(ours[row], right, atol=1e-4, rtol=1e-4)
         if bool(drop[b]) != conditional:
-            torch.testing.assert_close(trained[b], theirs, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(trained[b], right, atol=1e-4, rtol=1e-4)
 
 
 def plain_loop(hf: Any, kind: str, text: Any) -> list[int]:
@@ -109,10 +109,10 @@ def greedy_codes(model: Any, text: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_greedy_codes_equal_a_plain_loop_over_transformers(hf, folders, kind):
+def test_greedy_codes_equal_a_plain_loop_over_transformers(theirs, folders, kind):
     model = load(folders[kind], kind)
     text = model.text.encode(PROMPTS)
-    assert greedy_codes(model, text) == plain_loop(hf[kind], kind, text)
+    assert greedy_codes(model, text) == plain_loop(theirs[kind], kind, text)
 
 
 def test_chameleons_heads_that_share_keys_agree_with_transformers(tmp_path):
@@ -124,16 +124,16 @@ def test_chameleons_heads_that_share_keys_agree_with_transformers(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pictures_agree_with_transformers(hf, folders, kind):
+def test_pictures_agree_with_transformers(theirs, folders, kind):
     model, codes = load(folders[kind], kind), some_codes(kind)
     ours = model.tokenizer.decode(codes)
     side = L.GRID[kind]
     if kind == "janus":
-        theirs = hf[kind].model.vqmodel.decode(codes)
+        made = theirs[kind].model.vqmodel.decode(codes)
     else:
         grid = codes.view(2, side, side + 1)[:, :, :-1]
-        theirs = hf[kind].model.vqmodel.decode(grid)
-    expected = (theirs * 0.5 + 0.5).clamp(0, 1)
+        made = theirs[kind].model.vqmodel.decode(grid)
+    expected = (made * 0.5 + 0.5).clamp(0, 1)
     assert ours.shape == (2, 3, 2 * side, 2 * side) and float(ours.std()) > 0.02
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
@@ -216,6 +216,14 @@ def test_unconditional_prompts(folders):
         assert (names["fox"] in row) == conditional and (names["lowres"] in row) != conditional
 
 
+def same_model(kind: str, *places: Path) -> None:
+    first, second = (load(place, kind) for place in places)
+    for name, values in first.target.state_dict().items():
+        assert torch.equal(values, second.target.state_dict()[name]), name
+    codes = some_codes(kind)
+    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+
+
 def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     layouts = (janus.TRANSFORMERS, janus.DEEPSEEK)
     theirs, own = layouts
@@ -244,11 +252,7 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     given = json.loads((folders["janus"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({"language_config": given["text_config"]}))
     (tmp_path / "tokenizer.json").write_text((folders["janus"] / "tokenizer.json").read_text())
-    first, second = (load(place, "janus") for place in (folders["janus"], tmp_path))
-    for name, values in first.target.state_dict().items():
-        assert torch.equal(values, second.target.state_dict()[name]), name
-    codes = some_codes("janus")
-    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+    same_model("janus", folders["janus"], tmp_path)
 
 
 def test_emu3_under_transformers_names_in_memory_is_the_same_model(folders, tmp_path):
@@ -265,11 +269,7 @@ def test_emu3_under_transformers_names_in_memory_is_the_same_model(folders, tmp_
     save_file(made, tmp_path / "model.safetensors")
     for file in ("config.json", "tokenizer.json"):
         (tmp_path / file).write_text((folders["emu3"] / file).read_text())
-    first, second = (load(place, "emu3") for place in (folders["emu3"], tmp_path))
-    for name, values in first.target.state_dict().items():
-        assert torch.equal(values, second.target.state_dict()[name]), name
-    codes = some_codes("emu3")
-    assert torch.equal(first.tokenizer.decode(codes), second.tokenizer.decode(codes))
+    same_model("emu3", folders["emu3"], tmp_path)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -20,10 +20,9 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.noise import Noise
 from decoders.tiny import bundle
-from decoders.training.shards import DataConfig, Ring, StateMaker
+from decoders.training.shards import DataConfig, Ring, StateMaker, Stored
 from decoders.training.sources import Scenes, listed, pictures, sampled
 from decoders.training.states import Images, target_states, transformer_of
-from decoders.training.stored import Stored
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)
