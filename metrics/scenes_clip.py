@@ -104,24 +104,23 @@ class ScenesClip:
         """Side of the square image in pixels."""
         return self.config.image_size
 
-    def image_features(self, images: Tensor, normalize: bool = True) -> Tensor:
-        """Images [n, 3, S, S] (uint8, or float in [0, 1]) -> features [n, E] float32.
+    def image_features(self, images: Tensor) -> Tensor:
+        """Images [n, 3, S, S] (uint8, or float in [0, 1]) -> unit features [n, E] float32.
 
         Not batched: the caller chooses n. Raises MetricError for a wrong shape, dtype or range.
         """
         pixels = as_unit_float(images, self.config.image_size).to(self.device)
         features: Tensor = self.model.encode_image((pixels - self.config.mean) / self.config.std)
-        features = features.float()
-        return torch.nn.functional.normalize(features, dim=-1) if normalize else features
+        return torch.nn.functional.normalize(features.float(), dim=-1)
 
     def check(self, captions: Sequence[str]) -> None:
         """Raises MetricError for the first caption that `text_features` would refuse."""
         self.tokenizer(captions)
 
-    def text_features(self, captions: Sequence[str], normalize: bool = True) -> Tensor:
-        """n captions -> features [n, E] float32; raises MetricError as the tokenizer does."""
+    def text_features(self, captions: Sequence[str]) -> Tensor:
+        """n captions -> unit features [n, E] float32; raises MetricError as the tokenizer does."""
         features: Tensor = self.model.encode_text(self.tokenizer(captions).to(self.device)).float()
-        return torch.nn.functional.normalize(features, dim=-1) if normalize else features
+        return torch.nn.functional.normalize(features, dim=-1)
 
 
 def as_unit_float(images: Tensor, size: int) -> Tensor:

@@ -76,30 +76,21 @@ class EagleNet(nn.Module, Known):
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
+        kernels: Any = None,
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
-        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
+        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]. kernels: a
+        decoders.kernels.selected.Kernels, whose attention is used."""
+        if kernels is not None:
+            x = self.mix(ids, features)
+            shared = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
+            layer: Any = self.layers[0]
+            return layer.kernel(x, turns(self.rope, places), shared, 0)
         if self.packed is not None and knows(self, Capability.EAGLE_LAYER):
             return self.packed.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
-
-    def kernel(
-        self,
-        ids: Tensor,
-        features: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        kernels: Any,
-    ) -> Tensor:
-        """As `step`, through the attention of `kernels` (a decoders.kernels.selected.Kernels)."""
-        x = self.mix(ids, features)
-        step = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
-        layer: Any = self.layers[0]
-        return layer.kernel(x, turns(self.rope, places), step, 0)
 
     def run(
         self,

@@ -55,7 +55,6 @@ def random_model(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    sharpness: float = SHARPNESS,
     heads: int = 2,
 ) -> ImageModel:
     """An `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
@@ -77,7 +76,7 @@ def random_model(
             for name, parameter in module.named_parameters():
                 if parameter.ndim == 2 and "output" not in name:
                     torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-        torch.nn.init.normal_(target.output.weight, std=sharpness / width)
+        torch.nn.init.normal_(target.output.weight, std=SHARPNESS / width)
         codebook = torch.nn.functional.normalize(torch.randn(vocab, 3), dim=-1)
     for module in (target, drafter):
         module.eval().requires_grad_(False)

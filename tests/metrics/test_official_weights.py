@@ -90,17 +90,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
     assert not trace.exists()
 
 
-def test_programs_damaged_files_and_empty_files_are_refused(tmp_path):
+def test_programs_are_refused(tmp_path):
     path = tmp_path / "w.pt"
     torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(1, 3)).save(str(path))
     with pytest.raises(MetricError, match="TorchScript program"):
-        read_state(path)
-    torch.save(STATE, path)
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DecoderError, match="cannot be read"):
-        read_state(path)
-    torch.save({"epoch": 3}, path)
-    with pytest.raises(DecoderError, match="no named tensors"):
         read_state(path)
 
 

@@ -42,8 +42,7 @@ class T5Encoder:
     """`decoders.api.TextEncoder` over a T5 encoder; nothing is loaded before it is needed.
 
     checkpoint: a folder in transformers' layout (config.json, tokenizer.json, weights) or a hub id.
-    length: P. dtype: the encoder's; features are float32 in any case. cleaned: captions are cleaned
-    as in LlamaGen's training; False: only lower-cased.
+    length: P. dtype: the encoder's; features are float32 in any case.
     """
 
     def __init__(
@@ -53,9 +52,8 @@ class T5Encoder:
         length: int = 120,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | str = torch.bfloat16,
-        cleaned: bool = True,
     ) -> None:
-        self.checkpoint, self.length, self.cleaned = checkpoint, length, cleaned
+        self.checkpoint, self.length = checkpoint, length
         self.device = torch.device(device)
         self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
         self.truncated: dict[str, int] = {}  # prompt -> its tokens before it was cut
@@ -119,7 +117,7 @@ class T5Encoder:
         return tokens["input_ids"], tokens["attention_mask"]
 
     def _text(self, prompt: str) -> str:
-        text = clean(prompt) if self.cleaned else prompt.strip().lower()
+        text = clean(prompt)
         if not text:
             why = "nothing is left of it after LlamaGen's cleaning" if prompt.strip() else "empty"
             raise DecoderError(f"prompt {prompt!r}: {why}; expected a caption in words")

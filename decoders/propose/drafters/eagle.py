@@ -101,9 +101,7 @@ class EagleSession(Known, DraftSession):
         """ids, slots and places in the rotary table [R, T]; features [R, T, D]; seen [R, T, S]
         -> features [R, T, D]."""
         self.calls += 1
-        if self.kernels is not None:
-            return self.net.kernel(ids, features, places, slots, seen, self.cache, self.kernels)
-        return self.net.step(ids, features, places, slots, seen, self.cache)
+        return self.net.step(ids, features, places, slots, seen, self.cache, self.kernels)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]

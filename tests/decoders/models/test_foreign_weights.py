@@ -1,14 +1,13 @@
-"""Files that are no weights, tensors that cannot be weights, and indices that point elsewhere."""
+"""Files that are no weights, tensors that cannot be weights, and indices that point elsewhere: what
+the command line's cases (tests/edge/cases_checkpoints.py) do not have."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import zipfile
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from decoders.api import DecoderError, Sampling
 from decoders.models.checkpoint import open_checkpoint, read_pickle
@@ -20,47 +19,25 @@ from decoders.models.weights import checked, load_into, read_tensors, require_we
 from tests.decoders.models import released as R
 from tests.decoders.models.made.t5 import save_t5
 
-LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n"
-PAGE = "\n<!DOCTYPE html>\n<html><title>Sign in</title></html>"
-FOREIGN = {
-    "empty": (b"", "empty"),
-    "pointer": (LFS.encode(), "git lfs pull"),
-    "annex": (b"/annex/objects/SHA256E-s12--ab.bin\n", "git annex get"),
-    "page": (PAGE.encode(), "HTML"),
-    "answer": (b'{"error": "Repository not found"}', "text that begins with"),
-    "zeros": (bytes(4096), "zero bytes"),
-    "gzip": (gzip.compress(b"weights"), "archive"),
-}
-
 
 @pytest.mark.parametrize("ending", [".safetensors", ".bin", ".pt"])
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_a_file_that_is_no_checkpoint_is_named_as_what_it_is(tmp_path, ending, kind):
-    content, says = FOREIGN[kind]
+def test_a_file_that_is_no_checkpoint_is_named_as_what_it_is(tmp_path, ending):
     path = tmp_path / f"x{ending}"
-    path.write_bytes(content)
+    path.write_bytes(b"/annex/objects/SHA256E-s12--ab.bin\n")
     read = read_tensors if ending == ".safetensors" else read_pickle
     for reader in (read, require_weights, lambda p: open_checkpoint(str(p))):
-        with pytest.raises(DecoderError, match=says):
+        with pytest.raises(DecoderError, match="git annex get"):
             reader(path)
 
 
 def test_files_under_another_ending_say_which_one_is_theirs(tmp_path):
-    save_file({"a": torch.ones(2)}, tmp_path / "a.bin")
     torch.save({"a": torch.ones(2)}, tmp_path / "b.safetensors")
-    with pytest.raises(DecoderError, match=r"give it the ending \.safetensors"):
-        read_pickle(tmp_path / "a.bin")
     with pytest.raises(DecoderError, match=r"give it the ending \.bin"):
         read_tensors(tmp_path / "b.safetensors")
 
 
 def test_a_cut_or_damaged_bin_is_not_called_a_program(tmp_path):
     path = tmp_path / "m.bin"
-    torch.save({"a": torch.ones(64, 64)}, path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DecoderError, match="truncated PyTorch file"):
-        read_pickle(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no tensors")
     with pytest.raises(DecoderError, match="cannot be read"):
@@ -74,15 +51,8 @@ def test_a_cut_or_damaged_bin_is_not_called_a_program(tmp_path):
 
 
 BAD = {
-    "int8": (torch.ones(2, 2, dtype=torch.int8), "is int8, expected float32"),
-    "fp8": (torch.ones(2, 2).to(torch.float8_e4m3fn), "is float8_e4m3fn"),
-    "bool": (torch.ones(2, 2, dtype=torch.bool), "is bool"),
-    "complex": (torch.ones(2, 2, dtype=torch.complex64), "is complex64"),
     "sparse": (torch.eye(2).to_sparse(), "sparse"),
     "empty": (torch.ones(0, 2), "is empty"),
-    "nan": (torch.tensor([[1.0, float("nan")]]), "NaN or infinity"),
-    "infinity": (torch.tensor([1.0, float("-inf")]), "NaN or infinity"),
-    "zeros": (torch.zeros(2, 2), "only zeros"),
 }
 
 
@@ -178,29 +148,20 @@ def test_half_an_encoder_is_not_taken_for_none(tmp_path):
 # ---- code of others -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_code_in_a_text_encoders_folder_is_neither_run_nor_asked_about(
-    tmp_path, monkeypatch, known
-):
-    """`auto_map` names a module beside config.json; loading it would make the file `ran`."""
+def test_code_in_a_text_encoders_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    """`auto_map` names a module beside config.json for classes that transformers has itself;
+    loading it would make the file `ran`."""
     folder, ran = save_t5(tmp_path / "t5"), tmp_path / "ran"
     (folder / "custom.py").write_text(
         f"open({str(ran)!r}, 'w').close()\n"
         "from transformers import PreTrainedTokenizerFast as Mine, T5Config as Config\n"
     )
     names = {"AutoConfig": "custom.Config", "AutoTokenizer": [None, "custom.Mine"]}
-    strange = {"config.json": {"model_type": "mine"}, "tokenizer_config.json": {}}
-    for name, other in strange.items():
+    for name in ("config.json", "tokenizer_config.json"):
         content = json.loads((folder / name).read_text()) | {"auto_map": names}
-        if not known:
-            content |= other | {"tokenizer_class": "Mine"}
         (folder / name).write_text(json.dumps(content))
     asked = []
     monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
     encoder = T5Encoder(str(folder), length=4, dtype=torch.float32)
-    if known:  # transformers has the classes itself
-        assert encoder.encode(["a cat"]).features.any()
-    else:
-        with pytest.raises(DecoderError, match="cannot be read"):
-            encoder.encode(["a cat"])
+    assert encoder.encode(["a cat"]).features.any()
     assert not asked and not ran.exists()

@@ -107,15 +107,12 @@ def test_an_incomplete_folder_says_what_to_download(tmp_path, gone, expected):
     assert expected in str(error.value) and "google/flan-t5-xl" in str(error.value)
 
 
-def test_damaged_or_partial_weights_are_refused(tmp_path):
+def test_partial_weights_are_refused(tmp_path):
     path = save_t5(tmp_path) / "model.safetensors"
     tensors = load_file(path)
     lost = "encoder.block.0.layer.0.SelfAttention.q.weight"
     save_file({k: v for k, v in tensors.items() if k != lost}, path, {"format": "pt"})
     with pytest.raises(DecoderError, match=r"lacks 1 tensors, such as .*q\.weight"):
-        T5Encoder(str(tmp_path)).encode(["a cat"])
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(DecoderError, match="cannot be read"):
         T5Encoder(str(tmp_path)).encode(["a cat"])
 
 

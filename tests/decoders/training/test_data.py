@@ -245,17 +245,3 @@ def test_a_damaged_shard_says_which(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:64])
     with pytest.raises(DecoderError, match=r"shard_000000\.safetensors cannot be read"):
         made.at(0, 0, 4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"keep": True}, "data.keep=true needs data.folder"),
-        ({"ring": 0}, "data.ring must be at least 1"),
-        ({"drop": 1.0}, "data.drop must be below 1"),
-        ({"shard": 100}, "data.shard=100 images, but the source has 36"),
-    ],
-)
-def test_impossible_rings_are_refused(settings: dict[str, object], says: str) -> None:
-    with pytest.raises(DecoderError, match=says):
-        ring(**settings)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import csv
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -181,16 +182,28 @@ def test_the_budget_ends_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("kind", "settings", "says"),
     [
-        ({"micro": 3}, "train.micro must divide train.batch=4"),
-        ({"schedule": "cosin"}, "train.schedule"),
-        ({"steps": 0}, "train.steps must be at least 1"),
+        (TrainConfig, {"batch": 4, "micro": 3}, "train.micro must divide train.batch=4"),
+        (TrainConfig, {"schedule": "cosin"}, "train.schedule"),
+        (TrainConfig, {"steps": 0}, "train.steps must be at least 1"),
+        (LossConfig, {"soft": -1.0}, "loss.soft must be at least 0"),
+        (LossConfig, {"regression": 0.0, "soft": 0.0}, "are all 0"),
+        (LossConfig, {"rollout": 0}, "loss.rollout must be at least 1"),
+        (LossConfig, {"decay": 0.0}, "loss.decay"),
+        (DataConfig, {"keep": True}, "data.keep=true needs data.folder"),
+        (DataConfig, {"ring": 0}, "data.ring must be at least 1"),
+        (DataConfig, {"drop": 1.0}, "data.drop must be below 1"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], says: str) -> None:
+def test_impossible_settings_are_refused(kind: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(DecoderError, match=says):
-        replace(CONFIG, **settings)  # type: ignore[arg-type]
+        kind(**settings)
+
+
+def test_a_shard_larger_than_the_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match=r"data\.shard=100 images, but the source has 18"):
+        trainer(tmp_path, data=DataConfig(shard=100))
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(tmp_path: Path) -> None:
