@@ -27,7 +27,7 @@ LAYER = r"layers\.(\d+)\..+"
 NUMBER = re.compile(r"[0-9]+")
 logger = logging.getLogger(__name__)
 TEXT = "google/flan-t5-xl"
-RELEASED = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
+RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 
