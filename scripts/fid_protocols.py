@@ -35,11 +35,12 @@ SCENES = 1000  # real scenes, where no reference is named
 
 def main(words: Sequence[str]) -> int:
     """Prints FID under both protocols with N, and the gap. 2 where it cannot, with what to do."""
+    from decoders.api import DecoderError
     from metrics import MetricError
 
     try:
         return report([word_at_home(word) for word in words])
-    except (BenchError, MetricError) as error:
+    except (BenchError, DecoderError, MetricError) as error:
         complain(f"error: {error}")
         return 2
 

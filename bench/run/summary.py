@@ -35,6 +35,7 @@ from bench.judge.paired import (
 from bench.judge.quality import Scorer
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
+from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import Interval
 from metrics.traces import moved_mass
@@ -215,7 +216,7 @@ class _Judge:
                 drawn,
                 lambda by: (by.score(images, prompts), by.preference(label, images, prompts)),
             )
-        except MetricError as error:
+        except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
             log.warning("no quality figures for %s: %s", label, error)
             found = None
         if found is None:

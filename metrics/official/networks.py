@@ -51,7 +51,7 @@ class InceptionFeatures(Extractor):
     def __init__(self, weights: Weights, resize: str = "clean", network: Any = None) -> None:
         """weights: torch-fidelity's file. network: that of another `InceptionFeatures`, shared.
 
-        Raises MetricError where the file does not fit (see ``checkpoint.read_state``).
+        Raises as ``checkpoint.read_state``, and MetricError where the file is another network's.
         """
         super().__init__(f"inception, {resize}-resize", [self.layer])
         if resize not in RESIZINGS:
@@ -93,7 +93,7 @@ class Vgg16Features(Extractor):
     layer, size = "fc2", 224
 
     def __init__(self, weights: Weights) -> None:
-        """weights: torchvision's file. Raises MetricError where it does not fit."""
+        """weights: torchvision's file. Raises as ``checkpoint.load_module``."""
         from torchvision.models import vgg16
 
         super().__init__(f"vgg16 {self.layer}", [self.layer])

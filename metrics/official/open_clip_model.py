@@ -58,7 +58,7 @@ class OpenClip:
     ) -> None:
         """arch: another architecture of open_clip, by name or as a JSON file of its settings.
 
-        Raises MetricError for an unknown architecture and for weights that do not fit it.
+        Raises MetricError for an unknown architecture, and as ``checkpoint.load_module``.
         """
         from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
         from open_clip.tokenizer import SimpleTokenizer
