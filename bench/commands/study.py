@@ -70,16 +70,23 @@ def cmd_sweep(words: Sequence[str]) -> int:
     """Run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static.
     One decoder for each value, or combination of values, of settings that are given several; a
     decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
-    again from the same words with this run_dir.
+    again from the same words with this run_dir. At its end `best` says which is the fastest.
     Settings: study decoders ...
         PART.SETTING=A,B  values of a setting of decoders: acceptance.delta=0.05,0.1
         PART=A,B          options of a part: tree=chain,static
         run_dir=DIR       the run's folder (default: results/runs/<study>_sweep)
     Example: sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
     """
+    from bench.compare.best import cmd_best
+    from bench.config.compose import compose_study
+    from bench.run.launch.task import is_asked
+
     named = {split(word).key for word in words}
     own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
-    return cmd_run([*words, *own])
+    status = cmd_run([*words, *own])
+    if not status and not is_asked(words):
+        cmd_best([compose_study([*words, *own]).run_dir])
+    return status
 
 
 def cmd_scaling(words: Sequence[str]) -> int:

@@ -1,0 +1,143 @@
+"""From Python: one image of any decoder, and what runs hold as data frames.
+
+    from bench.notebook import decode, page, records, summary
+
+    one = decode("a red circle", decoder="lantern_pp", model="tiny")
+    one.codes, one.image, one.mal
+    summary("results/runs/main")[["decoder", "speedup", "fid"]]
+
+`docs/notebook.md` walks through it. A figure to publish is of a run: `decode` times one image once.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bench.config.compose import compose_study
+from bench.config.schedule import cells
+from bench.data.errors import ConfigError, Failure, FolderError
+from bench.measure.clock import Clock
+from bench.measure.memory import MemoryMeter
+from bench.run.outcome import build_cell
+from bench.run.outcome import decode as outcome_of
+from bench.run.session import opened
+
+if TYPE_CHECKING:
+    from decoders.api import Decoder, ImageModel, Trace
+
+__all__ = ["Decoded", "Page", "decode", "page", "records", "summary"]
+PAGE_HEIGHT = 900  # pixels of the page inside a notebook
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One image. codes: [L] int64; image: None for a model without a tokenizer; trace: what
+    happened, in a batch of one (`decoders.api.Trace`); seconds: prefill and decoding, timed once
+    and, the first time, with what is set up then. In a notebook it shows its picture."""
+
+    decoder: str
+    prompt: str
+    codes: Tensor
+    image: Image.Image | None
+    trace: Trace
+    seconds: float
+
+    @property
+    def mal(self) -> float:
+        """Codes committed per target forward; the first code is the prefill's."""
+        return (len(self.codes) - 1) / int(self.trace.target_calls[0])
+
+    def _repr_png_(self) -> bytes | None:
+        if self.image is None:
+            return None
+        drawn = io.BytesIO()
+        self.image.save(drawn, "png")
+        return drawn.getvalue()
+
+
+def decode(
+    prompt: str,
+    decoder: str = "ar",
+    model: str = "tiny",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+) -> Decoded:
+    """Decodes one prompt. decoder, model: names of conf/; overrides: as on the command line, such
+    as `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where
+    there is one, else in the CPU kernel. A model is loaded once for equal words.
+
+    Raises what a run raises: ConfigError with the nearest names, DecoderError.
+    """
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
+    loaded, built, name = _built(f"decoders=[{decoder}]", *words)
+    device = loaded.device
+    made = outcome_of(loaded, built, [prompt], seed, clock=Clock(device), meter=MemoryMeter(device))
+    picture = None if made.images is None else made.images[0].permute(1, 2, 0).numpy()  # [H, W, 3]
+    image = None if picture is None else Image.fromarray(picture)
+    codes, trace = made.generation.codes[0], made.generation.trace
+    return Decoded(name, prompt, codes, image, trace, made.seconds_total)
+
+
+@lru_cache(maxsize=8)
+def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
+    """The model and the one decoder that the words name."""
+    config = compose_study(["study=smoke", *words])
+    model = opened(config, count=1).model
+    cell, *more = cells(config, model.sampling)
+    if more:
+        raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")
+    built = build_cell(model, cell)
+    if isinstance(built, Failure):
+        raise ConfigError(f"{cell.entry.name} cannot be built: {built.error}")
+    return model, built, cell.entry.name
+
+
+def records(run: str | Path) -> pd.DataFrame:
+    """A run's rows, one per image and timing: the columns of `bench.records.schema.SCHEMA`. Raises
+    FolderError."""
+    from bench.records.load import load
+
+    return load(Path(run)).records
+
+
+def summary(run: str | Path) -> pd.DataFrame:
+    """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
+    `bench.run.summary`. Raises FolderError."""
+    from bench.records.load import load
+
+    found = load(Path(run))
+    return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in found.entries])
+
+
+@dataclass(frozen=True)
+class Page:
+    """A run's page. In a notebook it shows itself."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        inside = escape(self.path.read_text(encoding="utf-8"), quote=True)
+        return f'<iframe srcdoc="{inside}" width="100%" height="{PAGE_HEIGHT}"></iframe>'
+
+
+def page(run: str | Path) -> Page:
+    """The page of a run, written first where there is none. Raises FolderError."""
+    from bench.report.build import build_report
+
+    path = Path(run) / "report" / "index.html"
+    made = path if path.is_file() else build_report(Path(run)).page
+    if made is None:
+        raise FolderError(f"{run} has no page: its libraries are missing (`make setup`)")
+    return Page(made)

@@ -1,0 +1,48 @@
+"""`bench.notebook`, by the page that explains it."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from bench.data.errors import ConfigError
+from bench.notebook import decode, page, records, summary
+from tests.bench.report.synthetic import DECODERS, write_run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", DECODERS[:4], images=False)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/notebook.md").read_text(), re.M | re.S
+    )
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block.replace("results/tables/main_avx512", str(run)), names)
+    one, exact, table = names["one"], names["exact"], names["table"]
+    again = decode("a red circle", decoder="lantern_pp", model="tiny", seed=1)
+    assert torch.equal(one.codes, again.codes) and one.codes.shape == (256,)
+    assert one.mal == pytest.approx(255 / int(one.trace.target_calls[0]))
+    assert Image.open(io.BytesIO(one._repr_png_())).size == one.image.size
+    assert one.mal > exact.mal > 1  # lam=1 relaxes nothing
+    assert [*table["decoder"]][:2] == ["ar", "AR reseed, seed 1"]
+    assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
+
+
+def test_a_page_shows_itself_and_is_written_where_there_is_none(tmp_path: Path) -> None:
+    shown = page(write_run(tmp_path / "run", DECODERS[:2], images=False))
+    assert shown.path.is_file()
+    assert shown._repr_html_().startswith("<iframe srcdoc=") and "sd_chain" in shown._repr_html_()
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="lantern_pp"):
+        decode("a red circle", decoder="lantern_p")
+    assert summary is not records
