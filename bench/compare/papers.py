@@ -34,9 +34,9 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Line:
-    """A method as one paper measured it. own_ar, best_ar: seconds per image of AR in the same table,
-    and of the fastest AR of any paper on the same model, data, size and stated GPU; NaN where not
-    known."""
+    """A method as one paper measured it. own_ar, best_ar: seconds per image of AR in the same
+    table, and of the fastest AR of any paper on the same model, data, size and stated GPU; NaN
+    where not known."""
 
     row: Published
     own_ar: float
@@ -133,8 +133,8 @@ COLUMNS = (
     Column("over_best", "over the fastest AR", figures(2)),
 )
 LEGEND = (
-    "Over the fastest AR: of all papers with the same model, data, size and stated GPU. Temperature "
-    "0 is left out. Sources are in results/published/published.csv."
+    "Over the fastest AR: of all papers with the same model, data, size and stated GPU. "
+    "Temperature 0 is left out. Sources are in results/published/published.csv."
 )
 
 
