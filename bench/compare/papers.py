@@ -11,24 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from bench.compare.plot import LINE, MARKS
 from bench.compare.published import DEFAULT, Published, load
 from bench.config.words import given
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_folder, write_text
-from bench.report.plots.style import HUES, MARKERS, RC, WIDTH, Plot, finish, save
+from bench.report.plots.chart import HUES, Chart, Spec, axis, layer, line_of, linked, save, tooltip
 from bench.report.table import Column, figures, filled, markdown, terminal
 
 KEYS = ("model", "published", "out")
 AR = "AR"
 TITLE = "One method in several papers"
 CAPTION = (
-    "Left: seconds per image of each paper's AR. Right: speed-ups over AR, as the papers state "
-    "them; only methods that several papers measured. Marks: papers."
+    "Seconds per image of each paper's AR, and speed-ups over AR as the papers state them; only "
+    "methods that several papers measured."
 )
 
 
@@ -138,50 +135,31 @@ LEGEND = (
 )
 
 
-def draw(found: dict[str, list[Line]]) -> Plot:
-    """The picture `papers`: a band per model."""
+def draw(found: dict[str, list[Line]]) -> Chart:
+    """The chart `papers`: of each model AR's seconds, then the methods' speed-ups."""
     papers = list(dict.fromkeys(one.row.paper for lines in found.values() for one in lines))
-    looks = {p: (HUES[i % len(HUES)], MARKERS[i % len(MARKERS)]) for i, p in enumerate(papers)}
-    methods = {m: [*dict.fromkeys(o.row.method for o in lines)] for m, lines in found.items()}
-    counts = [max(len(names), 2) for names in methods.values()]
-    with matplotlib.rc_context(RC):
-        height = 0.34 * sum(counts) + 0.8 * len(counts) + 0.6
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        grid = figure.subplots(
-            len(found), 2, squeeze=False, height_ratios=counts, width_ratios=[1, 1.6]
-        )
-        for (left, right), (model, lines) in zip(grid, found.items(), strict=True):
-            left.set_title(model)
-            _seconds(left, [one for one in lines if one.row.method == AR], looks)
-            _speedups(right, [one for one in lines if one.row.method != AR], looks)
-        marks = [
-            matplotlib.lines.Line2D([], [], color=color, marker=marker, ls="", label=paper)
-            for paper, (color, marker) in looks.items()
-        ]
-        figure.legend(handles=marks, loc="outside upper center", ncols=6)
-        return finish("papers", TITLE, CAPTION, figure)
+    panels = []
+    for model, lines in found.items():
+        ar = [one for one in lines if one.row.method == AR]
+        others = [one for one in lines if one.row.method != AR]
+        if ar:
+            panels.append(_panel(f"{model}: AR, s/image", ar, "latency_s", papers))
+        if others:
+            panels.append(_panel(f"{model}: speed-up as stated", others, "speedup", papers))
+    return Chart("papers", TITLE, CAPTION, linked(panels, {}, columns=1))
 
 
-Looks = dict[str, tuple[str, str]]
-
-
-def _seconds(ax: Axes, lines: Sequence[Line], looks: Looks) -> None:
-    for one in lines:
-        color, marker = looks[one.row.paper]
-        ax.plot(one.seconds, 0, color=color, marker=marker, ls="")
-    ax.set_yticks([0], [AR])
-    ax.set_xlim(left=0)
-    ax.set_xlabel("s/image")
-    ax.grid(axis="x")
-
-
-def _speedups(ax: Axes, lines: Sequence[Line], looks: Looks) -> None:
+def _panel(title: str, lines: Sequence[Line], figure: str, papers: list[str]) -> Spec:
     names = [*dict.fromkeys(one.row.method for one in lines)]
-    for one in lines:
-        color, marker = looks[one.row.paper]
-        ax.plot(one.speedup, names.index(one.row.method), color=color, marker=marker, ls="")
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.axvline(1, color="#6b6b6b", lw=0.8)
-    ax.set_xlabel("speed-up over AR, as stated")
-    ax.grid(axis="x")
+    rows = [
+        {"decoder": o.row.method, "paper": o.row.paper, "figure": o.row.figures[figure]}
+        for o in lines
+    ]
+    x, y = axis("figure", title, zero=figure == "latency_s"), line_of(names)
+    look = {"domain": papers, "range": [HUES[at % len(HUES)] for at in range(len(papers))]}
+    marks = look | {"range": [MARKS[at % len(MARKS)] for at in range(len(papers))]}
+    said = tooltip(decoder="method", paper="paper", figure="figure")
+    drawn = layer({"type": "point", "size": 90, "strokeWidth": 1.8}, rows, x=x, y=y, tooltip=said,
+                  color={"field": "paper", "type": "nominal", "scale": look},
+                  shape={"field": "paper", "type": "nominal", "scale": marks})  # fmt: skip
+    return {"title": title, "height": LINE * len(names), "layer": [drawn]}
