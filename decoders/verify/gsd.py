@@ -22,7 +22,7 @@ from decoders.api import DecoderError
 from decoders.kinds import Positive, Within
 from decoders.verify.corrected import Corrected, correction
 from decoders.verify.exact import residual as exact_residual
-from decoders.verify.relaxed import ROWS, latent_space
+from decoders.verify.lantern import ROWS, latent_space
 
 RELEASED_WINDOW = (-7, 6)  # ranks relative to x
 RELEASED_IDS = 10_000

@@ -1,20 +1,156 @@
-"""LANTERN (2410.03355): the neighbour mass moved onto a draft is at most delta, so TV(p, p_A) <=
-delta."""
+"""LANTERN (2410.03355), LANTERN++ (2502.06352) and LANTERN within the support: p_A, its acceptance
+test and its residuals (METHODS 4).
+
+A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; p_A moves that mass
+onto x. The rules differ in the bound alone: delta, so TV(p, p_A) <= delta; or (lambda - 1) p(x), so
+p_A(x) <= lambda p(x). ``residual="released"`` reproduces the authors' code, which departs from the
+rule (METHODS 4, points 1 and 2).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError
-from decoders.capability import Capability
-from decoders.verify.relaxed import RelaxedRule
+from decoders.api import AcceptRule, DecoderError, ImageModel, Test
+from decoders.capability import Capability, Known
+from decoders.distribution import normalised, pick, without
+from decoders.verify.exact import ratio
+
+RESIDUALS = ("paper", "released")
+ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
+
+
+def neighbour_table(codebook: Tensor, k: int) -> Tensor:
+    """B_k(x): codebook [V, C] float -> [V, min(k + 1, V - 1)] int32, the codes nearest to x, itself
+    excluded, nearest first, lowest index on ties (METHODS 2).
+
+    Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
+    V - 1 neighbours takes 512 MiB. The extra column serves ``residual="released"``.
+    """
+    size = codebook.shape[0]
+    if not 1 <= k <= size - 1:
+        raise DecoderError(
+            f"acceptance.k must be in 1..{size - 1} (the codebook has {size} codes, a "
+            f"code is not its own neighbour), found {k}; {'raise' if k < 1 else 'lower'} it"
+        )
+    table = codebook.float()
+    columns = min(k + 1, size - 1)
+    parts = []
+    for first in range(0, size, ROWS):
+        distance = torch.cdist(
+            table[first : first + ROWS], table, compute_mode="donot_use_mm_for_euclid_dist"
+        )  # [rows, V]
+        own = torch.arange(first, first + len(distance), device=table.device)
+        distance.scatter_(1, own[:, None], float("inf"))
+        if columns * 4 < size:
+            near = distance.topk(columns, largest=False, sorted=True)
+            parts.append(near.indices.int())
+        else:
+            parts.append(distance.argsort(dim=1, stable=True)[:, :columns].int())
+    return torch.cat(parts)
+
+
+def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
+    """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
+    the released tables were built from."""
+    if metric == "tokenizer":
+        return codebook
+    if metric == "raw":
+        if raw is None:
+            raise DecoderError(
+                "metric=raw: this tokenizer has no raw codebook; use metric=tokenizer"
+            )
+        return raw
+    if metric == "cosine":
+        return F.normalize(codebook.float(), dim=-1)
+    raise DecoderError(f"acceptance.metric is 'tokenizer', 'raw' or 'cosine', found {metric!r}")
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """p_A at x and what it took. k counts the neighbours considered."""
+
+    near: Tensor  # [..., columns] int64, x's row of the table
+    admitted: Tensor  # [..., k] bool, A(x)
+    mass: Tensor  # [...] float32, sum of p over A(x) = TV(p, p_A)
+    p_x: Tensor  # [...] float32
+
+
+def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxation:
+    """p [..., V] that broadcasts over x [...], table [V, >= k] int32, bound [...] -> the relaxation
+    at x."""
+    near = table[x].long()  # [..., columns]
+    masses = p.expand(*x.shape, -1).gather(-1, near[..., :k])  # [..., k]
+    admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
+    mass = (masses * admitted).sum(-1)
+    return Relaxation(near, admitted, mass, pick(p, x))
+
+
+def moved_onto(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
+    """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
+    near = r.near[..., :k]
+    left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
+    return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
+
+
+def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> Tensor:
+    """The authors' code: k + 1 neighbours are zeroed if any was admitted; in p with deterministic
+    children (dynamic tree), in q with drawn ones (static tree). Uniform if nothing is left."""
+    any_admitted = r.admitted.any(-1, keepdim=True)
+    uniform = torch.full_like(p, 1.0 / p.shape[-1])
+    if q is None:
+        gone = without(p, x)
+        gone = torch.where(any_admitted, gone.scatter(-1, r.near, 0.0), gone)
+        return normalised(gone, uniform)
+    kept = torch.where(any_admitted, q.scatter(-1, r.near, 0.0), q)
+    return normalised((p - kept).clamp_min(0.0), uniform)
+
+
+class RelaxedRule(Known, AcceptRule):
+    """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
+
+    def __init__(self, model: ImageModel, k: int, residual: str, metric: str) -> None:
+        if residual not in RESIDUALS:
+            raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
+        space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
+        self.k, self.residual, self.metric = int(k), residual, metric
+        self.beyond_support |= residual == "released"  # uniform where nothing is left
+        self.table = neighbour_table(space, self.k).to(model.device)
+
+    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
+        """[...] float32: how much neighbour mass the rule may move onto x."""
+        raise NotImplementedError("a relaxed rule defines its bound")
+
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+        bound = self.bound_of(p, x)
+        r = relax(p, x, self.table, self.k, bound)
+        accept = ratio(r.p_x + r.mass, q, x)
+        if self.residual == "released":
+            left = released_residual(p, q, x, r)
+        else:
+            relaxed = moved_onto(p, x, r, self.k)
+            taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
+            left = normalised(taken, p)
+        return Test(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
+        bound = self.bound_of(p, x)
+        r = relax(p, x, self.table, self.k, bound)
+        peak, best = p.max(-1)
+        hit = (r.p_x + r.mass >= peak).float()
+        strict = (best == x).float()
+        return Test(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
 
 
 class Lantern(RelaxedRule):
-    """k nearest neighbours, bound delta in [0, 1]. delta 0 moves only codes of probability zero."""
+    """k nearest neighbours (1,000 as released), bound delta in [0, 1]. delta 0 moves only codes of
+    probability zero."""
 
     beyond_support = True  # neighbours may carry a code that the target rules out
     known: ClassVar = {Capability.LANTERN: ("test", "greedy", "bound_of", "at")}
@@ -22,7 +158,7 @@ class Lantern(RelaxedRule):
     def __init__(
         self,
         model: Any,
-        k: int = 100,
+        k: int = 1000,
         delta: float = 0.2,
         residual: str = "paper",
         metric: str = "tokenizer",
@@ -40,3 +176,47 @@ class Lantern(RelaxedRule):
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
         return torch.full(x.shape, self.delta, dtype=p.dtype, device=p.device)
+
+
+class LanternPP(RelaxedRule):
+    """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword). The authors
+    ran (10, 2) and (10, 10)."""
+
+    known: ClassVar = {Capability.LANTERN_PP: ("test", "greedy", "bound_of", "at")}
+
+    def __init__(
+        self,
+        model: Any,
+        k: int = 10,
+        lam: float = 2.0,
+        residual: str = "paper",
+        metric: str = "tokenizer",
+    ) -> None:
+        if not lam >= 1:
+            raise DecoderError(
+                f"acceptance.lam (lambda) must be >= 1, found {lam}; 1 is the exact rule"
+            )
+        super().__init__(model, k, residual, metric)
+        self.lam = float(lam)
+
+    def __str__(self) -> str:
+        return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"
+
+    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
+        return (self.lam - 1) * pick(p, x)
+
+
+class LanternWithin(Lantern):
+    """LANTERN within the target's support: a draft with p(x) = 0 borrows nothing (decoders.md (S)).
+
+    Published LANTERN commits codes that top-k or top-p ruled out, where their neighbours have mass.
+    LANTERN++ cannot: its bound is (lambda - 1) p(x).
+    """
+
+    beyond_support = False
+
+    def __str__(self) -> str:
+        return super().__str__().replace("lantern(", "lantern_within(")
+
+    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
+        return torch.where(pick(p, x) > 0, super().bound_of(p, x), 0.0)

@@ -7,7 +7,7 @@ from decoders.compose import DecoderSpec, PartSpec
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
 LOOP = PartSpec("decoders.loops.speculative.Speculative")
 EXACT = PartSpec("decoders.verify.exact.Exact")
-LANTERN_PP = PartSpec("decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0})
+LANTERN_PP = PartSpec("decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0})
 DYNAMIC = PartSpec("decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
 STATIC = PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"})
 MEDUSA = PartSpec("decoders.propose.drafters.medusa.Medusa", {"heads": 3})

@@ -26,7 +26,7 @@ def lantern(**options) -> PartSpec:
 
 
 def lantern_pp(**options) -> PartSpec:
-    return PartSpec("decoders.verify.lantern_pp.LanternPP", {"k": 100, "lam": 5.0} | options)
+    return PartSpec("decoders.verify.lantern.LanternPP", {"k": 100, "lam": 5.0} | options)
 
 
 def composed(tree: str, rule: PartSpec = EXACT, loop: PartSpec = SPECULATIVE) -> DecoderSpec:

@@ -157,7 +157,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
 
 def test_lantern_within_the_support_has_a_definition_of_its_own():
     """The same as LANTERN's, but for codes that the target rules out."""
-    part = PartSpec("decoders.verify.lantern_within.LanternWithin", {"k": 400, "delta": 0.3})
+    part = PartSpec("decoders.verify.lantern.LanternWithin", {"k": 400, "delta": 0.3})
     assert definition_check(composed("dynamic", part), Real()).fault == ""
     wrong = composed("dynamic", here("Claims", k=400, delta=0.3))
     assert "from its definition" in definition_check(wrong, Real()).fault

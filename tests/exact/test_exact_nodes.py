@@ -9,8 +9,7 @@ from bench.judge.gate.laws import random_pairs
 from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.small import small_model
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 from metrics.node_law import node_law, ordered_draws
 
 VOCAB = 16

@@ -12,8 +12,7 @@ from bench.judge.gate.laws import random_pairs
 from bench.judge.gate.small import small_model
 from decoders.api import Sampling
 from decoders.distribution import normalised
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 from metrics.node_law import node_law
 from tests.exact.specs import composed, lantern, lantern_pp
 

@@ -27,7 +27,7 @@ CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
 LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
 RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
 PP_RELEASED = PartSpec(
-    "decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
+    "decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
 )
 ALL = {
     **SPECS,

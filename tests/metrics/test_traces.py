@@ -10,8 +10,7 @@ import torch
 
 from decoders.api import CodeKind, Test, Trace, VerifiedPairs
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 from metrics import MetricError
 from metrics.node_law import along, node_law, ordered_draws
 from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv

@@ -54,7 +54,7 @@ RULES = {
     "exact": PartSpec("decoders.verify.exact.Exact"),
     "lantern": PartSpec("decoders.verify.lantern.Lantern", {"k": 3, "delta": 0.3}),
     "released": PartSpec(
-        "decoders.verify.lantern_pp.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
+        "decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
     ),
 }
 TREES = {

@@ -22,8 +22,7 @@ from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 
 GRID = 5
 LENGTH = GRID * GRID

@@ -23,7 +23,7 @@ from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import LanternPP
 from tests.decoders.execution.test_no_host_sync import Waits
 
 GRID = 8

@@ -26,8 +26,7 @@ from decoders.propose.trees.static import Static
 from decoders.propose.window import Places
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 from tests.cuda.pretend import Operators
 from tests.decoders.models import chameleon_checkpoint as C
 

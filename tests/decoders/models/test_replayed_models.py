@@ -20,7 +20,7 @@ from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import LanternPP
 
 CAPTION = Shape(vocab=48, width=64, layers=3, ffn=96, length=16, prefix=6, side=0, text_width=16)
 TOKENS = dataclasses.replace(CAPTION, vocab=49, length=20, prefix=8, text_width=0, tokens=200)

@@ -9,10 +9,7 @@ import torch
 
 from decoders.models.small import random_model
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
-from decoders.verify.lantern_within import LanternWithin
-from decoders.verify.relaxed import latent_space, neighbour_table
+from decoders.verify.lantern import Lantern, LanternPP, LanternWithin, latent_space, neighbour_table
 from decoders.verify.typical import Typical
 
 VOCAB = 6
@@ -156,4 +153,4 @@ def test_leading_dimensions_are_arbitrary(shape):
 def test_rules_name_themselves():
     assert str(Exact()) == "exact"
     assert str(Lantern(MODEL, k=3, delta=0.2)) == "lantern(k=3, delta=0.2, residual=paper)"
-    assert "lambda=5" in str(LanternPP(MODEL, k=3))
+    assert "lambda=2" in str(LanternPP(MODEL, k=3))

@@ -16,9 +16,7 @@ from decoders.models.small import random_model
 from decoders.verify.cool_sd import CoolSD
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
-from decoders.verify.lantern_within import LanternWithin
+from decoders.verify.lantern import Lantern, LanternPP, LanternWithin
 from decoders.verify.lenience import Lenience
 from decoders.verify.typical import Typical
 from metrics.node_law import Spot

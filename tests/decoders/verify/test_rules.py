@@ -10,9 +10,7 @@ from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.verify.children import test_children as judge
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
-from decoders.verify.relaxed import neighbour_table
+from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
 
 V = 12
 MODEL = random_model(vocab=V, grid=2, seed=4)

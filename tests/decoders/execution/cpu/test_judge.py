@@ -15,8 +15,7 @@ from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
 from decoders.verify.children import test_children as judged_by_tensors
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.lantern_pp import LanternPP
+from decoders.verify.lantern import Lantern, LanternPP
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
