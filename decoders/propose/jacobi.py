@@ -1,22 +1,51 @@
 """Speculative Jacobi decoding (SJD, 2410.01699, decoders.md (a)): every draft of the window is
-redrawn from the target's last law at its place, and that law is declared."""
+redrawn from the target's last law at its place, and that law is declared.
+
+As released, with `decoders.verify.released.BatchLeast`: drafts that a row has accepted, but the
+batch has not committed, are kept with the law that they were once drawn from. At that row's first
+rejection the draft comes from norm((p - q)+), while p is declared. Both are biased, as the tests
+have selected these drafts (lemma J). A batch of one is plain SJD.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import torch
 from torch import Tensor
 
-from decoders.noise import DRAFT_SLOT, sample
+from decoders.kinds import Within
+from decoders.noise import DRAFT_SLOT, OVERRUN, sample
 from decoders.propose.window import Left, Window, fresh_uniforms
+from decoders.verify.exact import residual
 
 
 class Jacobi(Window):
-    """Exact with any `init`. The released code has `init: random` and, with several rows, commits
-    the least that any row accepted."""
+    """Exact with any `init`, unless released. The released init is `random`; with it a draft is
+    biased from its second law on, as a test with a one-hot q is exact however its draft was
+    selected."""
+
+    def __init__(
+        self,
+        model: Any,
+        window: Annotated[int, Within(2, OVERRUN)] = 16,
+        init: str = "uniform",
+        released: bool = False,
+    ) -> None:
+        super().__init__(model, window, init)
+        self.released = released
 
     def __str__(self) -> str:
-        return f"jacobi(window={self.depth + 1}, init={self.init})"
+        name = "jacobi_released" if self.released else "jacobi"
+        return f"{name}(window={self.depth + 1}, init={self.init})"
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
-        return sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])
+        u = fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0]
+        if not self.released:
+            return sample(law, u)
+        missed = (left.drafted & (left.behind == 1))[..., None]  # [B, W, 1]
+        law = torch.where(missed, residual(law, left.q, left.codes), law)
+        return torch.where(left.waits, left.codes, sample(law, u))
+
+    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
+        return torch.where(left.waits[..., None], left.q, law) if self.released else law

@@ -5,8 +5,9 @@ chain of first candidates follows. The first candidate is coupled to the new law
 others are drawn from p without it, without replacement. So all K are an exact draw without
 replacement from p, which is declared; the walk takes the first accepted one.
 
-As released, the siblings come from norm((p - q)+), while p is declared for them; with the verifier
-`decoders.verify.longest_path` that is the released decoder. Both are biased.
+As released, the siblings come from norm((p - q)+), while p is declared for them. A first candidate
+that was kept stays in that law, so a sibling may repeat it. With the verifier
+`decoders.verify.released.LongestPath` that is the released decoder. Both are biased.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, OVERRUN, sample
 from decoders.propose.maximal import Maximal
 from decoders.propose.window import Left, fresh_uniforms
 from decoders.verify.children import drop_sibling
-from decoders.verify.exact import residual
 
 EMPTY = 1e-20  # released: added to code 0 of the residual, so that something can be drawn
 
 
 class Pac(Maximal):
-    """candidates: K; levels: how many levels hold K of them (the paper's D is one more)."""
+    """window: codes of a forward, the tree with them: 64 with K = 4 is a main path of 46.
+    candidates: K; levels: how many levels hold K of them (the paper's D is one more)."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Pac(Maximal):
 
     def __str__(self) -> str:
         name = "pac_released" if self.residual else "pac"
-        shape = f"window={self.depth + 1}, candidates={self.candidates}, levels={self.levels}"
+        shape = f"window={self.nodes + 1}, candidates={self.candidates}, levels={self.levels}"
         return f"{name}({shape}, init={self.init})"
 
     def siblings(
@@ -62,10 +63,13 @@ class Pac(Maximal):
             return codes[..., None]
         upper = slice(0, self.levels)
         main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
+        kept = torch.zeros_like(main, dtype=torch.bool)  # whose code is still in `law`
         if self.residual:
-            found = residual(law, left.q[:, upper], main)  # [B, levels, V]
+            found = (law - left.q[:, upper]).clamp_min(0.0)  # [B, levels, V]
             found[..., 0] += EMPTY
-            law = torch.where(left.drafted[:, upper, None], found, law)
+            drafted = left.drafted[:, upper]
+            law = torch.where(drafted[..., None], found / found.sum(-1, keepdim=True), law)
+            kept = drafted & (main == left.codes[:, upper])
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if left.greedy:
             law = torch.where(left.told[:, upper, None], left.p[:, upper], law)
@@ -74,7 +78,8 @@ class Pac(Maximal):
         u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]
         for j in range(count):
-            law = drop_sibling(law, drawn[-1])
+            rest = drop_sibling(law, drawn[-1])
+            law = torch.where(kept[..., None], law, rest) if j == 0 else rest
             drawn.append(sample(law, u[..., j]))
         wide[:, upper] = torch.stack(drawn, -1)
         return wide

@@ -53,13 +53,20 @@ class Left:
     codes: Tensor  # [B, W] int64, the old draft
     q: Tensor  # [B, W, V], the law that was declared for it
     drafted: Tensor  # [B, W] bool, whether there was one
+    behind: Tensor  # [B, W] int64, how many levels below the last accepted draft it stood
     last: Tensor  # [B, V], the furthest law of the last step; zeros before the first
     greedy: bool  # temperature 0
 
+    @property
+    def waits(self) -> Tensor:
+        """Old drafts that were accepted and not committed, [B, W] bool: where a verifier commits
+        less than it accepts."""
+        return self.drafted & (self.behind <= 0)
+
 
 class Window(Proposer):
-    """window: L, codes of a forward, the root with them; init: of drafts at new places.
-    A subclass says how codes are drawn."""
+    """window: L, codes of a forward, with the root and the tree of candidates; init: of drafts at
+    new places. A subclass says how codes are drawn."""
 
     reads_laws = True
     couples = False  # whether a draft hangs on earlier drafts at its place
@@ -70,7 +77,8 @@ class Window(Proposer):
     ) -> None:
         del model  # a start has it
         self.init = known_init(init)
-        self.depth = window - 1
+        extra = sum(self.candidates**level - 1 for level in range(1, self.levels + 1))
+        self.depth = window - 1 - extra
         self.lattice = Static(None, lattice(self.depth, self.candidates, self.levels))
         self.nodes, self.branching = self.lattice.nodes, self.lattice.branching
         self.lines = lines_of(self.lattice.parent, self.lattice.level_of)  # [N + 1, D + 1]
@@ -149,7 +157,8 @@ class WindowSession(ProposerSession):
         last = pick_rows(p, row[:, -1:])[:, 0]
         codes = old.codes.gather(1, below)
         q = torch.zeros_like(laws) if old.q is None else pick_rows(old.q, main)
-        return Left(laws, told, codes, q, drafted, last, self.greedy)
+        behind = level + 1 - self.shape.depth[0][seen.nodes[:, -1:]]  # of main nodes in a chain
+        return Left(laws, told, codes, q, drafted, behind, last, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
         """root [B, 1], candidates [B, W, K], law [B, W, V] of each level."""
@@ -183,8 +192,8 @@ def lattice(depth: int, candidates: int, levels: int) -> list[tuple[int, ...]]:
     chain below first candidates."""
     if levels > depth:
         raise DecoderError(
-            f"the window has {depth} levels of drafts, found {levels} with several candidates; "
-            "raise proposer.window or lower proposer.levels"
+            f"the window has room for {depth} levels of drafts, found {levels} with several "
+            "candidates; raise proposer.window or lower proposer.levels"
         )
     paths: list[tuple[int, ...]] = []
     above: Sequence[tuple[int, ...]] = [()]

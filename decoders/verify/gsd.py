@@ -5,9 +5,10 @@ C(x) holds x, and of the codes next to x in the order of p those of nearly the s
 nearly the same latent. Then a(x) = min(1, p(C(x)) / q(C(x))); with deterministic children q(C) = 1.
 The correction is lemma R's; ``residual: paper`` is norm((p - q)+).
 
-``released: true`` is the authors' code. Its window is the ranks r - 7 to r + 6; distances are
-squared and between the language model's input embeddings of token ids below 10000, not between the
-codebook's vectors. Where a window leaves the order or holds a higher id, the exact test decides.
+``released: true`` is the authors' code. Its window is the ranks r - 7 to r + 6, cut at the likely
+end of the order; at the unlikely end, r < 7, the exact test decides. Distances are squared and
+between the language model's input embeddings, not the codebook's vectors. A window with a token id
+above 10,000 goes without distances.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ class Gsd(Corrected):
         self.released, self.residual = released, "paper" if released else correction(residual)
         self.beyond_support = beyond_support or released
         if released:
-            latents, self.known = input_embeddings(model)
+            latents, self.far = input_embeddings(model)
             self.near = close(latents, theta_d**0.5)
+            self.least = -RELEASED_WINDOW[0]  # ranks below have the exact test
             self.window = set(range(RELEASED_WINDOW[0], RELEASED_WINDOW[1] + 1)) - {0}
         else:
             space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
             self.near = close(space, theta_d).to(model.device)
-            self.known = torch.ones_like(self.near[0])  # [V]
+            self.far = torch.zeros_like(self.near[0])  # [V] bool
+            self.least = 0
             self.window = set(range(-(group // 2), group // 2 + 1)) - {0}
 
     def __str__(self) -> str:
@@ -65,24 +68,24 @@ class Gsd(Corrected):
     def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
         ranked, order = p.sort(dim=-1, stable=True)  # [..., V], ascending
         drafted = torch.ones_like(p) if q is None else q.gather(-1, order)
-        known = self.known[order]  # [..., V]
-        target, drafter = ranked, drafted  # p(C), q(C)
-        members, whole = torch.zeros_like(p), known
-        inside = torch.ones_like(known)
+        target, drafter, members = ranked, drafted, torch.zeros_like(p)  # p(C), q(C)
+        far = self.far[order]  # [..., V], without distances
+        anywhere = far | torch.stack([shifted(far, offset) for offset in (0, *self.window)]).any(0)
+        inside = torch.ones_like(far)
         for step in range(1, max(map(abs, self.window), default=0) + 1):
-            # Whether ranks r and r + step are of one group is the same seen from either.
+            # Whether ranks r and r + step are alike is the same seen from either.
             alike = shifted(inside, step) & (shifted(ranked, step) - ranked < self.theta_p)
-            alike = (alike & self.near[order, shifted(order, step)]).to(p.dtype)
-            for offset, member in ((step, alike), (-step, shifted(alike, -step))):
+            near = self.near[order, shifted(order, step)]
+            for offset in (step, -step):
                 if offset not in self.window:
                     continue
+                back = min(offset, 0)
+                member = shifted(alike, back) & (shifted(near, back) | anywhere)
                 target = target + member * shifted(ranked, offset)
                 drafter = drafter if q is None else drafter + member * shifted(drafted, offset)
                 members = members + member
-                whole = whole & shifted(known, offset)  # False past the ends too
-        alone = members == 0
-        if self.released:
-            alone = alone | ~whole
+        rank = torch.arange(p.shape[-1], device=p.device)
+        alone = (members == 0) | (rank < self.least)
         share = (drafted * target / drafter.clamp_min(1e-30)).minimum(drafted)
         kept = torch.where(alone, torch.minimum(drafted, ranked), share)
         if not self.beyond_support:
@@ -113,8 +116,8 @@ def shifted(values: Tensor, offset: int) -> Tensor:
 
 
 def input_embeddings(model: Any) -> tuple[Tensor, Tensor]:
-    """The target's embeddings of all codes [V, D] float32, and for which of them the authors' code
-    has a distance [V] bool. DecoderError where the target has no such table."""
+    """The target's embeddings of all codes [V, D] float32, and with which of them the authors' code
+    reads no distances [V] bool. DecoderError where the target has no such table."""
     table = model.target.tok_embeddings
     if table is None:
         raise DecoderError(
@@ -124,4 +127,4 @@ def input_embeddings(model: Any) -> tuple[Tensor, Tensor]:
         )
     codes = torch.arange(model.target.vocab_size, device=table.weight.device)
     ids = model.target.token_ids(codes)
-    return table.weight.detach()[ids].float(), ids < RELEASED_IDS
+    return table.weight.detach()[ids].float(), ids > RELEASED_IDS

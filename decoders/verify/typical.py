@@ -3,7 +3,7 @@ it typical, a(x) = [p(x) > min(eps, alpha exp(-H(p)))] with H the entropy of p i
 
 Medusa commits nothing else than such drafts and the root's own code. Here the rule has the best
 correction for its acceptance (decoders.md, lemma R). ``residual: paper`` goes on with p itself.
-``released: true`` is the defaults of Medusa's functions, in which eps and alpha are swapped.
+Medusa's own loop is `decoders.verify.released.Medusa`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ class Typical(Corrected):
         eps: Share = 0.09,
         alpha: Positive = 0.3,
         residual: str = "lemma",
-        released: bool = False,
     ) -> None:
         del model  # the rule needs nothing from it
-        self.released, self.residual = released, "paper" if released else correction(residual)
-        self.eps, self.alpha = (alpha, eps) if released else (eps, alpha)
+        self.eps, self.alpha, self.residual = eps, alpha, correction(residual)
 
     def __str__(self) -> str:
-        said = f"typical(eps={self.eps:g}, alpha={self.alpha:g}, residual={self.residual}"
-        return f"{said}{', released' * self.released})"
+        return f"typical(eps={self.eps:g}, alpha={self.alpha:g}, residual={self.residual})"
 
     def typical(self, p: Tensor) -> Tensor:
         """Which codes pass, [..., V] bool."""

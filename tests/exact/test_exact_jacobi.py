@@ -17,7 +17,7 @@ from decoders.propose.window import INITS
 from tests.exact.specs import EXACT, SPECULATIVE, composed
 from tests.exact.test_exact_planted import planted
 
-LONGEST = PartSpec("decoders.verify.longest_path.LongestPath", {"shared": False})
+LONGEST = PartSpec("decoders.verify.released.LongestPath")
 
 
 def window(name: str, **options: Any) -> PartSpec:
@@ -29,7 +29,9 @@ def scd(**options: Any) -> PartSpec:
 
 
 def pac(**options: Any) -> PartSpec:
-    return window("pac.Pac", **{"candidates": 2, "levels": 2, **options})
+    tree = {"candidates": 2, "levels": 2, **options}
+    size = 3 + sum(tree["candidates"] ** level - 1 for level in range(1, tree["levels"] + 1))
+    return window("pac.Pac", **tree, window=size)
 
 
 FAMILY = {

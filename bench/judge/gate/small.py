@@ -217,9 +217,13 @@ def _narrow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
 
 
 def _short(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
-    """A window no longer than the image, and at least two codes that are no candidates."""
-    target = model.target
-    return _limited(part, window=target.length, candidates=max(2, target.vocab_size - 2))
+    """A path no longer than the image, and at least two codes that are no candidates."""
+    target, window = model.target, options_of(part).get("window")
+    found = _limited(part, candidates=max(2, target.vocab_size - 2))
+    if not isinstance(window, int):
+        return found
+    made = build_part(PartSpec(part.target, {**part.kwargs, **found}), model)
+    return {**found, "window": min(window, target.length + made.nodes - made.depth)}
 
 
 def checkpoints(part: PartSpec | None) -> dict[str, str]:

@@ -47,15 +47,16 @@ class Opt(Dynamic):
     def stopped(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""
         weights, width = scores.exp(), self.top_k
-        best, end = None, 0
-        going = torch.ones_like(scores[:, 0], dtype=torch.bool)  # [B]
+        best, end = torch.zeros_like(scores[:, 0]), 0  # [B]
+        going = torch.ones_like(best, dtype=torch.bool)
         past = []
         for level in range(self.depth):
             size = width if level == 0 else width**2
             past.append(~going[:, None].expand(-1, size))
             end += size
             sum_now = weights[:, :end].topk(min(self.nodes, end), -1).values.sum(-1)  # [B]
-            if best is not None:  # a level that adds too little is the last
-                going = going & (sum_now - best > self.theta)
+            going = going & (
+                sum_now - best > self.theta
+            )  # a level that adds too little is the last
             best = sum_now
         return torch.cat(past, 1)

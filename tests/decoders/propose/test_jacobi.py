@@ -41,7 +41,7 @@ PROMPTS = [f"p{i}" for i in range(5)]
 WINDOWS: dict[str, Any] = {
     "sjd": Jacobi(MODEL, 6), "vertical": Jacobi(MODEL, 8, "vertical"),
     "sample": Jacobi(MODEL, 6, "sample"), "scd": Maximal(MODEL, 6),
-    "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 6, candidates=3, levels=2),
+    "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 16, candidates=3, levels=2),
 }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_a_coupled_draft_has_the_new_law_and_is_kept_as_often_as_can_be() -> Non
     for x in range(6):
         old = torch.full((4, 1), x)
         there = torch.ones_like(old, dtype=torch.bool)
-        left = Left(p, there, old, q, there, p[:, 0], False)
+        left = Left(p, there, old, q, there, old + 2, p[:, 0], False)
         kernels.append(coupling(p, left))
     kernel = torch.stack(kernels, 2)  # [B, W, x, x']
     torch.testing.assert_close((q[..., None] * kernel).sum(2), p)
@@ -162,8 +162,8 @@ def test_candidates_share_their_level_and_a_chain_follows() -> None:
         (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0, 0), (0, 0, 0, 0)
     ]  # fmt: skip
     window = Pac(MODEL, 64)  # the paper's: K 4, D 3, L 64
-    assert (window.nodes, window.depth, window.branching) == (4 + 16 + 61, 63, 4)
-    small = Pac(MODEL, 5, candidates=2, levels=2).lattice
+    assert (window.nodes, window.depth, window.branching) == (63, 45, 4)
+    small = Pac(MODEL, 9, candidates=2, levels=2).lattice
     lines = lines_of(small.parent, small.level_of).tolist()
     assert lines[0] == [0, 1, 3, 7, 8]  # first candidates
     assert lines[2] == [0, 2, 5, 7, 8]  # its own level, and the main row where it ends
@@ -171,7 +171,7 @@ def test_candidates_share_their_level_and_a_chain_follows() -> None:
 
 
 def test_what_is_kept_from_step_to_step_suits_no_verifier_that_looks_ahead() -> None:
-    for proposer in (Maximal(MODEL, 4), GumbelWindow(MODEL, 4), Pac(MODEL, 4)):
+    for proposer in (Maximal(MODEL, 4), GumbelWindow(MODEL, 4), Pac(MODEL, 24)):
         with pytest.raises(DecoderError, match="looks ahead has selected them by then"):
             made(proposer, Block(MODEL), ["a"])
     assert made(Jacobi(MODEL, 4), Block(MODEL), ["a"]).codes.shape == (1, GRID * GRID)
@@ -185,7 +185,7 @@ def test_what_is_kept_from_step_to_step_suits_no_verifier_that_looks_ahead() -> 
         ("jacobi.Jacobi", {"init": "diagonal"}, "one of uniform, random, horizontal, vertical"),
         ("jacobi.Jacobi", {"window": 1}, "window"),
         ("maximal.Maximal", {"window": 65}, "window"),
-        ("pac.Pac", {"window": 3, "levels": 3}, "raise proposer.window"),
+        ("pac.Pac", {"window": 20, "levels": 2}, "raise proposer.window"),
         ("pac.Pac", {"candidates": 16, "levels": 6}, "at most 4096"),
     ],
 )

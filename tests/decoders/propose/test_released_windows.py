@@ -13,15 +13,15 @@ from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.verify.batch_least import BatchLeast
+from decoders.verify.released import BatchLeast
 from tests.decoders.compositions import EXACT, LOOP
 
 SIZE, SAMPLING = 36, Sampling(temperature=3.0)  # hot: laws are nearly flat
 MODEL = random_model(vocab=4, grid=6, seed=3)
-LEAST = PartSpec("decoders.verify.batch_least.BatchLeast")
-RELEASED = PartSpec("decoders.propose.jacobi_released.JacobiReleased", {"window": 6})
+LEAST = PartSpec("decoders.verify.released.BatchLeast")
+RELEASED = PartSpec("decoders.propose.jacobi.Jacobi", {"window": 6, "released": True})
 GUMBEL = PartSpec("decoders.propose.gumbel.Gumbel", {"window": 6})
-ROW = PartSpec("decoders.verify.reused_row.ReusedRow", {"first": 3, "last": 10})
+ROW = PartSpec("decoders.verify.released.ReusedRow", {"first": 3, "last": 10})
 
 
 def decoded(proposer: PartSpec, acceptance: PartSpec, images: int) -> Any:
