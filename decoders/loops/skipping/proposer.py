@@ -1,11 +1,14 @@
 """Drafts whose first codes stand without a test: the proposer of VVS (2511.13587, decoders.md (s)).
 
 Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
-paths that look alike (`Alike`). A path of the draft tree, chosen uniformly,
-is taken as it is, cut to the mean codes per forward less one; the next root comes from the target's
-last law. The drafter goes on from there with its old feature. The following step's forward runs on
-the taken codes too. So a skipped and a verified step are one draft here: a chain, and a tree under
-it.
+paths that look alike (`Alike`). A path of the draft tree, chosen uniformly, is taken as it is, cut
+to the mean codes per forward less one; the next root comes from the target's last law. The drafter
+goes on from there with its old feature. The following step's forward runs on the taken codes too.
+So a skipped and a verified step are one draft here: a chain, and a tree under it.
+
+As released: the path is cut to the mean length of this draft's paths, and the next root is the
+draft at the cut, so one more code is untested. The drafter reads the last features of as many codes
+as are taken. Nothing is skipped before six codes are there; the first row is not exempt.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from decoders.api import Draft, Proposer, ProposerSession, Seen, Start
 from decoders.loops.recording import expected_of
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
-from decoders.verify.children import ancestry
+from decoders.propose.window import pick_rows
+from decoders.verify.children import ancestry, table_order
+
+UNSKIPPED = 6  # released: the place of the root's child up to which no step is skipped
 
 
 @dataclass
@@ -38,9 +44,11 @@ class SkippedDraft(Draft):
 class Skipping(Proposer):
     """A drafter and its tree, with a skipped step before every (interval - 1)-th draft."""
 
-    def __init__(self, grown: Grown, interval: int, alike: Alike | None = None) -> None:
+    def __init__(
+        self, grown: Grown, interval: int, alike: Alike | None = None, released: bool = False
+    ) -> None:
         """alike: what decides instead of the interval."""
-        self.grown, self.interval, self.alike = grown, interval, alike
+        self.grown, self.interval, self.alike, self.released = grown, interval, alike, released
         self.chain = grown.depth + 1  # S: a path, and the next root
         self.nodes, self.depth = grown.nodes + self.chain, grown.depth + self.chain
         self.branching = grown.branching
@@ -56,6 +64,9 @@ class SkippingSession(ProposerSession):
         self.first = math.isqrt(start.model.target.length)  # codes of the first row, never skipped
         self.turn = 0  # drafts so far, which `skips` counts
         self.last = torch.zeros_like(start.law)  # [B, V], the target's last law: the loop tells it
+        self.steps = torch.zeros_like(start.first)  # [B], skipped ones too (released)
+        old = start.hidden[:, -1:]  # [R, 1, D]
+        self.cached = old.repeat(1, part.depth, 1)  # the last features (released)
         self.synchronous = start.first.device.type == "cpu"  # a look at a tensor costs nothing
 
     @property
@@ -69,17 +80,26 @@ class SkippingSession(ProposerSession):
         """A step that nothing is skipped before."""
         return unskipped(self.inner.propose(seen, noise, place))
 
-    def wanted(self, tree: Draft) -> Tensor:
-        """Which rows may skip a step before this draft, [B] bool; the uniform mode does in all."""
-        alike = self.part.alike
-        return torch.ones_like(tree.codes[:, 0]).bool() if alike is None else alike(tree)
+    def wanted(self, tree: Draft, seen: Seen, place: Tensor) -> Tensor:
+        """Which rows may skip a step before this draft, [B] bool; the paper's uniform mode does in
+        all."""
+        part, alike = self.part, self.part.alike
+        found = torch.ones_like(place).bool() if alike is None else alike(tree)
+        if not part.released:
+            return found
+        self.remember(seen)
+        if alike is None:
+            found = self.steps % max(part.interval, 1) == 1
+        found = found & (place > UNSKIPPED)
+        self.steps.add_(1 + found)
+        return found
 
     def skips(self, wanted: Tensor) -> bool:
         """Whether a step is skipped now; asked once per draft. The dynamic mode asks the device
         only where that costs nothing: elsewhere every step drafts for a skip."""
         turn, every = self.turn, self.part.interval - 1
         self.turn += 1
-        if self.part.alike is None:
+        if self.part.alike is None and not self.part.released:
             return turn > 0 and every > 0 and turn % every == 0
         return turn > 0 and (not self.synchronous or bool(wanted.any()))
 
@@ -100,23 +120,42 @@ class SkippingSession(ProposerSession):
         taken [B], the laws that they came from [B, S, V]."""
         u = noise.at(place, OWN_SLOT, 2)  # [B, 2]
         path, laws = random_path(tree, u[:, 0], last)  # [B, D + 1], [B, D, V]
-        mean = (place - 1) // noise.round  # [B], whole codes per forward so far
+        codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1))  # [B, S]
+        laws = F.pad(laws, (0, 0, 0, 1))  # [B, S, V]
         length = tree.depth.gather(1, path[:, -1:])[:, 0]
+        if self.part.released:
+            leaf, _ = leaves(tree)
+            return codes, torch.minimum(length, (leaf * tree.depth).sum(-1) // leaf.sum(-1)), laws
+        mean = (place - 1) // noise.round  # [B], whole codes per forward so far
         kept = torch.minimum(length, mean - 1)
         kept = torch.where(place > self.first, kept, 0).clamp_min(0)  # [B]
         root = last.argmax(-1) if self.greedy else sample(last, u[:, 1])
-        codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1))  # [B, S]
         codes = codes.scatter(1, kept[:, None], root[:, None])
         at = kept[:, None, None].expand(-1, 1, laws.shape[-1])
-        laws = F.pad(laws, (0, 0, 0, 1)).scatter(1, at, last[:, None])  # [B, S, V]
-        return codes, torch.where(kept > 0, kept + 1, 0), laws
+        return codes, torch.where(kept > 0, kept + 1, 0), laws.scatter(1, at, last[:, None])
+
+    def remember(self, seen: Seen) -> None:
+        """The target's last features, those of the codes just seen behind older ones."""
+        size, copies = self.cached.shape[1], len(seen.hidden) // len(seen.count)
+        index = seen.count[:, None] + torch.arange(size, device=seen.count.device)  # [B, S']
+        every = torch.cat([self.cached, seen.hidden], 1)
+        self.cached.copy_(pick_rows(every, index.repeat(copies, 1)))
+
+    def features(self, seen: Seen, taken: Tensor) -> Tensor:
+        """What the drafter reads in the place of features of the taken codes, [R, T, D]."""
+        copies, width = len(seen.hidden) // len(taken), seen.codes.shape[1]
+        if not self.part.released:
+            last = (seen.count - 1).repeat(copies)[:, None]  # [R, 1]
+            return pick_rows(seen.hidden, last)
+        size = self.cached.shape[1]
+        index = size - taken[:, None] + torch.arange(width, device=taken.device)  # [B, T]
+        return pick_rows(self.cached, index.clamp(0, size - 1).repeat(copies, 1))
 
     def told(self, seen: Seen, codes: Tensor, taken: Tensor, place: Tensor) -> Seen:
-        """The taken codes with the old feature; of a row that skips nothing what it saw before."""
+        """The taken codes with old features; of a row that skips nothing what it saw before."""
         copies = len(seen.hidden) // len(place)
         skips = taken > 0  # [B]
-        last = (seen.count - 1).repeat(copies)[:, None, None]  # [R, 1, 1]
-        old = seen.hidden.gather(1, last.expand(-1, 1, seen.hidden.shape[-1]))  # [R, 1, D]
+        old = self.features(seen, taken)
         wide = F.pad(codes, (0, seen.codes.shape[1] - codes.shape[1]))  # [B, T]
         return Seen(
             torch.where(skips.repeat(copies)[:, None, None], old, seen.hidden),
@@ -204,11 +243,15 @@ class Alike:
     root-to-leaf paths that reach it (two paths through one node have cosine 1). The levels are
     weighed by decay^(level - 1). Where all paths would draw much the same picture, an untested one
     does little harm. The published text leaves open how pairs are weighed: this is the plain
-    reading of it. threshold: weighted cosine above which a step is skipped; codebook [V, C].
+    reading of it. As released every second path of the table is compared, and a pair of which one
+    path ends before a level counts 0 there. threshold: weighted cosine above which a step is
+    skipped; codebook [V, C].
     """
 
-    def __init__(self, codebook: Tensor, threshold: float, decay: float) -> None:
-        self.threshold, self.decay = threshold, decay
+    def __init__(
+        self, codebook: Tensor, threshold: float, decay: float, released: bool = False
+    ) -> None:
+        self.threshold, self.decay, self.released = threshold, decay, released
         self.latents = torch.nn.functional.normalize(codebook.float(), dim=-1)  # [V, C]
 
     def __call__(self, tree: Draft) -> Tensor:
@@ -218,14 +261,19 @@ class Alike:
     def cosine(self, tree: Draft) -> Tensor:
         """The weighted cosine, [B]; 0 of a draft with a single path."""
         leaf, above = leaves(tree)
+        if self.released:
+            turn = torch.where(leaf, table_order(tree, above), leaf.shape[1] ** 2)  # [B, N + 1]
+            leaf = leaf & ((turn[:, None] < turn[..., None]).sum(-1) % 2 == 0)
         paths = (leaf[..., None] & above).sum(1).float()  # [B, N + 1], through every node
         level = torch.arange(1, tree.levels + 1, device=leaf.device)
         own = paths[..., None] * (tree.depth[..., None] == level)  # [B, N + 1, D]
         count = own.sum(1)  # [B, D], paths that reach a level
         total = own.transpose(1, 2) @ self.latents[tree.codes]  # [B, D, C]
-        pairs = count * (count - 1)
+        compared = leaf.sum(-1, keepdim=True).float() if self.released else count
+        pairs = compared * (compared - 1)
         mean = (total.square().sum(-1) - count) / pairs.clamp_min(1)
-        weight = torch.where(pairs > 0, self.decay ** (level - 1.0), 0.0)  # [B, D]
+        there = (pairs > 0) & (count > 0)
+        weight = torch.where(there, self.decay ** (level - 1.0), 0.0)  # [B, D]
         return (weight * mean).sum(-1) / weight.sum(-1).clamp_min(1e-9)
 
 

@@ -89,8 +89,8 @@ class Untested(Verifier):
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
-    follows every skipped step, and the interval is not read. Steps are of two shapes, of which
-    `choose` takes one and counts: an execution may not run a step to try it."""
+    follows every skipped step, and the interval is not read. released: as the authors' code skips.
+    Steps are of two shapes, of which `choose` takes one and counts: an execution may not run a step to try it."""
 
     plain = frozenset({"choose"})
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
@@ -105,6 +105,7 @@ class Vvs(Speculative):
         mode: str = "uniform",
         alike: Annotated[float, Within(-1, 1)] = 0.65,
         decay: Annotated[float, Within(0, 1, above=True)] = 0.9,
+        released: bool = False,
     ) -> None:
         if mode not in MODES:
             raise DecoderError(f"loop.mode is one of {', '.join(MODES)}, found {mode!r}")
@@ -118,8 +119,9 @@ class Vvs(Speculative):
                 "backend.mode=eager"
             )
         if isinstance(proposer, Grown) and verifier is not None:
-            paths = Alike(model.codebook, alike, decay) if mode == "dynamic" else None
-            proposer = Skipping(proposer, interval, paths)
+            dynamic = mode == "dynamic"
+            paths = Alike(model.codebook, alike, decay, released) if dynamic else None
+            proposer = Skipping(proposer, interval, paths, released)
             verifier = Untested(completed(verifier, Verifier), proposer.depth)
         elif proposer is not None:
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
@@ -133,7 +135,7 @@ class Vvs(Speculative):
         """A tree under the root, and which rows may skip a step on it, [B] bool."""
         session: Any = run.session
         tree = session.inner.propose(run.seen, run.noise, run.length)
-        return tree, session.wanted(tree)
+        return tree, session.wanted(tree, run.seen, run.length)
 
     def choose(self, run: Run, tree: Draft, wanted: Tensor) -> tuple[Draft, Tensor | None]:
         """None for the rows where no step is skipped now."""

@@ -14,7 +14,7 @@ from decoders.api import CodeKind, DecoderError, Draft, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.skipping import vvs
-from decoders.loops.skipping.proposer import Alike
+from decoders.loops.skipping.proposer import Alike, SkippingSession
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.verify.typical import Typical
@@ -146,8 +146,54 @@ def test_paths_are_compared_level_by_level():
     first, second = (1.0 + 0.6 + 0.6) / 3, 0.0
     wanted = (first + 0.9 * second) / 1.9
     assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(wanted)
+    # As released: every second path, ac and b, of which b has no second level.
+    assert float(Alike(latents, 0.5, 0.9, True).cosine(draft)) == pytest.approx(0.6 / 1.9)
     kids[0, 1, 1] = 0  # a child that cannot be drawn: one path of two levels is left
     assert float(Alike(latents, 0.5, 0.9).cosine(draft)) == pytest.approx(0.6)
+
+
+def test_as_released_the_next_root_is_a_draft_at_the_mean_length(monkeypatch, watched):
+    """A path is cut to the mean length of the draft's paths; nothing is skipped before six codes;
+    the drafter reads as many of the last features as it takes codes."""
+    cuts, told = [], []
+    skip, tell = SkippingSession.skip, SkippingSession.told
+
+    def noting(self, tree, last, noise, place):
+        codes, taken, laws = skip(self, tree, last, noise, place)
+        for b in range(len(place)):
+            below = set(tree.parents[b, 1:].tolist())
+            ends = [n for n in range(1, tree.codes.shape[1]) if n not in below]
+            depth = [int(tree.depth[b, n]) for n in ends]
+            mean = sum(depth) // len(ends)
+            cuts.append((int(taken[b]), mean))
+            found = [int(x) for x in codes[b, : int(taken[b])]]
+            parent = 0
+            for x in found:  # a path of the tree, from the root on
+                parent = next(
+                    n
+                    for n in range(1, tree.codes.shape[1])
+                    if int(tree.parents[b, n]) == parent and int(tree.codes[b, n]) == x
+                )
+        return codes, taken, laws
+
+    def telling(self, seen, codes, taken, place):
+        made = tell(self, seen, codes, taken, place)
+        told.append((taken.clone(), made.hidden.clone(), self.cached.clone()))
+        return made
+
+    monkeypatch.setattr(SkippingSession, "skip", noting)
+    monkeypatch.setattr(SkippingSession, "told", telling)
+    loop = PartSpec("decoders.loops.skipping.vvs.Vvs", {"interval": 2, "released": True})
+    tree = PartSpec(DYNAMIC.target, {"depth": 3, "top_k": 3, "nodes": 8})
+    build_decoder(MODEL, replace(spec(tree), loop=loop), SAMPLING).generate(TEXT, NOISE)
+    assert cuts and all(0 < taken <= mean for taken, mean in cuts)
+    assert {taken == mean for taken, mean in cuts} >= {True}
+    taken, hidden, cached = told[-1]
+    for b, n in enumerate(taken.tolist()):
+        if n:
+            torch.testing.assert_close(hidden[b, :n], cached[b, -n:])
+    places = [int(p[b]) for p, t, *_ in watched for b in range(3) if int(t[b])]
+    assert places and min(places) >= 7
 
 
 def test_the_gate_sees_the_skipped_steps_of_the_dynamic_mode():
