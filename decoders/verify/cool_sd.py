@@ -4,6 +4,8 @@
 
 for the i-th of L drafts in a row. The paper's correction is norm((p - q a_i)+), the lemma's own. A
 node's law is at most 1 - 1 / omega_i away from p, and exact where omega_i <= 1.
+
+Lenience (2211.17192, appendix A.5; decoders.md (u)) has one omega = 1 / l for all depths.
 """
 
 from __future__ import annotations
@@ -48,6 +50,22 @@ class CoolSD(Corrected):
         first = scale_of(self.delta, self.decay, draft.levels)
         made.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
         return made
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        return scaled(p, q, self.omega)
+
+
+class Lenience(Corrected):
+    """l in (0, 1] (`lenience` in YAML); 1 is the exact rule."""
+
+    def __init__(
+        self, model: Any = None, lenience: Annotated[float, Within(0, 1, above=True)] = 0.5
+    ) -> None:
+        del model  # the rule needs nothing from it
+        self.omega = 1.0 / lenience
+
+    def __str__(self) -> str:
+        return f"lenience(l={1 / self.omega:g})"
 
     def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
         return scaled(p, q, self.omega)

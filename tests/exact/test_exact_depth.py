@@ -16,10 +16,9 @@ from bench.judge.gate.small import Real
 from decoders.api import Sampling
 from decoders.compose import PartSpec
 from decoders.verify.by_node import ByNode
-from decoders.verify.cool_sd import CoolSD
+from decoders.verify.cool_sd import CoolSD, Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from decoders.verify.lenience import Lenience
 from metrics.node_law import Spot, node_law
 from tests.exact.planted import judging
 from tests.exact.specs import composed

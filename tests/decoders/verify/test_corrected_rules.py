@@ -13,11 +13,12 @@ import torch
 from bench.judge.gate.laws import random_pairs
 from decoders.api import DecoderError, Draft
 from decoders.models.small import random_model
-from decoders.verify.cool_sd import CoolSD
+from decoders.verify.cool_sd import CoolSD, Lenience
+from decoders.verify.csd import Csd
+from decoders.verify.entropy import Entropy
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP, LanternWithin
-from decoders.verify.lenience import Lenience
 from decoders.verify.typical import Typical
 from metrics.node_law import Spot
 from metrics.node_law import node_law as law_of
@@ -32,6 +33,7 @@ RULES = {
     "lenience": Lenience(lenience=0.4),
     "typical": Typical(eps=0.3, alpha=0.5),
     "gsd": Gsd(MODEL, group=4, theta_p=0.3, theta_d=0.5),
+    "entropy": Entropy(),
 }
 
 
@@ -64,6 +66,11 @@ def acceptance(name, p, q, x):
     if name == "typical":
         entropy = -sum(float(m) * math.log(float(m)) for m in p if m > 0)
         return float(float(p[x]) > min(0.3, 0.5 * math.exp(-entropy)))
+    if name == "entropy":
+        entropy = -sum(float(m) * math.log(float(m)) for m in p if m > 0)
+        rho = min(1.0, float(p[x]) / drawn)
+        wanted = (8 * rho / entropy - 0.5) / (1 - entropy / 16) + 0.5 if rho and entropy else rho
+        return min(1.0, max(0.0, wanted))
     return min(1.0, {"cool_sd": 2.0, "lenience": 2.5}[name] * float(p[x]) / drawn)
 
 
@@ -170,6 +177,43 @@ def test_greedy_decoding_accepts_the_argmax(rule):
     if not isinstance(rule, Lantern):
         assert found.accept.tolist() == [1, 0, 0, 0, 0]
         assert not found.bound.any()
+
+
+@pytest.mark.parametrize(("lam", "delta"), [(0.1, 0.9), (0.5, 0.35), (1e9, 0.6), (1e9, 1.0)])
+def test_csd_by_its_closed_form(lam, delta):
+    """TV = sum over q > p of min(q - p, eps q), below delta; eps = inf: TV(p, q)."""
+    relaxed = 0
+    for p, q in PAIRS:
+        apart = float((p - q).clamp_min(0).sum())
+        entropy = -sum(float(m) * math.log(m) for m in p if m > 0)
+        eps = lam * entropy if apart < delta else 0.0
+        wanted = sum(min(float(b - a), eps * float(b)) for a, b in zip(p, q, strict=True) if b > a)
+        found = node_law(Csd(None, lam, delta), p, q, 1)
+        assert found.tv == pytest.approx(wanted, abs=1e-6)
+        assert found.tv < delta
+        if lam > 1 and eps:
+            assert found.tv == pytest.approx(apart, abs=1e-6)
+        relaxed += eps > 0
+    assert relaxed
+
+
+@pytest.mark.parametrize("scale_only", [False, True])
+def test_the_entropy_rule_by_its_closed_form(scale_only):
+    """Shares of r that accept, counted; TV = sum (q a - p)+."""
+    grid = [(i + 0.5) / 4000 for i in range(4000)]
+    for p, q in PAIRS[:6]:
+        entropy = -sum(float(m) * math.log(m) for m in p if m > 0)
+        s, c = entropy / 8, 1.0 if scale_only else 1 - entropy / 16
+        wanted = 0.0
+        for x, (a, b) in enumerate(zip(p.tolist(), q.tolist(), strict=True)):
+            if b == 0:
+                continue
+            rho = min(1.0, a / b)
+            found = float(Entropy(None, scale_only).test(p, q, torch.tensor(x)).accept)
+            counted = sum(rho > (0.5 + (r - 0.5) * c) * s for r in grid) / len(grid)
+            assert found == pytest.approx(counted if a > 0 else 0.0, abs=3e-4)
+            wanted += max(b * found - a, 0.0)
+        assert node_law(Entropy(None, scale_only), p, q, 1).tv == pytest.approx(wanted, abs=1e-6)
 
 
 def test_typical_s_two_thresholds() -> None:
