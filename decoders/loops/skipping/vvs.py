@@ -90,7 +90,8 @@ class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
     follows every skipped step, and the interval is not read. released: as the authors' code skips.
-    Steps are of two shapes, of which `choose` takes one and counts: an execution may not run a step to try it."""
+    Steps are of two shapes, of which `choose` takes one and counts: an execution may not run a step
+    to try it."""
 
     plain = frozenset({"choose"})
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
