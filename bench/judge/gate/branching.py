@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.noise import ACCEPT_SLOT, SLOTS, Noise
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, SLOTS, Noise
 
 PLACES, MOST_SLOTS = 2**10, 2**20  # of the numbers' keys
 TINY = 1e-13  # a cell narrower than this is rounding
+POINT = TINY / 10  # width of a number that is held
 CHUNK = 4096  # rows that are run at once
 SHAPING = frozenset(  # what moves numbers and does not look at them
     {
@@ -43,15 +43,51 @@ class NotEnumerable(DecoderError):
     """The program uses a random number in a way that has no thresholds to be seen."""
 
 
+@dataclass(frozen=True)
+class Held:
+    """Numbers that are no random ones: those of the first `places`. Tests of drafts read 0, so that
+    what can be accepted is; all others read `value`."""
+
+    places: int = 0
+    value: float = 0.5
+
+    def start(self, key: int) -> float | None:
+        """What the number of a key is; None: it is free."""
+        if key // MOST_SLOTS % PLACES >= self.places:
+            return None
+        return 0.0 if ACCEPT_SLOT <= key % MOST_SLOTS < DRAFT_SLOT else self.value
+
+
+FREE = Held()
+
+
+@dataclass
+class Columns:
+    """Where a number stands in a row's box, by its key, and where it may lie at first."""
+
+    held: Held
+    places: dict[int, int] = field(default_factory=dict)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+    def of(self, key: int) -> int:
+        if key not in self.places:
+            self.places[key] = len(self.places)
+            start = self.held.start(key)
+            self.low.append(0.0 if start is None else start)
+            self.high.append(1.0 if start is None else start + POINT)
+        return self.places[key]
+
+
 @dataclass
 class Script:
-    """What is fixed of the numbers of B rows, and what else they might have been. columns: where a
-    number stands in `low` and `high`, by its key; `now`: the moment, as the program counts them."""
+    """What is fixed of the numbers of B rows, and what else they might have been. `now`: the
+    moment, as the program counts them."""
 
     low: Tensor  # [B, C] float64, where the numbers lie
     high: Tensor
     weight: Tensor  # [B] float64, volume of the box
-    columns: dict[int, int]
+    columns: Columns
     length: int  # places of the image
     now: Callable[[], int]
     used: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # moment, beyond, share
@@ -73,9 +109,9 @@ class Script:
     def _column(self, keys: Tensor) -> Tensor:
         """[B] -> where these numbers stand, made on their first use."""
         found, inverse = keys.unique(return_inverse=True)
-        places = [self.columns.setdefault(key, len(self.columns)) for key in found.tolist()]
-        self.low = _widened(self.low, len(self.columns), 0.0)
-        self.high = _widened(self.high, len(self.columns), 1.0)
+        places = [self.columns.of(key) for key in found.tolist()]
+        self.low = _widened(self.low, self.columns.low)
+        self.high = _widened(self.high, self.columns.high)
         return torch.tensor(places)[inverse]
 
     def _one(self, column: Tensor, thresholds: Tensor, beyond: Tensor) -> Tensor:
@@ -237,11 +273,13 @@ def explore(
     length: int,
     most: int,
     now: Callable[[], int] = lambda: 0,
+    held: Held = FREE,
 ) -> Explored:
     """Runs a program on every combination of cells, the likeliest first, `most` rows or a few more.
+    held: numbers that stay as they are, so that the law is that of the others, given these.
 
     Raises NotEnumerable."""
-    columns: dict[int, int] = {}
+    columns = Columns(held)
     empty = torch.zeros(1, 0, dtype=torch.float64)
     low, high, weight = empty, empty, torch.ones(1, dtype=torch.float64)
     values, weights, ran = [], [], 0
@@ -260,8 +298,8 @@ def explore(
         for moment, beyond, row, *box in script.others:
             keep = _matters(moment, beyond, made.done[row])
             found.append(tuple(part[keep] for part in box))  # type: ignore[arg-type]
-        low = torch.cat([_widened(part, len(columns), 0.0) for part, _, _ in found])
-        high = torch.cat([_widened(part, len(columns), 1.0) for _, part, _ in found])
+        low = torch.cat([_widened(part, columns.low) for part, _, _ in found])
+        high = torch.cat([_widened(part, columns.high) for _, part, _ in found])
         weight = torch.cat([part for _, _, part in found])
     return Explored(torch.cat(values), torch.cat(weights), float(weight.sum()))
 
@@ -270,6 +308,7 @@ def _matters(moment: int, beyond: Tensor, done: Tensor) -> Tensor:
     return (moment < done) | ((moment == done) & ~beyond)
 
 
-def _widened(box: Tensor, width: int, free: float) -> Tensor:
-    """Boxes [B, C] of C numbers, widened by those that are still free, [B, width]."""
-    return box if box.shape[1] == width else F.pad(box, (0, width - box.shape[1]), value=free)
+def _widened(box: Tensor, start: list[float]) -> Tensor:
+    """Boxes [B, C] of C numbers, widened by those that were met since, [B, len(start)]."""
+    new = torch.tensor(start[box.shape[1] :], dtype=torch.float64)
+    return torch.cat([box, new.expand(len(box), -1)], 1) if len(new) else box

@@ -2,42 +2,46 @@
 
 Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
 children, and at every depth where the rule depends on it; what the rule said while the decoder ran,
-against lemma R; (2) p_A against its definition; (3) images equal to AR's, code by code, with
-bit-exact acceptance under shared noise; (4) the law of whole images, enumerated on a table model;
-(5) whole images of the decoder against the enumerated AR law; (6) calibration on longer images. A
-verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
-law, so (4) to (6) then run its loop, drafter and tree with the exact rule in its place: the loop
-must be right, and (1) and (2) say what the rule does. Greedy: `bench.judge.gate.equal`. A drafter
-with a checkpoint of its own has random weights there, and whole images of the real model are judged
-too (`sampled.real_check`). Nothing that is not finite passes: every comparison fails on NaN.
+against lemma R; (2) p_A against its definition; (3) p of every visited node in every row and step
+against teacher forcing; (4) the own drafter: q a function of prefix and path, drafts drawn from it;
+(5) images equal to AR's, code by code, with bit-exact acceptance under shared noise; (6) the law of
+whole images, enumerated on a table model, and at the decoder's depth (`deep`); (7) whole images of
+the decoder against the enumerated AR law, ten times as many where (6) was not followed to the end;
+(8) calibration on longer images. A verifier of whole drafts has no (1) and (2). A rule that
+declares a bound does not follow the AR law, so the others then run its loop, drafter and tree with
+the exact rule in its place: the loop must be right, and (1) and (2) say what the rule does. Greedy:
+`bench.judge.gate.equal`. A drafter with a checkpoint of its own has random weights there, and whole
+images of the real model are judged too (`sampled.real_check`). Nothing that is not finite passes:
+every comparison fails on NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bench.data.errors import Failure, attempt
+from bench.judge.gate.deep import CODES, deep_check
 from bench.judge.gate.equal import equality_check, greedy_check
-from bench.judge.gate.laws import Recorded, definition_check, law_check, lemma_check
+from bench.judge.gate.laws import ROUNDING, Recorded, definition_check, law_check, lemma_check
+from bench.judge.gate.own import drafter_check, rows_check
 from bench.judge.gate.report import Finding, GateReport, Verdict, known
 from bench.judge.gate.sampled import calibration_check, images_check, real_check, record_nodes
 from bench.judge.gate.small import Real, checkpoints, small_for, small_spec, trial
-from bench.judge.gate.whole_law import whole_check
+from bench.judge.gate.whole_law import CERTAIN, LENGTH, VOCAB, whole_check
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.baselines import DRAFTER, EXACT
 from decoders.compose import DecoderSpec, resolve
-from decoders.distribution import probabilities
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) on which the drafter's logits are looked at
 IMAGES = 16
 DIGITS = 4  # of the figure
 Captions = Callable[[], Sequence[str]]
+Asked = tuple[DecoderSpec, Sampling, Real]
 
 
 def check_decoder(
@@ -67,7 +71,7 @@ def check_decoder(
         try:
             report = (_greedy if sampling.greedy else _sampling)(small, sampling, real, seen)
         except NumericalError as error:  # a drafter that says NaN declares no distribution
-            return GateReport("broken", 1.0, f"no finite law: {error}", {})
+            return GateReport("broken", 1.0, f"no finite law: {error}")
     if not says or any(finding.fault for finding in seen):
         return report
     return replace(report, detail=f"{report.detail}; {says}")
@@ -119,37 +123,9 @@ def _as_exact(spec: DecoderSpec) -> DecoderSpec:
     return spec if spec.acceptance is None else replace(spec, acceptance=EXACT)
 
 
-def finite_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
-    """Are the drafter's logits numbers? A loop may well survive NaN (it accepts nothing then), but
-    what such a drafter declares is no distribution."""
-    made = trial(spec, sampling, real, TRIAL, IMAGES)
-    drafter = getattr(made.decoder, "drafter", None)
-    if drafter is None:
-        return Finding("drafter", "")
-    begin, finite = drafter.begin, [True]
-
-    def noting(answer: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def noted(*asked: Any) -> Tensor:
-            logits = answer(*asked)
-            finite.append(bool(torch.isfinite(probabilities(logits, sampling)).all()))
-            return logits
-
-        return noted
-
-    def watched(*asked: Any) -> Any:
-        session = begin(*asked)
-        session.advance, session.expand = noting(session.advance), noting(session.expand)
-        return session
-
-    drafter.begin = watched
-    made.decoder.generate(made.text, made.noise)
-    fault = "the drafter's logits hold NaN or infinity: its q is no distribution"
-    return Finding("drafter", fault * (not all(finite)))
-
-
 def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
     found, exact = greedy_check(spec, sampling, real)
-    findings = [found, *seen, finite_check(spec, sampling, real)]
+    findings = [found, *seen, drafter_check(spec, sampling, real)]
     fault = "; ".join(f.fault for f in findings if f.fault)
     verdict: Verdict = "broken" if fault else "exact" if exact else "relaxed"
     says = {
@@ -157,28 +133,34 @@ def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Findin
         "relaxed": f"every accepted draft is the largest entry of p_A, and moved at most "
         f"{found.figure:.4f}, within its bound of {found.evidence['bound']:.4f}",
     }
-    return _report(verdict, found.figure, fault or says[verdict], findings, spec, real)
+    return _report(verdict, found.figure, fault or says[verdict], findings, (spec, sampling, real))
 
 
 def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
+    """The cheap and the exact checks first; images are drawn where none of them found a fault."""
+    asked = spec, sampling, real
+    if _truncates(spec):
+        return _truncated(asked, seen)
     law, relaxed, recorded = None, False, Recorded()
     if _by_rule(spec):
-        recorded = record_nodes(spec, sampling, real)
+        recorded = record_nodes(*asked)
         law, relaxed = law_check(spec, real, recorded)
     if law is not None and law.fault and not relaxed:  # its images cannot follow the AR law
-        return _sampling_report(spec, real, law, seen)
-    tested = _as_exact(spec) if relaxed else spec
-    others = [
+        return _sampling_report(asked, law, [*seen])
+    tested = (_as_exact(spec) if relaxed else spec), sampling, real
+    found = [
         *([definition_check(spec, real)] if law is not None else []),
         *([lemma_check(spec, real, recorded)] if recorded.judged else []),
-        equality_check(spec, sampling, real),
-        whole_check(tested, sampling, real),
-        images_check(tested, sampling, real),
-        calibration_check(tested, sampling, real),
+        rows_check(*tested),
+        drafter_check(*tested),
+        equality_check(*asked),
+        whole_check(*tested),
+        deep_check(*tested),
         *seen,
-        finite_check(spec, sampling, real),
     ]
-    return _sampling_report(spec, real, law, others)
+    if not any(finding.fault for finding in found):
+        found += [images_check(*tested, _followed(found)), calibration_check(*tested)]
+    return _sampling_report(asked, law, found)
 
 
 def _by_rule(spec: DecoderSpec) -> bool:
@@ -187,30 +169,104 @@ def _by_rule(spec: DecoderSpec) -> bool:
     return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
 
 
-def _sampling_report(
-    spec: DecoderSpec, real: Real, law: Finding | None, others: list[Finding]
-) -> GateReport:
+def _truncates(spec: DecoderSpec) -> bool:
+    """Whether it draws no drafts, from a target that its rule cuts."""
+    drafts = spec.drafter or spec.tree or spec.proposer
+    if drafts is not None or spec.acceptance is None:
+        return False
+    return getattr(resolve(spec.acceptance.target), "truncated", None) is not None
+
+
+def _truncated(asked: Asked, seen: list[Finding]) -> GateReport:
+    found = whole_check(*asked, truncated=True)
+    findings = [found, *seen]
+    if faults := [f.fault for f in findings if f.fault]:
+        return _report("broken", found.figure, "; ".join(faults), findings, asked)
+    if not _complete(found):
+        raise DecoderError(f"its law cannot be followed on a small model: {found.evidence}")
+    says = (
+        f"images follow the AR law of the target that the rule cuts (to 1e-9, over all "
+        f"{found.evidence['ways']} ways to a small one); the cut law of a code is away from p by "
+        f"{found.figure:.4f} at most there"
+    )
+    return _report("relaxed" if found.figure else "exact", found.figure, says, findings, asked)
+
+
+def _complete(finding: Finding) -> bool:
+    return float(finding.evidence.get("not followed", 1.0)) < CERTAIN / 10
+
+
+def _followed(findings: list[Finding]) -> bool:
+    """Was the law followed to the end, of whole images and at the decoder's depth?"""
+    return all(_complete(f) for f in findings if f.name in ("whole law", "deep law"))
+
+
+def _sampling_report(asked: Asked, law: Finding | None, others: list[Finding]) -> GateReport:
     findings = others if law is None else [law, *others]
     figure = min(1.0, max(known(f.figure) for f in findings))
     if faults := [f.fault for f in findings if f.fault]:
-        return _report("broken", figure, "; ".join(faults), findings, spec, real)
-    says = "images follow the AR law"
-    whole = next((f.evidence for f in others if f.name == "whole law"), {})
-    if whole.get("not followed") == 0:
-        says += f" (to 1e-9, over all {whole['ways']} ways to a small one)"
-    if law is None:
-        return _report("exact", figure, says, findings, spec, real)
-    nodes, at = law.evidence["nodes"], law.evidence["worst"]
-    if law.evidence["max_bound"] == 0:
-        says += f"; {nodes} enumerated nodes"
-        return _report("exact", figure, says, findings, spec, real)
-    says += (
-        f" with the exact rule; output TV within the declared bound at all {nodes} enumerated "
-        f"nodes, the largest after {at['children']} children (bound {at['bound']:.4f}); after a "
-        f"single one at most {law.evidence['max_tv_of_one_child']:.4f}; {law.evidence['holds']} "
-        f"(the other one is the output bound, sum (q a - p)+: {at['output_bound']:.4f} there)"
+        return _report("broken", figure, "; ".join(faults), findings, asked)
+    evidence = {f.name: f.evidence for f in findings}
+    says, followed = _loop_words(evidence), _followed(findings)
+    relaxed = law is not None and law.evidence["max_bound"] > ROUNDING
+    if law is not None and relaxed:
+        return _report("relaxed", figure, f"{_law_words(law.evidence)}; {says}", findings, asked)
+    if law is not None:
+        says += f"; {law.evidence['nodes']} enumerated nodes of the rule"
+    sampled = 0.0 if followed else evidence["images"]["resolution"]
+    return _report("exact", figure, says, findings, asked, sampled)
+
+
+def _loop_words(evidence: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was followed, with what in the place of what, and what was only sampled."""
+    whole, deep, own = (evidence[name] for name in ("whole law", "deep law", "drafter"))
+    parts = ["images follow the AR law"]
+    if "not followed" in whole:
+        parts.append(
+            f"enumerated to 1e-9 with a table drafter: {_share(whole)} {whole['ways']} ways to an "
+            f"image of {VOCAB}**{LENGTH}"
+        )
+    if "free" in deep:
+        cut = f" (draft cut: {deep['cut']})" if "cut" in deep else ""
+        parts.append(
+            f"{_share(deep)} {deep['ways']} ways of the last {deep['free']} of {deep['places']} "
+            f"places of {CODES} codes, where drafts have {min(deep['levels'], deep['places'])} "
+            f"levels{cut}"
+        )
+    parts += [f"not enumerated: {one['not enumerated']}" for one in (whole, deep)
+              if "not enumerated" in one][:1]  # fmt: skip
+    if not (_share(whole) == _share(deep) == "all"):
+        drawn = [v["samples"] for k, v in evidence["images"].items() if k.startswith("images V")]
+        parts.append(f"sampled: {sum(drawn)} small images")
+    if own.get("calls compared"):
+        parts.append(f"its own drafter says the same in {own['calls compared']} calls")
+    if own.get("draws"):
+        parts.append(f"{own['draws']} drafts are drawn from their q")
+    if rows := evidence["rows"]:
+        parts.append(f"{rows['rows']} rows compared over {rows['steps']} steps")
+    return "; ".join(parts)
+
+
+def _share(evidence: Mapping[str, Any]) -> str:
+    rest = float(evidence.get("not followed", 1.0))
+    return "all" if rest < CERTAIN / 10 else f"all but {rest:.1g} of the probability in"
+
+
+def _law_words(law: Mapping[str, Any]) -> str:
+    """How far a relaxed rule is away, at enumerated nodes of small random models."""
+    at, beyond = law["worst"], law["beyond"]
+    says = (
+        f"output TV up to {at['tv']:.4f} at {law['nodes']} enumerated nodes of small random models "
+        f"(after {at['children']} children), within sum (q a - p)+, lemma R's output bound, at all"
     )
-    return _report("relaxed", figure, says, findings, spec, real)
+    if law["own bound"]:
+        return says + "; the rule declares that bound and computes it itself: it cannot exceed it"
+    says += "; what the rule declares is on TV(p, p_A), not on the output"
+    if not beyond:
+        return says + f" ({at['bound']:.4f} there, which no node exceeds)"
+    return (
+        says + f", and the output exceeds it ({beyond['tv']:.4f} where it is {beyond['bound']:.4f})"
+    )
 
 
 def _report(
@@ -218,14 +274,22 @@ def _report(
     figure: float,
     detail: str,
     findings: list[Finding],
-    spec: DecoderSpec,
-    real: Real,
+    asked: Asked,
+    sampled: float = 0.0,
 ) -> GateReport:
-    evidence: dict[str, Any] = {f.name: f.evidence for f in findings if f.evidence}
+    spec, sampling, real = asked
     model = small_for(spec, (64, 2, 0), replace(real, native=False))
     small = small_spec(spec, model, real).acceptance
     k = None if small is None else small.kwargs.get("k")
     if k is not None and spec.acceptance is not None and k != spec.acceptance.kwargs.get("k"):
         detail += f" (k relative to the codebook: {k} of 64)"
-    holds = evidence.get("node law", {}).get("holds", "")
-    return GateReport(verdict, round(figure, DIGITS), detail, evidence, holds)
+    evidence: dict[str, Any] = {f.name: f.evidence for f in findings if f.evidence}
+    detail = f"at {_named(sampling)}: {detail}"
+    return GateReport(verdict, round(figure, DIGITS), detail, evidence, sampled)
+
+
+def _named(sampling: Sampling) -> str:
+    """The setting that a verdict belongs to."""
+    filters = f", top-k {sampling.top_k}" * bool(sampling.top_k)
+    filters += f", top-p {sampling.top_p:g}" * (sampling.top_p < 1)
+    return f"temperature {sampling.temperature:g}, guidance {sampling.cfg:g}{filters}"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 
+ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32
 
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from scipy.stats import chi2
+from scipy.optimize import brentq
+from scipy.stats import chi2, ncx2
 from torch import Tensor
 
 from bench.judge.gate.reference import ImageLaw
@@ -17,6 +18,7 @@ LEAST_SUM = 20.0  # codes or groups expected less often are pooled
 BINS, GROUPS = 20, 64
 ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
 CERTAIN = 1e-9  # a p-value below this needs no second look
+MISSED = 0.01  # chance of an error that is called found
 
 
 def tested(
@@ -33,6 +35,15 @@ def tested(
         if not CERTAIN <= adjusted < ALARM:
             break
     return codes, adjusted
+
+
+def resolution(images: int, cells: int, tests: int) -> float:
+    """The least TV that Pearson's test of `cells` cells finds in so many images, MISSED aside, when
+    it is one of `tests`: a law that is away by t has a chi-square of at least 4 t^2 per image."""
+    freedom = max(1, cells - 1)
+    limit = chi2.isf(ALARM / tests, freedom)
+    needed = brentq(lambda x: ncx2.cdf(limit, freedom, x) - MISSED, 1e-6, 10 * limit + 100)
+    return float(0.5 * math.sqrt(needed / images))
 
 
 def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
@@ -87,6 +98,19 @@ def calibration_pvalue(p: Tensor, codes: Tensor) -> float:
     before, now, law = codes[:, :-1].flatten(), codes[:, 1:].flatten(), p[:, 1:].flatten(0, 1)
     of_code = [before == previous for previous in range(p.shape[-1])]
     return _sums_pvalue(_sums(law[mine], now[mine]) for mine in of_code)
+
+
+def draw_pvalues(laws: Tensor, codes: Tensor) -> list[float]:
+    """laws [m, V] float64, codes [m], each drawn from its law given all before it -> p-values of
+    codes, and of their ranks in their law (a law that is too sharp or too flat)."""
+    if not len(codes):
+        return [1.0]
+    own = laws.gather(1, codes[:, None])
+    if not bool((own > 0).all()):
+        return [0.0]
+    ordered, order = laws.sort(dim=1, descending=True, stable=True)
+    ranks = (order == codes[:, None]).int().argmax(1)
+    return [_sums_pvalue([_sums(laws, codes)]), _sums_pvalue([_sums(ordered, ranks)])]
 
 
 def image_pvalues(laws: Iterable[Tensor], codes: Tensor, generator: torch.Generator) -> list[float]:

@@ -14,6 +14,7 @@ layer. The same function of the prefix alone, without cache or masks, is the ref
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,19 +23,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.branching import Outcome, Scripted, explore
+from bench.judge.gate.branching import FREE, Held, Outcome, Scripted, explore
 from bench.judge.gate.reference import processed
 from bench.judge.gate.report import Finding
-from bench.judge.gate.small import Real, small_sampling, small_spec
+from bench.judge.gate.small import Real, small_rule, small_sampling, small_spec
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
 
 VOCAB, LENGTH, SEED = 3, 3, 3
-MOST = 25_000  # rows that are run at most
+MOST = 40_000  # rows that are run at most
 CERTAIN = 1e-9  # a total variation that is no rounding
 DRAFTER = PartSpec("bench.judge.gate.whole_law.TableDrafter")
+Cut = Callable[[Tensor], Tensor]  # p [..., V] -> the law it is cut to
 BEYOND = 8  # places past the image's end that differ from each other
 WIDE, SHARP, APART = 16, 1.0, 1.5  # hidden units; scale of the logits; of the drafter's own share
 
@@ -210,21 +212,34 @@ class WholeLaw:
         return self.rest < CERTAIN / 10
 
 
-def ar_law(model: ImageModel, sampling: Sampling) -> Tensor:
-    """[V**n] float64, from the law's definition: no cache, no mask, filters written a second
-    time."""
-    target = model.target
+def ar_nodes(model: ImageModel, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Laws [V**n, n, V] float64 of the codes of all images [V**n, n], from the definition: no
+    cache, no mask, filters written a second time."""
+    target: Any = model.target
     vocab, length = target.vocab_size, target.length
     images = torch.cartesian_prod(*[torch.arange(vocab)] * length).view(-1, length)
-    logits = target.net(target.context(images)[:, :-1])  # type: ignore[attr-defined]
-    return processed(logits, sampling).gather(-1, images[..., None])[..., 0].prod(-1)
+    return processed(target.net(target.context(images)[:, :-1]), sampling), images
+
+
+def ar_law(model: ImageModel, sampling: Sampling, cut: Cut | None = None) -> Tensor:
+    """[V**n] float64. cut: what a rule makes of a code's law."""
+    p, images = ar_nodes(model, sampling)
+    p = p if cut is None else cut(p)
+    return p.gather(-1, images[..., None])[..., 0].prod(-1)
 
 
 def whole_law(
-    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST
+    decoder: Decoder,
+    model: ImageModel,
+    sampling: Sampling,
+    most: int = MOST,
+    held: Held = FREE,
+    cut: Cut | None = None,
 ) -> WholeLaw:
-    """The law of the images of a decoder that was built on a `table_model`. Raises NotEnumerable
-    where a random number is used in a way that cannot be followed."""
+    """The law of the images of a decoder that was built on a `table_model`. held: numbers of the
+    first places that are no random ones; wanted is then AR's law given the codes there. cut: the
+    law is AR's from a target that a rule cuts so. Raises
+    NotEnumerable where a random number is used in a way that cannot be followed."""
     target = model.target
     weights = target.vocab_size ** torch.arange(target.length - 1, -1, -1)
 
@@ -234,9 +249,13 @@ def whole_law(
         value = torch.stack([image, made.trace.target_calls.long()], 1)
         return Outcome(value, made.trace.step.long().amax(-1))
 
-    found = explore(run, target.length, most, lambda: target.calls)  # type: ignore[attr-defined]
-    wanted = ar_law(model, sampling)
+    found = explore(run, target.length, most, lambda: target.calls, held)  # type: ignore[attr-defined]
+    wanted = ar_law(model, sampling, cut)
     law = torch.zeros_like(wanted).index_add_(0, found.value[:, 0], found.weight)
+    if held.places:
+        own, given = (part.view(target.vocab_size**held.places, -1) for part in (law, wanted))
+        share = own.sum(-1, keepdim=True) / max(1e-300, 1 - found.rest)
+        wanted = (share * given / given.sum(-1, keepdim=True).clamp_min(1e-300)).flatten()
     forwards = float(found.weight @ found.value[:, 1].double()) / max(1e-300, 1 - found.rest)
     return WholeLaw(law, wanted, found.rest, len(found.weight), forwards)
 
@@ -248,22 +267,32 @@ def table_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
     return made if spec.drafter is None else replace(made, drafter=DRAFTER)
 
 
-def whole_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def whole_check(
+    spec: DecoderSpec, sampling: Sampling, real: Real, truncated: bool = False
+) -> Finding:
     """The law of whole images against AR's. Fault: a total variation beyond rounding. A decoder
-    that cannot be built on a table model, or followed there, is left to the sampled images."""
+    that cannot be built on a table model, or followed there, is left to the sampled images.
+    truncated: against AR's from the target that the rule cuts; figure: the largest TV of a code's
+    law that the cut makes."""
     model = table_model(VOCAB, LENGTH, SEED)
     plain = small_sampling(replace(sampling, cfg=1.0), VOCAB, real)
+    cut: Cut | None = None
+    away = 0.0
+    if truncated:
+        cut = small_rule(spec, model, real).truncated
+        p, _ = ar_nodes(model, plain)
+        away = 0.5 * float((cut(p) - p).abs().sum(-1).max())
 
     def enumerated() -> WholeLaw:
         made = build_decoder(model, table_spec(spec, model, real), plain)
-        return whole_law(made, model, plain)
+        return whole_law(made, model, plain, cut=cut)
 
     found = attempt(enumerated)
     if isinstance(found, Failure):
         return Finding("whole law", "", 0.0, {"not enumerated": found.error})
     evidence = {"tv": found.tv, "not followed": found.rest, "ways": found.rows}
     if found.tv <= CERTAIN:
-        return Finding("whole law", "", 0.0, evidence)
+        return Finding("whole law", "", away, evidence)
     least = "" if found.complete else "at least "
     fault = (
         f"images of {VOCAB}**{LENGTH} do not follow the AR law: TV {least}{found.tv:.2g}, by "

@@ -1,0 +1,226 @@
+"""The decoder's own parts, on small models: what its drafter says, what is drawn from it, and the
+target's laws that drafts were verified with.
+
+The enumerated laws have a table drafter in the place of the decoder's own. Exactness asks three
+things of that one. Its q is a function of the committed prefix and of the path alone: numbers at a
+place are read again after a rejection, so that a q that remembers the rejected draft is no law of
+the next one. Its drafts are drawn from the q that is declared. It is a distribution. Many images of
+one caption come to the same prefix by other ways, after other rejected drafts, and are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.judge.gate.reference import ENTRY, processed, teacher_logits
+from bench.judge.gate.report import Finding, known
+from bench.judge.gate.small import (
+    Real,
+    build_small,
+    fresh_noise,
+    prompts,
+    same_prompt,
+    small_for,
+    small_sampling,
+    trial,
+)
+from bench.judge.gate.statistics import ALARM, draw_pvalues, tested
+from decoders.api import Draft, Sampling
+from decoders.compose import DecoderSpec
+from decoders.distribution import drop_sibling, probabilities
+from decoders.verify.children import at_node
+
+WATCHED = (6, 3, 16)  # (V, grid, seed)
+FEWEST, MOST, NODES = 512, 4096, 8192  # images of one caption, by the nodes of a draft
+SAME = 1e-4  # of a probability: float32 rounding between two ways to one prefix
+LONG, ROWS = (12, 8, 18), 6  # (V, grid, seed) of images of many steps; rows of their batch
+SHAKEN = 1e-5, 1e-3  # a law that moves by more, where its logits move by that, stands at a filter
+
+
+@dataclass
+class Laws:
+    """What a drafter's session says, by committed prefix and path. A code is a digit of the key."""
+
+    base: int  # V + 1
+    length: int
+    sampling: Sampling
+    keys: list[Tensor] = field(default_factory=list)
+    laws: list[Tensor] = field(default_factory=list)
+    finite: bool = True
+
+    def watch(self, session: Any) -> None:
+        """From now on notes what `session` (`decoders.api.DraftSession`) is asked and answers."""
+        advance, expand = session.advance, session.expand
+        state: dict[str, Tensor] = {}
+
+        def advanced(hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+            logits: Tensor = advance(hidden, codes, count, start)
+            key = state.get("root", torch.zeros_like(count))
+            for i, code in enumerate(codes.unbind(1)):
+                key = torch.where(i < count, key * self.base + code + 1, key)
+            state["root"], state["size"] = key, start + count
+            state["nodes"] = key[:, None]  # [B, nodes + 1], by session index
+            self._note(logits[:, None], key[:, None], state["size"])
+            return logits
+
+        def expanded(codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+            logits: Tensor = expand(codes, nodes, parents, depth)
+            known_nodes = state["nodes"]
+            key = known_nodes.gather(1, parents) * self.base + codes + 1  # [B, w]
+            grown = known_nodes.new_zeros(len(key), int(nodes.max()) + 1)
+            grown[:, : known_nodes.shape[1]] = known_nodes[:, : grown.shape[1]]
+            state["nodes"] = grown.index_copy(1, nodes, key)
+            self._note(logits, key, state["size"])
+            return logits
+
+        session.advance, session.expand = advanced, expanded
+
+    def _note(self, logits: Tensor, keys: Tensor, size: Tensor) -> None:
+        """logits [B, w, V], keys [B, w], size [B]: codes that are committed."""
+        live = size < self.length
+        q = probabilities(logits[live].float(), self.sampling)
+        self.finite &= bool(torch.isfinite(q).all())
+        self.keys.append((keys * (self.length + 1) + size[:, None])[live].flatten())
+        self.laws.append(logits[live].float().softmax(-1).flatten(0, 1))
+
+    def apart(self) -> tuple[float, int]:
+        """The largest difference of a probability between two calls with one prefix and one path,
+        and how many calls had a twin."""
+        if not self.keys:
+            return 0.0, 0
+        keys, laws = torch.cat(self.keys), torch.cat(self.laws)
+        _, group, count = keys.unique(return_inverse=True, return_counts=True)
+        index = group[:, None].expand_as(laws)
+        blank = laws.new_zeros(len(count), laws.shape[1])
+        most, least = (
+            blank.scatter_reduce(0, index, laws, how, include_self=False)
+            for how in ("amax", "amin")
+        )
+        return known(float((most - least).max())), int(count[count > 1].sum())
+
+
+@dataclass
+class Draws:
+    """Drafts and the laws [m, V] that were declared for them. A number is looked at where it is
+    read first: from then on it has been selected. First children are followed, with siblings."""
+
+    used: Tensor  # [B, places] bool
+    length: int
+    laws: list[Tensor] = field(default_factory=list)
+    codes: list[Tensor] = field(default_factory=list)
+
+    def note(self, draft: Draft, place: Tensor) -> None:
+        if draft.q is None:
+            return
+        rows, node = torch.arange(len(place)), torch.zeros_like(place)
+        alive = torch.ones_like(place, dtype=torch.bool)
+        for depth in range(draft.levels):
+            here = (place + depth).clamp_max(self.length)
+            kids, q = draft.children[rows, node], at_node(draft.q, node)  # [B, K], [B, V]
+            alive = alive & (kids[:, 0] > 0) & (here < self.length)
+            fresh = alive & ~self.used[rows, here]
+            self.used[rows[fresh], here[fresh]] = True
+            for child in kids.unbind(1):
+                x = draft.codes[rows, child]
+                fresh = fresh & (child > 0)
+                self.laws.append(q[fresh].double())
+                self.codes.append(x[fresh])
+                q = drop_sibling(q, x)
+            node = kids[:, 0]
+
+    def together(self) -> Tensor:
+        """[m, V + 1]: laws, and the codes behind them."""
+        laws, codes = torch.cat(self.laws), torch.cat(self.codes)
+        return torch.cat([laws / laws.sum(-1, keepdim=True), codes[:, None].double()], 1)
+
+
+def drafter_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+    """The decoder's own drafter and tree, or its own proposer."""
+    vocab, grid, seed = WATCHED
+    plain = Real(real.codebook)  # pieces in the kernel cannot be watched
+    model = small_for(spec, WATCHED, plain)
+    proposer = getattr(build_small(spec, sampling, model, plain), "proposer", None)
+    if proposer is None:
+        return Finding("drafter", "")
+    images = max(FEWEST, min(MOST, NODES // proposer.nodes))
+    text = same_prompt(prompts(model, 1, seed), images)
+    generator = torch.Generator().manual_seed(seed)
+    small, length = small_sampling(sampling, vocab, plain), grid * grid
+    laws = Laws(vocab + 1, length, small)
+
+    def sample(_: bool) -> Tensor:
+        decoder: Any = build_small(spec, sampling, model, plain)
+        draws = Draws(torch.zeros(images, length + 1, dtype=torch.bool), length)
+        decoder.proposer.begin = _watched(decoder.proposer.begin, laws, draws)
+        decoder.generate(text, fresh_noise(images, length, generator))
+        return draws.together() if draws.laws else torch.zeros(0, vocab + 1)
+
+    drawn, adjusted = tested(sample, lambda d: draw_pvalues(d[:, :-1], d[:, -1].long()))
+    apart, twins = laws.apart()
+    faults = ["the drafter's logits hold NaN or infinity: its q is no distribution"] * (
+        not laws.finite
+    )
+    if not apart <= SAME:
+        faults.append(
+            f"the drafter's q is no function of the committed prefix and the path: two calls with "
+            f"the same ones differ by {apart:.2g}. Numbers at a place are read again in later "
+            "steps, so q must not depend on drafts that were rejected there"
+        )
+    if not adjusted >= ALARM:
+        faults.append(f"drafts are not drawn from the q that is declared (p {adjusted:.1g})")
+    evidence = {"apart": apart, "calls compared": twins, "draws": len(drawn), "p_value": adjusted}
+    return Finding("drafter", "; ".join(faults), 0.0, evidence)
+
+
+def _watched(begin: Callable[..., Any], laws: Laws, draws: Draws) -> Callable[..., Any]:
+    """`Proposer.begin` whose sessions are watched."""
+
+    def begun(start: Any) -> Any:
+        session = begin(start)
+        propose = session.propose
+
+        def proposed(seen: Any, noise: Any, place: Tensor) -> Draft:
+            draft: Draft = propose(seen, noise, place)
+            draws.note(draft, place)
+            return draft
+
+        session.propose = proposed
+        if hasattr(session, "session"):  # a drafter's
+            laws.watch(session.session)
+        return session
+
+    return begun
+
+
+def rows_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+    """Images of many steps: the law p of every node that was visited, in every row and every step,
+    against teacher forcing."""
+    made = trial(spec, sampling, real, LONG, ROWS)
+    done = made.decoder.generate(made.text, made.noise, pairs=2 * LONG[1] ** 2)
+    seen = done.trace.pairs
+    if seen is None or seen.image is None or seen.place is None or seen.depth is None:
+        return Finding("rows", "")
+    logits = teacher_logits(made.model, made.text, done.codes, sampling.cfg)
+    logits = logits[seen.image, seen.place + seen.depth]  # [M, V]
+    small = small_sampling(sampling, LONG[0], real)
+    wanted = processed(logits, small)
+    shift = SHAKEN[0] * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+    firm = (processed(logits + shift, small) - wanted).abs().amax(-1) <= SHAKEN[1]
+    gap = (seen.p.double() - wanted).abs().amax(-1)
+    wrong = ~(gap <= ENTRY) & firm
+    steps = int(done.trace.target_calls.max())
+    evidence = {"rows": ROWS, "steps": steps, "nodes": len(gap), "largest": float(gap[firm].max())}
+    if not bool(wrong.any()):
+        return Finding("rows", "", 0.0, evidence)
+    first = int(wrong.nonzero()[0])
+    fault = (
+        f"the p that drafts were verified with is off by {float(gap[wrong].max()):.2g} from "
+        f"float32 teacher forcing at {int(wrong.sum())} of {len(gap)} nodes, first at place "
+        f"{int(seen.place[first] + seen.depth[first])} of row {int(seen.image[first])}"
+    )
+    return Finding("rows", fault, 0.0, evidence)

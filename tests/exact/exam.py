@@ -1,0 +1,308 @@
+"""Plug-ins of the referee's exam (issue of the gate): wrong ones, which no verdict may call exact,
+and right ones, which none may call broken. At least two for every contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from decoders.api import Draft
+from decoders.distribution import drop_sibling, normalised, pick
+from decoders.loops.speculative import Speculative
+from decoders.loops.speculative_run import tree_mask
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sample
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.trees.static import Static
+from decoders.verify.by_node import ByNode
+from decoders.verify.children import at_node
+from decoders.verify.exact import Exact
+from tests.decoders.test_contracts import Jacobi
+from tests.exact.planted import judging
+
+# ---- the four of the table ----------------------------------------------------------------------
+
+
+class DeepTwinVerifier(ByNode):
+    """(t1) From depth 4 on, the acceptance number is that of the level above."""
+
+    def tests(self, noise: Any, places: Any, count: int) -> Any:
+        depth = torch.arange(places.shape[1])  # of a chain's parents
+        return noise.at(places - (depth >= 3).long(), ACCEPT_SLOT, count)
+
+
+DeepTwin = judging(DeepTwinVerifier)
+
+
+def remembering(session: Any, level: int, weight: float = 1.5) -> Any:
+    """A drafter's session that is told less likely what it drafted `level` places on, once the root
+    has come there: the draft was rejected, or stands now."""
+    advance, expand = session.advance, session.expand
+    old: dict[str, Any] = {}
+
+    def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+        logits, place = advance(hidden, codes, count, start).clone(), start + count
+        for code, where in old.get("drafts", []):
+            held = weight * (where == place).float()
+            logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
+        old["drafts"], old["place"] = [], place
+        return logits
+
+    def expanded(codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
+        if depth >= level:
+            old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
+        return expand(codes, nodes, parents, depth)
+
+    session.advance, session.expand = advanced, expanded
+    return session
+
+
+class OwnRejected(Eagle):
+    """(t2) q depends on the drafter's own rejected draft at that place."""
+
+    level = 1
+
+    def begin(self, *args: Any) -> Any:
+        return remembering(super().begin(*args), self.level)
+
+
+class Sharper(Static):
+    """(t3) Drafts are drawn from q^1.05 with Gumbel rows, q is declared."""
+
+    power = 1.05
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        rows = noise.gumbel(place, dist.shape[-1], DRAFT_SLOT)[:, None]  # [B, 1, V]
+        return (self.power * dist.log() + rows).topk(level.count, -1).indices
+
+
+class SharperWhole(Sharper):
+    """(t3) The same through a whole number."""
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        law, drawn = normalised(dist**self.power, dist), []
+        for u in self.numbers(level, noise, place).unbind(-1):
+            whole = torch.floor(u * 2**24) / 2**24
+            drawn.append(sample(law, whole.expand(law.shape[:-1])))
+            law = normalised(drop_sibling(law, drawn[-1]), law)
+        return torch.stack(drawn, -1)
+
+
+class StaleRow(Speculative):
+    """(t4) After step 11 the keys and values of row 1 stay where the tree wrote them."""
+
+    def settle(self, run: Any, *rest: Any) -> Any:
+        commit, data = run.cache.commit, run.cache.data
+        if int(run.record.steps) < 11 or data.shape[2] < 2:
+            return super().settle(run, *rest)
+
+        def stale(source: Any, destination: Any) -> None:
+            kept = data[:, :, 1].clone()
+            commit(source, destination)
+            data[:, :, 1] = kept
+
+        with mock.patch.object(run.cache, "commit", stale):
+            return super().settle(run, *rest)
+
+
+# ---- twelve wrong ones --------------------------------------------------------------------------
+
+
+class ForgetsFullPath(Speculative):
+    """(loop) A path that reaches the deepest level is not moved in the cache."""
+
+    def _commit(self, run: Any, settled: Any, hidden: Any) -> Any:
+        full = settled.count == self.proposer.depth
+        nodes = torch.where(full[:, None], run.record.span, settled.nodes)
+        states = super()._commit(run, replace(settled, nodes=nodes), hidden)
+        copies = self.sampling.guidance_rows
+        index = settled.nodes.repeat(copies, 1)[..., None].expand_as(states)
+        return hidden.gather(1, index)
+
+
+class LateBlindness(Speculative):
+    """(loop) From place 30 on attention does not see the first code."""
+
+    def draft(self, run: Any) -> Any:
+        draft, mask = super().draft(run)
+        late = (run.length >= 30).repeat(self.sampling.guidance_rows)
+        mask[late, :, self.model.target.prefix] = False
+        return draft, mask
+
+
+class OldDraftsNewLaw(Jacobi):
+    """(proposer) Drafts of the last window stay, and the target's newest laws are declared."""
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        made, width = super().propose(seen, noise, place), self.nodes
+        above = seen.count[:, None] + torch.arange(1, width + 1)
+        old = seen.draft.codes.gather(1, above.clamp_max(width))
+        there = (above <= width) & seen.p.any(-1).any(-1)[:, None]
+        codes = torch.where(there, old, made.codes[:, 1:])
+        return replace(made, codes=torch.cat([made.codes[:, :1], codes], 1))
+
+
+class TargetsNumber(Jacobi):
+    """(proposer) A draft is drawn with the number of the place's last code."""
+
+    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
+        made = super().propose(seen, noise, place)
+        places = place[:, None] + torch.arange(self.nodes)
+        codes = sample(made.q[:, :-1], noise.at(places, TARGET_SLOT)[..., 0])
+        return replace(made, codes=torch.cat([made.codes[:, :1], codes], 1))
+
+
+class DeepRejected(OwnRejected):
+    """(drafter) q depends on what was drafted at that place as a second level."""
+
+    level = 2
+
+
+class Favours(Eagle):
+    """(drafter) q favours the code that it drafted there last and that was not taken."""
+
+    def begin(self, *args: Any) -> Any:
+        return remembering(super().begin(*args), 1, -0.5)
+
+
+class Pruned(Static):
+    """(tree) Drafts that the drafter finds unlikely are dropped once they are drawn."""
+
+    def grow(self, *args: Any) -> Draft:
+        made = super().grow(*args)
+        if made.q is None:
+            return made
+        x = made.codes.gather(1, made.children.flatten(1)).view_as(made.children)
+        kept = made.q.gather(-1, x) > 0.8 / made.q.shape[-1]
+        return replace(made, children=torch.where(kept, made.children, 0))
+
+
+class BestFirst(Static):
+    """(tree) Siblings are drawn, and then tested in the order of their probability."""
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        drawn = super().draw(dist, level, noise, place)
+        return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
+
+
+class DeepGenerousVerifier(ByNode):
+    """(verifier) A fifth more is accepted from the third level on."""
+
+    def verdicts(self, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
+        found = super().verdicts(law, draft, codes, valid, place)
+        more = torch.where(draft.depth >= 2, 1.2, 1.0)[..., None]
+        return replace(found, accept=(found.accept * more).clamp_max(1))
+
+
+class TestedNumberVerifier(ByNode):
+    """(verifier) The code behind the path is drawn with the number that rejected its draft."""
+
+    def last_code(self, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
+        u = noise.at((place + path.count)[:, None], ACCEPT_SLOT)[:, 0, 0]
+        return sample(at_node(verdicts.residual, path.last), u)
+
+
+DeepGenerous, TestedNumber = judging(DeepGenerousVerifier), judging(TestedNumberVerifier)
+
+
+class Padded(Exact):
+    """(rule) Every entry of the residual gets 0.002 more."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        return replace(found, residual=normalised(found.residual + 0.002, p))
+
+
+class Trusting(Exact):
+    """(rule) What the target finds likely is always taken."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        return replace(found, accept=torch.where(pick(p, x) > 0.4, 1.0, found.accept))
+
+
+# ---- ten right ones -----------------------------------------------------------------------------
+
+
+class Rewritten(Speculative):
+    """(loop) Drafts in its own way: the mask is made a second time."""
+
+    def draft(self, run: Any) -> Any:
+        draft, _ = super().draft(run)
+        base = (self.model.target.prefix + run.length - 1)[:, None]
+        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
+
+
+class LastCode(Eagle):
+    """(drafter) A table of pairs: q depends on the last code alone, and its memory is reused."""
+
+    def begin(self, text: Any, hidden: Any, sampling: Any, most: int, nodes: int) -> Any:
+        return LastCodeSession(self.model.target.vocab_size, text.batch)
+
+
+class LastCodeSession:
+    def __init__(self, vocab: int, batch: int) -> None:
+        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(4))
+        self.root_code, self.calls = torch.zeros(batch, dtype=torch.long), 0
+        self.memory = torch.zeros(batch, vocab)
+
+    def advance(self, hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
+        return self.memory.copy_(self.table[self.root_code])
+
+    def expand(self, codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
+        self.memory.zero_()
+        return self.table[codes]
+
+
+class Counting(Eagle):
+    """(drafter) Keeps a count of what it drafted, and does not use it."""
+
+    def begin(self, *args: Any) -> Any:
+        return remembering(super().begin(*args), 1, 0.0)
+
+
+class Twins(Static):
+    """(tree) Siblings are drawn with replacement, and the tree drops what it has already."""
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        u = self.numbers(level, noise, place)
+        return torch.stack([sample(dist, v.expand(dist.shape[:-1])) for v in u.unbind(-1)], -1)
+
+
+class Rows(Sharper):
+    """(tree) Drawn from q itself with Gumbel rows: right, and not to be enumerated."""
+
+    power = 1.0
+
+
+class OwnNumbersVerifier(ByNode):
+    """(verifier) Tests read a plug-in's own numbers."""
+
+    def tests(self, noise: Any, places: Any, count: int) -> Any:
+        return noise.at(places, OWN_SLOT, count)
+
+
+OwnNumbers = judging(OwnNumbersVerifier)
+
+
+class InLogs(Exact):
+    """(rule) The ratio as a difference of logarithms."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        if q is None:
+            return found
+        ratio = (pick(p, x).clamp_min(1e-30).log() - pick(q, x).clamp_min(1e-30).log()).exp()
+        accept = torch.where(pick(q, x) > 0, ratio.clamp_max(1), 0.0)
+        return replace(found, accept=accept, strict=accept)
+
+
+class Power(Exact):
+    """(rule) min(1, p / q)^1, which is exact but for the rounding of its bound."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        return replace(found, bound=torch.full_like(found.bound, 5e-9))
