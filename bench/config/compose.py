@@ -171,7 +171,10 @@ def _entries(
             swept = [o for o, either in zip(combination, words.entry, strict=True)
                      if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
             name = "_".join([item["name"], *map(_label, swept)])
-            made = _decoder_entry(name, plain(config), study)
+            settled_words = plain(config)
+            if _other_rule([*map(str, item["overrides"]), *fits]):
+                settled_words["expect"] = None  # it was said of the rule that is replaced
+            made = _decoder_entry(name, settled_words, study)
             twin = next((e for e in entries if fits and _same(e, made)), None)
             if twin is None:
                 entries.append(made)
@@ -186,6 +189,12 @@ def _entries(
         hint = did_you_mean(first.key, known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
+
+
+def _other_rule(words: Sequence[str]) -> bool:
+    """Whether an entry has another rule than its decoder, and says nothing of the verdict on it."""
+    keys = {parse_override(word).key_or_group for word in words}
+    return not keys.isdisjoint({"acceptance", "acceptance._target_"}) and "expect" not in keys
 
 
 def _label(swept: Override) -> str:

@@ -160,5 +160,4 @@ def _verdict(
     if isinstance(found, Failure):
         log.warning("the gate could not judge %s: %s", name, found.error)
         return Verdict(name, "not checked", math.nan, found.error, expect, "not checked")
-    text = found.verdict if found.verdict == "exact" else found.text
-    return Verdict(name, found.verdict, found.figure, found.detail, expect, text)
+    return Verdict(name, found.verdict, found.figure, found.detail, expect, found.text)

@@ -58,5 +58,6 @@ class Truncated(Autoregressive):
 def note(record: Recorder, place: Tensor, p: Tensor, cut: Tensor) -> None:
     """TV(cut, p) of the codes at place [1]; p, cut [B, V]."""
     moved = 0.5 * (p - cut).abs().sum(-1, keepdim=True)  # [B, 1]
+    moved = moved.to(record.moved)  # of a model in float64
     record.moved.index_copy_(1, place, moved)
     record.bound.index_copy_(1, place, moved)

@@ -60,7 +60,7 @@ def test_a_relaxed_rule_that_moves_nothing_is_exact(tree, rule, few_images):
 
 def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
     found = check_decoder(composed("dynamic", lantern()), TAU_1)
-    assert (found.verdict, found.holds) == ("relaxed", "both bounds hold")
+    assert found.verdict == "relaxed"
     law = found.evidence["node law"]
     assert 0.1 < law["max_tv_of_one_child"] <= 0.2 + 1e-5
     assert law["max_tv_of_one_child"] < found.figure <= law["max_bound"]
@@ -70,9 +70,10 @@ def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
 def test_drawn_drafts_move_more_than_lantern_pp_declares(tree, few_images):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
     found = check_decoder(composed(tree, lantern_pp()), TAU_1)
-    assert found.verdict == "broken"
+    assert found.verdict == "relaxed"
     assert found.figure > 0.1
-    assert "drawn children" in found.detail
+    beyond = found.evidence["node law"]["beyond"]
+    assert beyond["tv"] > beyond["bound"] and beyond["tv"] <= beyond["output_bound"] + 1e-5
 
 
 @pytest.mark.parametrize(
@@ -96,4 +97,4 @@ def test_greedy_relaxed_decoders_are_bounded(rule, residual):
     found = check_decoder(composed(tree, rule(residual=residual)), TAU_0)
     assert found.verdict == "relaxed"
     assert 0 < found.figure <= 1
-    assert found.text == f"relaxed (TV {found.figure:.4f})"
+    assert found.text == "relaxed"  # the figure is of a small random model: no headline

@@ -215,4 +215,4 @@ def test_the_gate_says_how_far_it_looked(monkeypatch: Any) -> None:
     for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
         found = check_decoder(spec, PLAIN)
         assert found.verdict == "exact"
-        assert "ways to a small one" in found.detail
+        assert "ways to an image of 3**3" in found.detail and "table drafter" in found.detail

@@ -240,9 +240,10 @@ def _verdict(search: Search, candidate: Candidate, bar: Any) -> str:
             log.warning("the gate could not judge %s: %s", candidate.name, found.error)
             words = "not checked"
         else:
-            words = found.verdict if found.verdict == "exact" else found.text
+            words = found.text
         search.verdicts[candidate.name] = words
-    return search.verdicts[candidate.name].split(" (")[0]
+    words = search.verdicts[candidate.name]
+    return "exact" if words.startswith("exact") else words.split(" (")[0]
 
 
 def entry_of(search: Search, candidate: Candidate) -> DecoderEntry:

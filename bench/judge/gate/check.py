@@ -148,18 +148,19 @@ def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Find
     if law is not None and law.fault and not relaxed:  # its images cannot follow the AR law
         return _sampling_report(asked, law, [*seen])
     tested = (_as_exact(spec) if relaxed else spec), sampling, real
+    laws = [whole_check(*tested), deep_check(*tested)]
+    followed = _followed(laws)
     found = [
         *([definition_check(spec, real)] if law is not None else []),
         *([lemma_check(spec, real, recorded)] if recorded.judged else []),
         rows_check(*tested),
-        drafter_check(*tested),
+        drafter_check(*tested, followed),
         equality_check(*asked),
-        whole_check(*tested),
-        deep_check(*tested),
+        *laws,
         *seen,
     ]
     if not any(finding.fault for finding in found):
-        found += [images_check(*tested, _followed(found)), calibration_check(*tested)]
+        found += [images_check(*tested, followed), calibration_check(*tested)]
     return _sampling_report(asked, law, found)
 
 

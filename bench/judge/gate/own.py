@@ -37,6 +37,7 @@ from decoders.verify.children import at_node
 
 WATCHED = (6, 3, 16)  # (V, grid, seed)
 FEWEST, MOST, NODES = 512, 4096, 8192  # images of one caption, by the nodes of a draft
+MORE = 10  # times as many, where how they are drawn cannot be followed
 SAME = 1e-4  # of a probability: float32 rounding between two ways to one prefix
 LONG, ROWS = (12, 8, 18), 6  # (V, grid, seed) of images of many steps; rows of their batch
 SHAKEN = 1e-5, 1e-3  # a law that moves by more, where its logits move by that, stands at a filter
@@ -139,8 +140,11 @@ class Draws:
         return torch.cat([laws / laws.sum(-1, keepdim=True), codes[:, None].double()], 1)
 
 
-def drafter_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
-    """The decoder's own drafter and tree, or its own proposer."""
+def drafter_check(
+    spec: DecoderSpec, sampling: Sampling, real: Real, followed: bool = True
+) -> Finding:
+    """The decoder's own drafter and tree, or its own proposer. followed: whether an enumeration
+    followed how drafts are drawn; else ten times as many are."""
     vocab, grid, seed = WATCHED
     plain = Real(real.codebook)  # pieces in the kernel cannot be watched
     model = small_for(spec, WATCHED, plain)
@@ -155,10 +159,13 @@ def drafter_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
 
     def sample(_: bool) -> Tensor:
         decoder: Any = build_small(spec, sampling, model, plain)
-        draws = Draws(torch.zeros(images, length + 1, dtype=torch.bool), length)
-        decoder.proposer.begin = _watched(decoder.proposer.begin, laws, draws)
-        decoder.generate(text, fresh_noise(images, length, generator))
-        return draws.together() if draws.laws else torch.zeros(0, vocab + 1)
+        begin, parts = decoder.proposer.begin, [torch.zeros(0, vocab + 1, dtype=torch.float64)]
+        for batch in range(1 if followed else MORE):
+            draws = Draws(torch.zeros(images, length + 1, dtype=torch.bool), length)
+            decoder.proposer.begin = _watched(begin, None if batch else laws, draws)
+            decoder.generate(text, fresh_noise(images, length, generator))
+            parts += [draws.together()] if draws.laws else []
+        return torch.cat(parts)
 
     drawn, adjusted = tested(sample, lambda d: draw_pvalues(d[:, :-1], d[:, -1].long()))
     apart, twins = laws.apart()
@@ -177,7 +184,7 @@ def drafter_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     return Finding("drafter", "; ".join(faults), 0.0, evidence)
 
 
-def _watched(begin: Callable[..., Any], laws: Laws, draws: Draws) -> Callable[..., Any]:
+def _watched(begin: Callable[..., Any], laws: Laws | None, draws: Draws) -> Callable[..., Any]:
     """`Proposer.begin` whose sessions are watched."""
 
     def begun(start: Any) -> Any:
@@ -190,7 +197,7 @@ def _watched(begin: Callable[..., Any], laws: Laws, draws: Draws) -> Callable[..
             return draft
 
         session.propose = proposed
-        if hasattr(session, "session"):  # a drafter's
+        if laws is not None and hasattr(session, "session"):  # a drafter's
             laws.watch(session.session)
         return session
 
