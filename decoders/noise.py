@@ -10,7 +10,9 @@ that comes back to a place reads a later round. A loop of steps counts them in `
 
 * Node by node, a place's uniforms are used by exactly one visited decision. Drafts past a rejected
   place are drawn again with the same numbers. That is sound: nothing decided before depended on
-  them.
+  them. It stays sound only if a drafter's law at a place does not depend on drafts that were
+  rejected there or behind it in earlier steps: it may read the committed codes and the draft's own
+  path, and nothing else (the gate compares it at one prefix after different rejected drafts).
 * A verifier whose decision depends on places that it leaves open says `looks_ahead`. The loop then
   writes the numbers of the round over the table, so that drafts and tests of a step are all new.
 * A proposer that decides a place again in every step (the couplings of Jacobi decoding) asks for

@@ -131,6 +131,10 @@ class DraftSession(Protocol):
     """A drafter at work on B images. Its nodes are numbered by the tree that grows; 0 is the root.
     What a session or a tree returns lasts until its next call: memory may be used again.
 
+    Numbers at a place are read again in every step until its code is committed. So the law after a
+    node is a function of the committed codes and the path to the node alone: it may not depend on
+    drafts that were rejected, nor on how many steps it took.
+
     ``restart(text, prefix_hidden)``, arguments as in `Drafter.begin`, of a class that says
     `decoders.capability.RESTART`: after it the session is as a new one for other images, as many,
     in the same tensors. A recorded step goes on in the session of its first image. Without

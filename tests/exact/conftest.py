@@ -2,10 +2,13 @@
 
 import pytest
 
-from bench.judge.gate import sampled
+from bench.judge.gate import deep, own, sampled
 
 
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One batch of whole images, for verdicts that the enumerated laws of the rule decide."""
+    """Few whole images and the last two levels alone, for verdicts that other checks decide."""
     monkeypatch.setattr(sampled, "DRAWN", sampled.BATCH)
+    monkeypatch.setattr(sampled, "MANY", 4 * sampled.BATCH)
+    monkeypatch.setattr(deep, "ENOUGH", 0)
+    monkeypatch.setattr(own, "NODES", 2048)

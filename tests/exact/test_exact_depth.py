@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder
 from bench.judge.gate.laws import CLOSE, definition_check, law_check
 from bench.judge.gate.sampled import record_nodes
 from bench.judge.gate.small import Real
@@ -99,9 +99,7 @@ class DeeperVerifier(ByNode):
 DeeperLoop = judging(DeeperVerifier)
 
 
-@pytest.fixture(autouse=True)
-def few_images(monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
+pytestmark = pytest.mark.usefixtures("few_images")
 
 
 def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():

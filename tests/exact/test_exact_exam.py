@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES
@@ -75,11 +75,7 @@ RIGHT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole images decide none of these."""
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
-    monkeypatch.setattr(sampled, "MANY", 4096)
+pytestmark = pytest.mark.usefixtures("few_images")
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -8,7 +8,7 @@ import torch
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.reference import image_law, processed, teacher_logits
 from bench.judge.gate.small import Real, prompts, small_model, small_sampling, small_spec
-from bench.judge.gate.statistics import calibration_pvalue, excess_tv, prefix_pvalues
+from bench.judge.gate.statistics import draw_pvalues, excess_tv, prefix_pvalues, resolution
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.distribution import probabilities
@@ -55,19 +55,27 @@ def test_an_impossible_code_is_never_explained_away():
     assert min(prefix_pvalues(law, codes)) == 0
 
 
-def test_calibration_is_still_on_the_truth_and_loud_on_a_bias():
+def test_draws_are_still_on_the_truth_and_loud_on_a_law_that_is_a_little_sharper():
     g = torch.Generator().manual_seed(0)
     values = []
     for _ in range(40):
-        p = torch.randn(400, 9, 6, generator=g, dtype=torch.float64).softmax(-1)
-        codes = torch.multinomial(p.view(-1, 6), 1, generator=g).view(400, 9)
-        values.append(calibration_pvalue(p, codes))
-    assert sum(values) / 40 == pytest.approx(0.5, abs=0.15)
-    assert min(values) > 1e-4
-    biased = p.clone()
-    biased[..., 0] *= 1.3
-    codes = torch.multinomial(biased.view(-1, 6), 1, generator=g).view(400, 9)
-    assert calibration_pvalue(p, codes) < 1e-6
+        p = torch.randn(3600, 6, generator=g, dtype=torch.float64).softmax(-1)
+        values.append(draw_pvalues(p, torch.multinomial(p, 1, generator=g)[:, 0]))
+    assert torch.tensor(values).mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.17)
+    assert min(map(min, values)) > 1e-4
+    p = torch.randn(100_000, 6, generator=g, dtype=torch.float64).softmax(-1)
+    codes = torch.multinomial(p**1.05, 1, generator=g)[:, 0]
+    assert min(draw_pvalues(p, codes)) < 1e-9
+
+
+def test_the_resolution_is_a_tv_that_is_found():
+    """An error of that size is loud in so many samples; ten times as many see a third of it."""
+    size = resolution(20_000, len(LAW.probability), 4)
+    assert resolution(200_000, len(LAW.probability), 4) == pytest.approx(size / 10**0.5)
+    wrong = LAW.probability.roll(1)
+    share = size / (0.5 * float((wrong - LAW.probability).abs().sum()))
+    codes = drawn(20_000, 1, (1 - share) * LAW.probability + share * wrong)
+    assert min(prefix_pvalues(LAW, codes)) * 4 < 1e-4
 
 
 def test_an_alarm_is_looked_at_twice_but_not_a_certain_one(monkeypatch):

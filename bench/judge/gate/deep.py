@@ -35,7 +35,7 @@ from decoders.compose import DecoderSpec, build_decoder, build_part
 CODES, TALLEST = 2, 7  # codes; most places
 LEVELS = 4  # of a loop that says nothing of its own
 VALUES = 0.3, 0.7  # of held numbers
-GROWTH = 10  # ways of one more free place, about
+GROWTH, ENOUGH = 10, 10_000  # ways of one more free place, about; ways that are run at most
 
 
 def deep_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
@@ -70,7 +70,7 @@ def deep_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
         elif evidence["not followed"]:
             evidence |= {"places": places, "free": places - held, "ways": ways, "tv": tv}
             evidence["not followed"] = rest
-        if rest or ways * GROWTH > MOST:
+        if rest or ways * GROWTH > ENOUGH:
             break
     return Finding("deep law", "", 0.0, evidence)
 

@@ -40,7 +40,7 @@ from bench.judge.gate.small import (
 )
 from bench.judge.gate.statistics import (
     ALARM,
-    calibration_pvalue,
+    draw_pvalues,
     excess_tv,
     image_pvalues,
     prefix_pvalues,
@@ -163,7 +163,8 @@ def calibration_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Find
 
     def pvalues(codes: Tensor) -> list[float]:
         logits = teacher_logits(model, text, codes, sampling.cfg)
-        return [calibration_pvalue(processed(logits, small_sampling(sampling, vocab, real)), codes)]
+        p = processed(logits, small_sampling(sampling, vocab, real))
+        return draw_pvalues(p.flatten(0, 1), codes.flatten())
 
     _, adjusted = tested(sample, pvalues)
     fault = f"codes of {grid * grid}-code images are not drawn from their p (p {adjusted:.1g})"

@@ -86,23 +86,10 @@ def _pearson(probability: Tensor, cells: Tensor) -> float:
     return float(chi2.sf(float(((seen - wanted) ** 2 / wanted).sum()), len(wanted) - 1))
 
 
-def calibration_pvalue(p: Tensor, codes: Tensor) -> float:
-    """p [n, L, V] float64, the law of every code given the ones before it; codes [n, L].
-
-    In an exact decoder onehot(code) - p has mean 0 and covariance diag(p) - p p^T whatever went
-    before. Summed over all places that follow the same code (an error of acceptance favours the
-    codes that the drafter favours there), the Mahalanobis distances add up to a chi-square.
-    """
-    if bool((p.gather(-1, codes[..., None]) == 0).any()):
-        return 0.0
-    before, now, law = codes[:, :-1].flatten(), codes[:, 1:].flatten(), p[:, 1:].flatten(0, 1)
-    of_code = [before == previous for previous in range(p.shape[-1])]
-    return _sums_pvalue(_sums(law[mine], now[mine]) for mine in of_code)
-
-
 def draw_pvalues(laws: Tensor, codes: Tensor) -> list[float]:
-    """laws [m, V] float64, codes [m], each drawn from its law given all before it -> p-values of
-    codes, and of their ranks in their law (a law that is too sharp or too flat)."""
+    """laws [m, V] float64, codes [m], each drawn from its law whatever went before -> p-values of
+    codes, and of their ranks in their law (draws that are too sharp or too flat): onehot(code) - p
+    has mean 0 and covariance diag(p) - p p^T, so sums of it add up to a chi-square."""
     if not len(codes):
         return [1.0]
     own = laws.gather(1, codes[:, None])
