@@ -265,9 +265,7 @@ def _law_words(law: Mapping[str, Any]) -> str:
     says += "; what the rule declares is on TV(p, p_A), not on the output"
     if not beyond:
         return says + f" ({at['bound']:.4f} there, which no node exceeds)"
-    return (
-        says + f", and the output exceeds it ({beyond['tv']:.4f} where it is {beyond['bound']:.4f})"
-    )
+    return f"{says}, and exceeded ({beyond['tv']:.4f} where {beyond['bound']:.4f} is declared)"
 
 
 def _report(
