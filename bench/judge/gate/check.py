@@ -40,6 +40,7 @@ from decoders.compose import DecoderSpec, resolve
 TRIAL = (12, 3, 15)  # (V, grid, seed) on which the drafter's logits are looked at
 IMAGES = 16
 DIGITS = 4  # of the figure
+FOLLOWED = 1e-6  # probability that an enumeration may leave out, which the detail says
 Captions = Callable[[], Sequence[str]]
 Asked = tuple[DecoderSpec, Sampling, Real]
 
@@ -194,7 +195,7 @@ def _truncated(asked: Asked, seen: list[Finding]) -> GateReport:
 
 
 def _complete(finding: Finding) -> bool:
-    return float(finding.evidence.get("not followed", 1.0)) < CERTAIN / 10
+    return float(finding.evidence.get("not followed", 1.0)) < FOLLOWED
 
 
 def _followed(findings: list[Finding]) -> bool:
@@ -236,7 +237,7 @@ def _loop_words(evidence: Mapping[str, Mapping[str, Any]]) -> str:
         )
     parts += [f"not enumerated: {one['not enumerated']}" for one in (whole, deep)
               if "not enumerated" in one][:1]  # fmt: skip
-    if not (_share(whole) == _share(deep) == "all"):
+    if not all(one.get("not followed", 1.0) < FOLLOWED for one in (whole, deep)):
         drawn = [v["samples"] for k, v in evidence["images"].items() if k.startswith("images V")]
         parts.append(f"sampled: {sum(drawn)} small images")
     if own.get("calls compared"):
