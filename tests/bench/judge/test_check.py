@@ -45,6 +45,21 @@ def test_the_full_study_expects_what_the_gate_said_of_its_decoders():
 
 
 @pytest.mark.parametrize(
+    ("overrides", "expect"),
+    [
+        ([], "relaxed"),
+        (["acceptance.lam=3"], "relaxed"),
+        (["acceptance=exact"], None),
+        (["acceptance=exact", "expect=exact"], "exact"),
+    ],
+)
+def test_what_is_expected_of_a_rule_is_not_expected_of_another(overrides, expect):
+    entry = f"{{decoder: lantern_pp, name: mine, overrides: {overrides}}}"
+    (found,) = compose_study(["study=smoke", f"decoders=[{entry}]"]).decoders
+    assert found.expect == expect
+
+
+@pytest.mark.parametrize(
     ("said", "words", "status"),
     [
         (GateReport("exact", 0.0, ""), [], 0),
