@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
-from bench.console import complain, say
+from bench.console import CleanFormatter, complain, say
 from bench.data.errors import BenchError, Interrupted, explained, unknown
 from bench.data.watch import watched
 
@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(manual(name) if name else usage())
         return 0
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(CleanFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     try:
         return _command(name)([word_at_home(word) for word in rest])
     except KeyboardInterrupt as stop:

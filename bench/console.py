@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from bench.data.clean import shown
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -35,13 +37,20 @@ def _write(stream: TextIO, text: str) -> None:
     """What the stream's encoding has no character for is escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
         # What is left in the buffer goes nowhere; else Python would complain as it ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         raise SystemExit(READER_GONE) from None
+
+
+class CleanFormatter(logging.Formatter):
+    """Log lines without what would move the cursor or hide."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
 
 
 class _Once(logging.Filter):

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bench.data.clean import shown
+
 T = TypeVar("T")
 
 
@@ -95,11 +97,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
 
 
-def printable(text: str) -> str:
-    """The text with lone surrogates escaped (`\\udcff`): no file, page or terminal can hold one."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def described(error: BaseException) -> str:
     """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
     of the project's own types) needs no place."""
@@ -112,7 +109,7 @@ def described(error: BaseException) -> str:
         message = f"(its message cannot be shown: {type(failed).__name__})"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     where = "" if isinstance(error, BenchError | DecoderError) else place(error)
-    return printable(f"{text}, at {where}" if where else text)
+    return shown(f"{text}, at {where}" if where else text)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

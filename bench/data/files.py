@@ -1,7 +1,8 @@
 """Files that are whole or absent, places that can be written to, and no links among them.
 
 Why links are refused: a run writes, replaces and removes files by name. A link at rows/, images/ or
-report/ would let it do so in the folder of another run. The run folder itself may be a link.
+report/ would let it do so in the folder of another run; what is published or packed would hold what
+the link points to. The run folder itself may be a link.
 """
 
 from __future__ import annotations
@@ -79,6 +80,6 @@ def refuse_links(folder: Path) -> None:
         for found in (Path(place) / name for name in sorted(folders + files)):
             if found.is_symlink():
                 raise FolderError(
-                    f"{found} is a link (to {found.readlink()}), and a run writes into its own "
+                    f"{found} is a link (to {found.readlink()}), and a run reads and writes in its own "
                     "folder alone; remove the link, or make the whole run_dir a link"
                 )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from bench.data.clean import for_page
 from bench.report.document import Document
 from bench.report.plots.chart import Chart
 from bench.report.prompts import KEY, PHASE_KEY, PromptPage
@@ -105,6 +106,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=for_page,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

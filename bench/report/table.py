@@ -11,8 +11,11 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from bench.data.clean import for_csv, on_one_line, shown
+from bench.data.clean import for_markdown as escaped
 
 if TYPE_CHECKING:
     from metrics.stats import Interval
@@ -108,7 +111,8 @@ def intervals(digits: int) -> Callable[[Interval], str]:
 
 def terminal(table: Table, width: int = WIDTH) -> str:
     """Plain text, left-aligned; only messages are shortened to the width."""
-    grid = [table.headings, *(row.cells for row in table.rows)]
+    rows = [replace(row, cells=[on_one_line(cell) for cell in row.cells]) for row in table.rows]
+    grid = [table.headings, *(row.cells for row in rows)]
     widths = [max(len(cells[at]) for cells in grid) for at in range(len(table.columns))]
 
     def line(cells: Sequence[str]) -> str:
@@ -117,7 +121,7 @@ def terminal(table: Table, width: int = WIDTH) -> str:
 
     lines = [table.title] if table.title else []
     lines += [line(table.headings), line(["-" * size for size in widths])]
-    for row in table.rows:
+    for row in rows:
         if row.message:
             room = max(width - widths[0] - 2, 40)
             message = textwrap.shorten(row.message, room, placeholder=" …")
@@ -141,13 +145,6 @@ def markdown(table: Table) -> str:
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def escaped(text: str) -> str:
-    """For Markdown: without what would end a cell or start markup, on one line."""
-    for char in "\\|*_<`":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -188,7 +185,7 @@ def tex(text: str) -> str:
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
     }  # fmt: skip
-    return "".join(escapes.get(char, char) for char in " ".join(text.split()))
+    return "".join(escapes.get(char, char) for char in " ".join(shown(text).split()))
 
 
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -210,5 +207,5 @@ def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Interval):
             out |= {key: value.value, f"{key}_lo": value.lo, f"{key}_hi": value.hi}
         else:
-            out[key] = value
+            out[key] = for_csv(value)
     return out

@@ -19,7 +19,8 @@ import torch
 from bench.config.describe import labels
 from bench.config.schedule import BATCHED, LATENCY, REPLAYED, Batch, Cell, call_of, is_replayed
 from bench.config.schema import StudyConfig
-from bench.data.errors import Failure, TimeLimitError, attempt, printable
+from bench.data.clean import shown
+from bench.data.errors import Failure, TimeLimitError, attempt
 from bench.measure.clock import Clock
 from bench.measure.memory import meter_of
 from bench.prompts import Prompt
@@ -121,7 +122,7 @@ class Lineup:
         decoder = None if isinstance(built, Failure) else built
         own = self.attempt(cell, lambda: labels(cell.entry.spec, decoder))
         found = labels(cell.entry.spec, None) if isinstance(own, Failure) else own
-        return {name: printable(text) for name, text in found.items()}
+        return {name: shown(text) for name, text in found.items()}
 
     def attempt(self, cell: Cell, work: Callable[[], T]) -> T | Failure:
         """What a cell's decoder does, or what it raised. Raises HarmError where it has changed the

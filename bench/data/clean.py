@@ -1,0 +1,52 @@
+"""What may be shown of a text that others wrote: names, prompts, messages; for each kind of output.
+
+Why one place: a row, a plug-in or a prompt file of a stranger holds any character. ESC and BEL move
+the cursor and rename the window, bidirectional controls show a text in another order than it has,
+Markdown turns brackets into links and pictures, and spreadsheets run what begins with `=`. The
+page escapes its markup by itself (autoescape); `for_page` cleans what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# Controls but tab and newline, line separators, what sets the direction of writing or cannot be
+# seen, and lone surrogates, which no file can hold.
+HIDDEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+NUMBER = re.compile(r"-(?:[\d.]+(?:e[-+]?\d+)?|inf)?", re.IGNORECASE)
+
+
+def shown(text: str) -> str:
+    """For a terminal or a text file: hidden characters as escapes (`\\x1b`, `\\u202e`)."""
+    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def on_one_line(text: str) -> str:
+    """The same for a cell of a table, which a line break would end."""
+    return shown(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def for_markdown(text: str) -> str:
+    """For Markdown: without what would end a cell or start markup, a link or a picture, on one
+    line."""
+    return " ".join(MARKUP.sub(lambda found: "\\" + found[0], shown(text)).split())
+
+
+def for_csv(value: Any) -> Any:
+    """For a cell of a CSV file: a text that a spreadsheet would take for a formula begins with a
+    quote. Numbers are as they are."""
+    if not isinstance(value, str):
+        return value
+    text = shown(value)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
+
+
+def for_page(value: Any) -> Any:
+    """For jinja's `finalize`: texts that are no markup of our own."""
+    return shown(value) if type(value) is str else value
