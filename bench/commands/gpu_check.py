@@ -27,7 +27,7 @@ from bench.config.words import given
 from bench.console import complain, say, terminable
 from bench.data.errors import ConfigError, FolderError, unknown
 from bench.data.files import ready_folder
-from bench.records.load import read_table
+from bench.records.read import Form, read_table
 from bench.records.schema import write_text
 from bench.report.table import markdown, of_cells
 
@@ -63,7 +63,7 @@ class Figure:
             log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
             return float(re.findall(r"(\d+) passed", log)[-1])
         key = "step" if self.table == "steps" else "decoder"
-        table = read_table(folder / "run" / f"{self.table}.csv", [key, self.column])
+        table = read_table(folder / "run" / f"{self.table}.csv", Form((key, self.column)))
         return float(dict(zip(table[key], table[self.column], strict=True))[self.row])
 
 

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.compare.checked import checked
 from bench.config.words import with_folders
 from bench.console import say
+from bench.data.clean import for_page
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import ready_file, write_text
-from bench.judge.fairness import UNFAIR
+from bench.judge.fairness import FAIR
 from bench.records.kept import today
-from bench.records.load import load
 from bench.records.run_data import Entry, Role
 from bench.records.run_json import FILE, Record, read_record
 from bench.report import table
-from bench.report.table import Column, Table, filled, interval, number
+from bench.report.table import Column, Table, filled, interval, number, of_cells
 from metrics.stats import Interval
 
 TITLE = "Leaderboard"
@@ -33,10 +34,14 @@ ENDINGS = (".html", ".csv", ".md")
 TRUSTED = ("exact", "relaxed")
 MISSING = "not checked"
 HASH = 12  # characters of a hash
-UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows."
+UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows, or that is not known."
 SPEED_NOTE = (
     "Speed-up: AR's seconds over the decoder's, each over the AR of its own run on its own "
     "machine. Seconds of two machines do not compare."
+)
+CHECKED_NOTE = (
+    "Hashes match; nothing was measured again. What follows from the rows of a record was computed "
+    "from them."
 )
 APART_NOTE = (
     "No verdict of the exactness gate, a broken claim, recorded "
@@ -84,9 +89,9 @@ def cmd_leaderboard(words: Sequence[str]) -> int:
     out = Path(given.get("out") or folder / "leaderboard.html").expanduser()
     if out.suffix not in ENDINGS:
         raise ConfigError(f"out={out} must end in {', '.join(ENDINGS)}: that says the format")
-    records = records_in(folder)
-    lines = [line for record in records for line in lines_of(record, folder)]
-    found = sections(lines)
+    lines, left_out = read_lines(folder)
+    found = sections(lines, left_out)
+    records = {line["record"] for line in lines}
     ready_file(out)
     say(terminal(found))
     if out.suffix == ".html":
@@ -98,8 +103,9 @@ def cmd_leaderboard(words: Sequence[str]) -> int:
     return 0
 
 
-def records_in(folder: Path) -> list[Record]:
-    """Every record below a folder, all checked. Raises FolderError with the file's name."""
+def read_lines(folder: Path) -> tuple[list[Line], list[tuple[str, str]]]:
+    """The decoders of every record below a folder, and (record, why) of those that are left out.
+    Raises FolderError where none is left."""
     if not folder.is_dir():
         raise FolderError(f"there is no folder {folder}; name the one that the records lie in")
     paths = sorted(folder.rglob(FILE))
@@ -108,12 +114,23 @@ def records_in(folder: Path) -> list[Record]:
             f"no {FILE} below {folder}. `python -m bench report` writes it into the folder of a "
             "finished run, and `python -m bench publish RUN DIR` copies what is shared"
         )
-    return [read_record(path) for path in paths]
+    lines: list[Line] = []
+    left_out = []
+    for path in paths:
+        try:
+            lines += lines_of(read_record(path), folder)
+        except (FolderError, OSError) as error:
+            left_out.append((str(path.parent.relative_to(folder)), str(error)))
+    if not lines:
+        why = "; ".join(f"{record}: {reason}" for record, reason in left_out)
+        raise FolderError(f"no record below {folder} can be shown. {why}")
+    return lines, left_out
 
 
 def lines_of(record: Record, root: Path) -> list[Line]:
-    """The decoders of a record; AR under another seed is none."""
-    said, run = record.said, load(record.folder, rows="no")
+    """The decoders of a record; AR under another seed is none. Raises FolderError where its rows do
+    not bear out what it says."""
+    said, (run, fairness) = record.said, checked(record)
     protocols = {
         name: {k: str(v) for k, v in lines.items() if k != "decoders"}
         for lines in said["protocols"]
@@ -121,7 +138,7 @@ def lines_of(record: Record, root: Path) -> list[Line]:
     }
     place = str(record.folder.relative_to(root))
     commit = ", ".join(c[:12] for c in said["commits"]) + (" (changed)" if said["dirty"] else "")
-    unfair = {f.decoder for f in run.fairness.values() if f.verdict == UNFAIR or f.mixed}
+    unfair = {f.decoder for f in fairness.values() if f.verdict != FAIR or f.mixed}
     found = []
     for entry in (entry for entry in run.entries if entry.role is not Role.RESEED):
         words, status = today(said["verdicts"].get(entry.name, MISSING)), entry.text("status")
@@ -159,8 +176,9 @@ def _where(entry: Entry) -> str:
     return f"{entry.text('model')}, {sampling}{guidance}"
 
 
-def sections(lines: Sequence[Line]) -> list[Section]:
-    """Speed, quality, what stands apart (empty ones are left out), and the records."""
+def sections(lines: Sequence[Line], left_out: Sequence[tuple[str, str]] = ()) -> list[Section]:
+    """Speed, quality, what stands apart (empty ones are left out), the records, and those that were
+    left out with the reason."""
     kept = [line for line in lines if not line["apart"]]
     timed = [line for line in kept if not math.isnan(line["speedup"])]
     found = [
@@ -175,7 +193,10 @@ def sections(lines: Sequence[Line]) -> list[Section]:
         title = "Without a verdict, or broken"
         found.append(Section(title, _noted(APART_NOTE, apart), filled(APART, apart)))
     made = {tuple(line[key] for key in ("record", "machine", "commit")): line for line in lines}
-    return [*found, Section("Records", [], filled(RECORDS, made.values()))]
+    found.append(Section("Records", [CHECKED_NOTE], filled(RECORDS, made.values())))
+    if left_out:
+        found.append(Section("Left out", [], of_cells(("record", "why"), left_out)))
+    return found
 
 
 def _grouped(lines: Iterable[Line], key: str) -> list[list[Line]]:
@@ -256,6 +277,7 @@ def html(sections: Sequence[Section], records: int) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=for_page,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import write_text
+from bench.data.files import refuse_links, write_text
 from bench.records import schema as records
 from bench.records.load import ROWS
 from bench.records.run_json import FILE, FILES, TABLES, read_record, record_of
@@ -59,8 +59,11 @@ def publish(run: Path, folder: Path, lists: bool = False) -> list[Path]:
     returns what is there. lists: keep the columns of every code, where the run has them.
 
     Raises FolderError where the run is not finished or not as its run.json says, its records are
-    damaged or of another schema version, and where the folder holds something else.
+    damaged or of another schema version, where the folder holds something else, and at a link in
+    either: what it points to would be copied, or written over.
     """
+    refuse_links(run)
+    refuse_links(folder)
     _require_own(run, folder)
     recorded = (run / FILE).is_file()
     lacking = read_record(run / FILE).said["left_out"] if recorded else record_of(run)["left_out"]

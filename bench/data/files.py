@@ -80,6 +80,6 @@ def refuse_links(folder: Path) -> None:
         for found in (Path(place) / name for name in sorted(folders + files)):
             if found.is_symlink():
                 raise FolderError(
-                    f"{found} is a link (to {found.readlink()}), and a run reads and writes in its own "
-                    "folder alone; remove the link, or make the whole run_dir a link"
+                    f"{found} is a link (to {found.readlink()}), and a run reads and writes in its "
+                    "own folder alone; remove the link, or make the whole run_dir a link"
                 )

@@ -19,6 +19,7 @@ import pandas as pd
 from bench.config.schema import digest
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
+from decoders.kinds import built, fitted
 
 log = logging.getLogger(__name__)
 FILE = "judged.json"
@@ -48,9 +49,7 @@ class Kept:
         found = self._recall(f"figures of {label}", of)
         if found is None:
             return None
-        scores, preference = found["scores"], found["preference"]
-        made = Scores(**{**scores, "clip_each": tuple(scores["clip_each"])})
-        return made, None if preference is None else PreferenceRow(**preference)
+        return _figures(found)
 
     def note_figures(self, label: str, of: str, figures: Figures) -> None:
         scores, preference = figures
@@ -78,6 +77,15 @@ class Kept:
         write_text(self.path, json.dumps(self.now, indent=1, sort_keys=True))
 
 
+def _figures(value: Any) -> Figures:
+    """What a file says of images; figures that it has as NaN are unknown. Raises KindError, and
+    what Python raises of a value of another kind."""
+    known = {k: v for k, v in value["scores"].items() if v == v}
+    preference = value.get("preference")
+    one = None if preference is None else built(PreferenceRow, preference, "preference")
+    return built(Scores, known, "scores"), one
+
+
 def judged(folder: Path) -> dict[str, Any]:
     """Decoder -> what was judged of its pictures: {"of": their digest, "value": the figures}."""
     found, mark = _read(folder / FILE), "figures of "
@@ -101,9 +109,12 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_bytes())
-        if all({"of", "value"} <= set(entry) for entry in found.values()):
-            return dict(found)
-    except (ValueError, AttributeError, TypeError):
+        for name, entry in found.items():
+            value, words = entry["value"], name.startswith("verdict on ")
+            fitted(f"{name}: of", entry["of"], str)
+            fitted(name, value, list[str]) if words else _figures(value)
+        return dict(found)
+    except (ValueError, AttributeError, TypeError, LookupError, RecursionError):
         pass
     log.warning("%s is damaged: what was judged before is not known", path)
     return {}

@@ -26,12 +26,11 @@ import pandas as pd
 
 from bench.config.schema import digest
 from bench.data.errors import FolderError
-from bench.data.files import write_text
+from bench.data.files import refuse_links, write_text
 from bench.records.kept import judged
-from bench.records.load import ROWS, read_table
+from bench.records.load import ROWS, read_rows
+from bench.records.read import lines_of, read_json
 from bench.records.study import read_identity
-from decoders.documents import read_object
-from decoders.kinds import KindError
 from decoders.models.weights import sha256_of
 
 FILE, FORMAT = "run.json", 1
@@ -43,7 +42,7 @@ FILES = (
 TABLES = ("table.csv", "table.md")  # of the report: in report/, in a published run with the rest
 OF_ROWS = (
     "git_commit", "git_dirty", "threads", "started_at", "schema_version", "decoder", "protocol",
-    "status", "prompt_hash", "image",
+    "status", "prompt_hash", "image", "cpu", "gpu",
 )  # fmt: skip
 KINDS = {
     "format": int, "study": str, "schema_version": int, "config_hash": str, "commits": list[str],
@@ -76,23 +75,24 @@ def record_of(folder: Path, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
             "with the words of that run makes what is missing"
         )
     study = read_identity(folder)
-    rows = pd.read_parquet(folder / ROWS, columns=[*OF_ROWS])
+    rows = read_rows(folder, OF_ROWS)
+    for part in ("cpu", "gpu"):
+        made_on = sorted({*rows[part], study["machine"].get(part, "")})
+        if len(made_on) > 1:
+            raise FolderError(f"{folder} is of several machines: {part} {' and '.join(made_on)}")
     machine = {**study["machine"], "threads": sorted({int(n) for n in rows.threads})}
-    gate = pd.DataFrame(columns=["decoder", "verdict"])
-    if (folder / "exactness.csv").is_file():
-        gate = read_table(folder / "exactness.csv", [*gate])
     body = {
         "format": FORMAT,
         "study": str(study["config"].get("name", "")),
         "schema_version": int(rows.schema_version.iloc[0]),
-        "config_hash": study["config_hash"],
+        "config_hash": digest(study["config"]),
         "commits": sorted(set(rows.git_commit)),
         "dirty": bool(rows.git_dirty.any()),
         "machine": machine,
         "fingerprint": digest(machine),
         "started": [min(rows.started_at), max(rows.started_at)],
         "protocols": _protocols(judged(folder), rows, study["config"].get("prompts") or {}),
-        "verdicts": dict(zip(gate.decoder, gate.verdict, strict=True)),
+        "verdicts": {g["decoder"]: g["verdict"] for g in lines_of(folder / "exactness.csv")},
         "left_out": [*left_out],
         "files": {str(p.relative_to(folder)): sha256_of(p) for p in files_of(folder)},
     }
@@ -133,17 +133,12 @@ def _protocols(
 
 
 def read_record(path: Path) -> Record:
-    """A run.json, checked against itself and the files beside it. Raises FolderError that names the
-    file which is not as it was."""
+    """A run.json that says what the files beside it say, made of them once more. Raises FolderError
+    that names the file which is not as it was, or the key."""
     try:
-        said = read_object(path, KINDS)
+        said = read_json(path, KINDS, [*KINDS])
     except FileNotFoundError:
         raise FolderError(f"{path} does not exist; `python -m bench report` writes it") from None
-    except KindError as error:
-        raise FolderError(f"{path} is damaged: {error}") from error
-    lacking = [key for key in KINDS if key not in said]
-    if lacking:
-        raise FolderError(f"{path} is no record of a run: it lacks {', '.join(lacking)}")
     if said["format"] != FORMAT:
         raise FolderError(
             f"{path} is a record of format {said['format']}, this program reads {FORMAT}: read it "
@@ -151,17 +146,13 @@ def read_record(path: Path) -> Record:
         )
     if said["seal"] != _seal({key: value for key, value in said.items() if key != "seal"}):
         raise FolderError(f"{path} was changed after it was written: its seal does not match")
-    for name in (n for n in REQUIRED if n not in said["files"]):
-        raise FolderError(f"{path} is no record of a run: it has no hash of {name}")
     folder = path.parent
+    refuse_links(folder)
     for name, expected in said["files"].items():
         _require_same(folder, name, expected)
-    study = read_identity(folder)
-    if digest(study["config"]) != said["config_hash"]:
-        raise FolderError(
-            f"{folder / 'study.json'}: its configuration has the hash {digest(study['config'])}, "
-            f"{FILE} says {said['config_hash']}"
-        )
+    made = record_of(folder, tuple(said["left_out"]))
+    for key in (key for key in KINDS if made[key] != said[key]):
+        raise FolderError(f"{path}: what it says of {key} is not what the files beside it say")
     return Record(folder, said)
 
 

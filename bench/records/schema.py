@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -74,6 +75,12 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
+PICTURED = ("image", "decoder", "protocol", "seed", "prompt_index")
+PICTURE = re.compile(
+    r"images/([^/]+)/([a-z]+)\d*(?:-\d+)?/\2\d*-(\d{1,18})-(\d{1,18})(?:-\d+)?\.png"
+)
+
+
 def empty_measures() -> dict[str, Any]:
     """The measured columns of a row that measured nothing: NaN, 0, empty lists."""
     row: dict[str, Any] = dict.fromkeys((*MEASURED, *LOAD), math.nan) | {"disturbed": False}
@@ -95,12 +102,17 @@ def to_table(row: Mapping[str, Any]) -> pa.Table:
 
 
 def read(path: Path) -> pa.Table | None:
-    """The rows of a file, or None where it is not a whole file of this schema that `write` made."""
+    """The rows of a file, or None where it is not a whole file of this schema that `write` made, or
+    names a picture of others (`foreign_picture`)."""
     content = path.read_bytes()
     if not _seal_holds(content):
         return None
-    table = brought_up(pq.read_table(io.BytesIO(content)))
-    return table.replace_schema_metadata() if table.schema.equals(SCHEMA) else None
+    try:
+        table = brought_up(pq.read_table(io.BytesIO(content)))
+    except (pa.ArrowException, OSError):  # whoever can write a file can also seal it
+        return None
+    whole = table.schema.equals(SCHEMA) and not foreign_picture(table)
+    return table.replace_schema_metadata() if whole else None
 
 
 def brought_up(table: pa.Table) -> pa.Table:
@@ -115,10 +127,33 @@ def brought_up(table: pa.Table) -> pa.Table:
 
 
 def frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a file of a readable version. Raises what pyarrow raises."""
+    """These columns of a file of a readable version, each of its type, without nulls. Raises
+    FolderError, and what pyarrow raises."""
     there = set(pq.read_schema(path).names)
     table = pq.read_table(path, columns=[c for c in columns if c in there or c not in LOAD])
-    return brought_up(table).select(list(columns)).to_pandas()
+    table = brought_up(table).select(list(columns))
+    table = table.cast(pa.schema([SCHEMA.field(column) for column in columns]))
+    for column in columns:
+        if not pa.types.is_floating(SCHEMA.field(column).type) and table[column].null_count:
+            raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
+    if wrong := foreign_picture(table):
+        raise FolderError(f"{path}: {wrong}; copy the file again from where the run was made")
+    return table.to_pandas()
+
+
+def foreign_picture(table: pa.Table) -> str:
+    """What is wrong with the first row that names another picture than its own, inside the folder
+    of its run (`bench.records.folder.RunFolder.image_name`); "" where none does. Whoever reads rows
+    opens what they name."""
+    if any(table[name].null_count for name in PICTURED if name in table.schema.names):
+        return "a row does not say what it is of"
+    lines = [table[name].to_pylist() for name in PICTURED if name in table.schema.names]
+    for name, *row in zip(*lines, strict=True) if len(lines) == len(PICTURED) else ():
+        found = PICTURE.fullmatch(name)
+        own = found and [found[1].rpartition("-")[0], found[2], int(found[3]), int(found[4])]
+        if name and own != row:
+            return f"a row of {row[0]} names the picture {name!r}, which is not its own"
+    return ""
 
 
 def damaged(path: Path) -> bool:

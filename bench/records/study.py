@@ -20,12 +20,12 @@ from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.records import schema as records
-from decoders.documents import read_object
-from decoders.kinds import Amount, KindError
+from bench.records.read import fitting, read_json
+from decoders.kinds import Amount
 
 IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
-    "config": dict[str, Any], "machine": dict[str, Any], "attention": list[dict[str, Any]],
+    "config": dict[str, Any], "machine": dict[str, str], "attention": list[dict[str, Any]],
 }  # fmt: skip
 PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat", "config_hash")
 PROMPT = ("prompt_id", "prompt_hash", "category")
@@ -54,10 +54,9 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 def read_study(study: Path) -> dict[str, Any]:
     """study.json, each key of its kind. Raises FolderError."""
-    try:
-        return read_object(study, IDENTITY)
-    except KindError as error:
-        raise FolderError(f"{study} is damaged: {error}; choose another run_dir=") from error
+    found = read_json(study, IDENTITY, advice="; choose another run_dir=")
+    fitting(study, found, "config", "prompts", "kwargs")
+    return found
 
 
 def write_identity(path: Path, identity: Mapping[str, Any]) -> None:

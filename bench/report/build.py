@@ -63,8 +63,8 @@ def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
 
 def check_place(run_dir: Path, out: Path | None) -> None:
     """Raises FolderError where a report cannot or must not be written."""
+    refuse_links(run_dir)  # a link would show a file of another folder
     if out is None:
-        refuse_links(run_dir)
         if run_dir.is_dir() and not os.access(run_dir, os.W_OK):
             raise FolderError(f"{run_dir} is read-only; report it elsewhere with out=DIR")
         return

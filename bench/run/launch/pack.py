@@ -26,6 +26,7 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schema import require_known
 from bench.console import progress, say
 from bench.data.errors import ConfigError, FolderError
+from bench.data.files import refuse_links
 from bench.records import schema as records
 from decoders.kinds import Positive, require
 
@@ -87,12 +88,13 @@ def rows_of(config: StudyConfig) -> list[Row]:
 
     run = Path(config.run_dir)
     require_own(run, config)
+    refuse_links(run)  # a link would put a file of another folder into the tar
     path = run / "records.parquet"
     table = records.read(path) if path.is_file() else None
     if table is None:
         raise FolderError(
-            f"{run} has no whole records.parquet: the run is not finished; `python -m bench run` "
-            "with the same words goes on with it"
+            f"{run} has no whole records.parquet: the run is not finished, or its rows name "
+            "pictures of others; `python -m bench run` with the same words goes on with it"
         )
     found: dict[tuple[Any, ...], Row] = {}
     for row in table.select([*NAMED, "status", "image", "codes"]).to_pylist():

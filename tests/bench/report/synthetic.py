@@ -218,7 +218,7 @@ def write_run(
         mine = []
         for index in range(prompts):
             for protocol in ("latency", "quality"):
-                image = f"images/{made.name}/{protocol}/{protocol}-0-{index}.png"
+                image = f"images/{made.name}-0/{protocol}/{protocol}-0-{index}.png"
                 mine.append(row(made, protocol, index, 0, image if images else ""))
                 if images and not made.error and protocol == "quality":
                     picture(folder, image, index, np.random.default_rng([index, len(summary)]))
