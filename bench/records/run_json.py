@@ -151,7 +151,9 @@ def read_record(path: Path) -> Record:
     for name, expected in said["files"].items():
         _require_same(folder, name, expected)
     made = record_of(folder, tuple(said["left_out"]))
-    for key in (key for key in KINDS if made[key] != said[key]):
+    for name in (n for n in FILES if n in made["files"] and n not in said["files"]):
+        raise FolderError(f"{path} has no hash of {name}, which lies beside it; remove that file")
+    for key in (key for key in KINDS if key not in ("files", "seal") and made[key] != said[key]):
         raise FolderError(f"{path}: what it says of {key} is not what the files beside it say")
     return Record(folder, said)
 

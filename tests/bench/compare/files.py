@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from bench.compare.published import COLUMNS
 from bench.records import schema
 from bench.run.summary import COLUMNS as SUMMARY
+
+EMPTY = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False}
 
 
 def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
@@ -38,7 +41,8 @@ def a_run(folder: Path, *rows: dict[str, Any], study: dict[str, Any] | None) -> 
 def records(folder: Path, **seconds: list[float]) -> None:
     """records.parquet with latency rows of each decoder on prompts 0, 1, ..."""
     rows = [
-        dict.fromkeys(schema.SCHEMA.names, "") | schema.empty_measures() | {
+        {field.name: EMPTY[field.type] for field in schema.SCHEMA if field.type in EMPTY}
+        | schema.empty_measures() | {
             "schema_version": schema.SCHEMA_VERSION, "decoder": name, "protocol": "latency",
             "model": "llamagen_xl_256", "backend": "eager", "device": "cuda", "dtype": "bfloat16",
             "temperature": 1.0, "cfg": 7.5, "status": "ok", "prompt_index": i, "seed": 0,
@@ -48,4 +52,4 @@ def records(folder: Path, **seconds: list[float]) -> None:
         for name, times in seconds.items()
         for i, s in enumerate(times)
     ]  # fmt: skip
-    pd.DataFrame(rows).to_parquet(folder / "records.parquet")
+    schema.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=schema.SCHEMA))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.compare.leaderboard import lines_of, records_in, sections
+from bench.compare.leaderboard import read_lines, sections
 from tests.bench.compare.made import finished
 
 
@@ -22,7 +22,7 @@ def both(tmp_path_factory) -> Path:
 
 
 def found(folder: Path):
-    return sections([line for r in records_in(folder) for line in lines_of(r, folder)])
+    return sections(*read_lines(folder))
 
 
 def rows(section) -> list[tuple[str, str]]:

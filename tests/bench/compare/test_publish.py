@@ -62,7 +62,7 @@ def test_a_missing_file_and_a_changed_record_are_refused(run):
         (None, r"judged\.json is missing"),
         (json.dumps(said), r"run\.json was changed after it was written"),
         ("[]", "must hold an object"),
-        ("{}", "no record of a run"),
+        ("{}", "it lacks format, study"),
     ):
         if text:
             (run / "run.json").write_text(text)
