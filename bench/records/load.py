@@ -119,7 +119,7 @@ def _read_summary(path: Path, whole: bool) -> pd.DataFrame:
     table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
     if table.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
-    lacking = {name: "" for name in SUMMARY_TEXT if name not in table}
+    lacking: dict[str, str | float] = {name: "" for name in SUMMARY_TEXT if name not in table}
     lacking |= {name: math.nan for name in SUMMARY_NUMBERS if name not in table}
     return table.assign(exactness=table.exactness.map(today) if "exactness" in table else "",
                         **{k: v for k, v in lacking.items() if k != "exactness"})  # fmt: skip

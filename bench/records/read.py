@@ -102,7 +102,8 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
     require_columns(path, (*form.words, *form.numbers), list(table.columns))
     numbers = {*form.numbers, *form.later_numbers}
     if form.further:
-        numbers |= {c for c in table if c not in form.words and not str(c).endswith("_features")}
+        further = [name for name in map(str, table) if not name.endswith("_features")]
+        numbers |= {name for name in further if name not in form.words}
     return _numbered(path, table, [column for column in table if column in numbers])
 
 
