@@ -83,7 +83,7 @@ def test_contact_sheet_shows_the_kept_images(run: RunData) -> None:
     sheet = contact_sheet(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
-    path = run.folder / "images" / "lantern" / "quality" / "quality-0-0.png"
+    path = run.folder / "images" / "lantern-0" / "quality" / "quality-0-0.png"
     with Image.open(path) as image:
         tile = np.asarray(image.resize((TILE, TILE), Image.Resampling.NEAREST))
     left = MARGIN + CAPTION + (TILE + GAP)  # second column
@@ -116,8 +116,10 @@ def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, m
 
 def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
     folder = write_run(tmp_path, DECODERS[:2], prompts=2)
-    (folder / "images" / "ar" / "quality" / "quality-0-0.png").unlink()
-    (folder / "images" / "sd_chain" / "quality" / "quality-0-0.png").write_bytes(b"\x89PNG broken")
+    (folder / "images" / "ar-0" / "quality" / "quality-0-0.png").unlink()
+    (folder / "images" / "sd_chain-0" / "quality" / "quality-0-0.png").write_bytes(
+        b"\x89PNG broken"
+    )
     run = load(folder)
     assert contact_sheet(run) is not None
     ar = run.entries[0]
