@@ -308,13 +308,18 @@ def _flocked(file: IO[str], kind: int) -> bool:
     return True
 
 
+def _close(file: IO[str] | None) -> None:
+    if file is not None:
+        file.close()
+
+
 @contextmanager
 def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[None]:
     """Raises FolderError, with the words `taken` where another process has it for so many seconds
     more."""
     with path.open("a+") as file:  # NFS wants both ways
         lock = weakref.ref(file)  # a plug-in's child process must not keep the lock of a dead run
-        os.register_at_fork(after_in_child=lambda: (own := lock()) and own.close())
+        os.register_at_fork(after_in_child=lambda: _close(lock()))
         until = time.monotonic() + patience
         try:
             while not _flocked(file, kind):
