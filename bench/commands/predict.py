@@ -21,7 +21,7 @@ from bench.judge.paired import every_latency_row
 from bench.measure.device import provenance
 from bench.records.load import read_rows
 from bench.records.schema import write_text
-from bench.records.study import read_identity
+from bench.records.study import read_identity, require_own
 from bench.report.plots.predict import predicted_plot
 from bench.report.table import ABSENT, Column, filled, interval, number, of_cells, percent, terminal
 from bench.run.session import opened
@@ -77,15 +77,8 @@ def read_run(config: StudyConfig) -> pd.DataFrame:
     BenchError: no run there, of another version or configuration, unfinished or damaged, without
     latency rows."""
     folder = Path(config.run_dir)
-    found = read_identity(folder)
-    rows = read_rows(folder)
-    if found["config_hash"] != config.hash:
-        raise ConfigError(
-            f"{folder} was made with other settings: "
-            f"{differences(found['config'], config.measured())}; name its study and the overrides "
-            "that it was run with"
-        )
-    ok = every_latency_row(rows)
+    require_own(folder, config)
+    ok = every_latency_row(read_rows(folder))
     if ok.empty:
         raise BenchError(
             f"{folder} has no timed images that count: it was run with latency.prompts=0, or on a "

@@ -46,5 +46,10 @@ CASES = [
     Bad("report of no run", REPORT, "holds no run", no_run),
     Bad("report of nothing", REPORT, "holds no run"),
     Bad("report of a damaged study.json", REPORT, "damaged", half),
-    Bad("predict of another seed", ["predict", *REPORT[1:], "seed=5"], "other settings", another),
+    Bad(
+        "predict of another seed",
+        ["predict", *REPORT[1:], "seed=5"],
+        "another configuration",
+        another,
+    ),
 ]

@@ -142,7 +142,7 @@ CASES = [
     training("start is a number", "start=1", "string"),
     Bad("tuned total variation is infinite", ["tune", "tune.tv=inf"], "finite"),
     Bad("measured candidates without end", ["tune", "tune.measure=10000000000"], "at most"),
-    Bad("batch is infinite", ["scaling", "latency.batch=[1,inf]"], "integer"),
+    Bad("a batch of a list is infinite", ["scaling", "latency.batch=[1,inf]"], "integer"),
     Bad("batch without end", ["scaling", "latency.batch=[1,10000000000000]"], "at most"),
     Bad("profile without end", ["profile", "study=smoke", "profile.steps=99999999999"], "at most"),
     Bad("evaluated seed beyond 64 bits", ["evaluate", "images={tmp}", f"seed={2**63}"], "64 bits"),
