@@ -109,7 +109,7 @@ def test_a_round_that_only_ar_finished_is_compared_with_nothing(run: Path, tmp_p
     ("file", "content", "words", "says"),
     [
         ("", "", ["latency.prompts=2"],
-         "other settings: latency.prompts: 3 in the folder, 2 asked for;"),
+         "another configuration: latency.prompts: 3 in the folder, 2 asked for"),
         (None, "", [], "holds no run; `python -m bench run` with the same words makes one"),
         ("study.json", '{"a":', [], "study.json is damaged"),
         ("study.json", "[]", [], "study.json is damaged"),
