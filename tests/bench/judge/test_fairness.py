@@ -150,7 +150,7 @@ def test_a_finished_run_is_judged_again_under_another_limit(fake_study, capsys, 
     read = mock.Mock(wraps=pq.read_table)  # pandas calls it too
     monkeypatch.setattr(pq, "read_table", read)
     assert main(["report", SEARCHPATH, *words]) == 0
-    assert read.call_count == 3  # the report's, and two of a few columns for run.json
+    assert read.call_count <= 3  # records are long: read once, and some columns for run.json
     shown = capsys.readouterr().out
     assert "Baselines are fair: a step of ar takes" in shown and "unfair baseline" not in shown
 
