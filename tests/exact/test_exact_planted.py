@@ -126,7 +126,7 @@ def test_a_drafter_with_a_nan_logit_is_not_exact(tree, sampling, few_images):
     ("part", "field", "wrong", "sampling", "says"),
     [
         (None, "", None, TAU_1, "images follow the AR law"),
-        ("_settling", "filter", Filter(0.6, 1.0, 0), TAU_1, "do not follow the AR law"),
+        ("_settling", "filter", Filter(0.6, 1.0, 0), TAU_1, "teacher forcing"),
         ("_settling", "accept_slot", DRAFT_SLOT, TAU_1, "do not follow the AR law"),
         ("_verifying", "cfg", 1.0, TAU_1, "teacher forcing"),
         (None, "", None, TAU_0, "tokens equal greedy AR"),

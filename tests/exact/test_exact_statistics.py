@@ -130,8 +130,8 @@ def test_the_composition_is_scaled_and_otherwise_kept():
     tiny = small_spec(composed("dynamic", lantern()), MODEL, Real(1024))
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
-    default = PartSpec("decoders.verify.lantern.Lantern")  # k = 100 where none is given
-    assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 6}
+    default = PartSpec("decoders.verify.lantern.Lantern")  # k = 1,000 where none is given
+    assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 62}
     assert small_sampling(Sampling(top_k=1000), 64, Real(16384)).top_k == 4
     assert small_sampling(SAMPLING, 64, Real()) == SAMPLING
 
