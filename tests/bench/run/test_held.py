@@ -34,8 +34,8 @@ def moments(monkeypatch) -> list[set[tuple[str, int]]]:
     found: list[set[tuple[str, int]]] = []
     run = Run.run
 
-    def watched(self, batch, again=False):
-        run(self, batch, again)
+    def watched(self, batch):
+        run(self, batch)
         found.append(held())
 
     monkeypatch.setattr(Run, "run", watched)
