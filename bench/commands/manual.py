@@ -37,6 +37,7 @@ COMMANDS = {
     "papers": "bench.compare.papers",
     "methods": "bench.compare.methods",
     "diff": "bench.compare.diff",
+    "verify": "bench.compare.verify",
     "best": "bench.compare.best",
     "fetch": "bench.commands.fetch",
     "merge": "bench.run.launch.merge",

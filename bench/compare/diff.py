@@ -51,7 +51,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     found = findings(pairs, level)
     notes += _changed(folders) + _settings(runs) + _protocols(pairs)
     notes += _unmeasured(pairs) + _failures(pairs)
-    say(rendered(found, notes))
+    say("\n".join([*heads(pairs), rendered(found, notes)]))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
         write_text(out, text)
@@ -85,6 +85,25 @@ def rendered(found: Sequence[Finding], notes: Sequence[str]) -> str:
     """The table in the terminal, and what could not be compared."""
     lines = [terminal(filled(COLUMNS, found))] if found else ["nothing of the two can be compared"]
     return "\n".join([*lines, *notes])
+
+
+def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Of each of the two: folder, machine, code, and the gate's verdicts on what is compared."""
+    lines = []
+    for name, sides in zip("AB", zip(*pairs, strict=True), strict=False):
+        rows, own = sides[0].run.records, sides[0].entry.records
+        first, commits = own.iloc[0], sorted({commit[:12] for commit in rows.git_commit})
+        torch = json.loads(first.versions or "{}").get("torch", "not recorded")
+        lines.append(
+            f"{name}: {sides[0].run.folder}, on {first.gpu or first.cpu or first.device}, "
+            f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
+            + (" (changed)" if rows.git_dirty.any() else "")
+        )
+        verdicts: dict[str, list[str]] = {}
+        for side in sides:
+            verdicts.setdefault(side.entry.word or "not checked", []).append(side.decoder)
+        lines += [f"   {verdict}: {', '.join(of)}" for verdict, of in verdicts.items()]
+    return lines
 
 
 def _chosen(

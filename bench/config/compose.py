@@ -279,6 +279,36 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     )
 
 
+def recomposed(measured: Mapping[str, Any], where: str) -> StudyConfig:
+    """The study of `StudyConfig.measured()`, without a gate, quality metrics and a report, which
+    that does not say. where: the file that holds it. Raises ConfigError."""
+    from decoders.compose import DecoderSpec, PartSpec
+
+    root = dict(check_type(where, measured, dict))
+    entries = check_type(f"{where}: decoders", root.pop("decoders", None), list)
+    kinds = {
+        "model": LoaderConfig, "prompts": LoaderConfig, "backend": BackendConfig,
+        "latency": LatencyProtocol, "quality": QualityProtocol,
+    }  # fmt: skip
+    parts = {key: build(kind, _mapping(root, key), key) for key, kind in kinds.items()}
+
+    def entry(raw: Any) -> DecoderEntry:
+        own = dict(check_type(f"{where}: a decoder", raw, dict))
+        spec = _mapping(own, "spec")
+        named = {key: spec.pop(key, None) for key in PARTS}
+        made = {key: build(PartSpec, part, key) for key, part in named.items() if part is not None}
+        return DecoderEntry(
+            name=check_type("name of a decoder", own.get("name"), str),
+            spec=build(DecoderSpec, {**spec, **made}, "spec"),
+            sampling=build(SamplingConfig, _mapping(own, "sampling"), "sampling"),
+            baseline=check_type("baseline", own.get("baseline", False), bool),
+        )
+
+    usual = {"run_dir": "", "metric": None, "gate": False, "report": False}
+    known = {"decoders": tuple(map(entry, entries)), **parts}
+    return build(StudyConfig, {**root, **usual, **known}, where)
+
+
 def settled(backend: BackendConfig) -> BackendConfig:
     """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
     built here. A run's configuration says what ran."""

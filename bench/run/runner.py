@@ -37,7 +37,14 @@ from bench.run.lineup import Lineup
 from bench.run.neighbours import Neighbours
 from bench.run.outcome import blamed, require_main_thread
 from bench.run.rows import Context, measured
-from bench.run.session import check_prompts, frozen_heap, go_by, load_model, with_text_hashes
+from bench.run.session import (
+    ATTENTION,
+    check_prompts,
+    frozen_heap,
+    go_by,
+    load_model,
+    with_text_hashes,
+)
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
@@ -54,13 +61,14 @@ class RunResult:
     cells: list[Cell]
 
 
-def run_study(config: StudyConfig) -> RunResult:
-    """Runs (or resumes) a study and merges its rows.
+def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> RunResult:
+    """Runs (or resumes) a study and merges its rows. attention: choices of another run to go by
+    (study.json), so that codes in half precision are the same.
 
     Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
     (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
     """
-    with opened(config) as run:
+    with opened(config, attention=attention) as run:
         folder, (latency, quality) = run.folder, run.batches()
         keys = run.context.expected((*latency, *quality))
         folder.expect(len(keys))
@@ -72,9 +80,15 @@ def run_study(config: StudyConfig) -> RunResult:
 
 
 @contextmanager
-def opened(config: StudyConfig, shard: str = "", threads: int | None = None) -> Iterator[Run]:
+def opened(
+    config: StudyConfig,
+    shard: str = "",
+    threads: int | None = None,
+    attention: Sequence[dict[str, Any]] = (),
+) -> Iterator[Run]:
     """A run before its first image: its folder open, the model loaded, every decoder built.
-    shard: the name of a worker's; threads: of this process, in place of the study's."""
+    shard: the name of a worker's; threads: of this process, in place of the study's; attention: as
+    of `run_study`."""
     place = Path(config.run_dir).absolute()  # whatever becomes of the working directory
     backend = dataclasses.replace(config.backend, threads=threads or config.backend.threads)
     device = prepare(backend)
@@ -85,6 +99,8 @@ def opened(config: StudyConfig, shard: str = "", threads: int | None = None) -> 
     with open_folder(place, *identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
+        if attention:
+            folder.note(ATTENTION, lambda chosen: chosen or [*attention])
         go_by(folder, model)
         model = with_text_hashes(model)
         every = schedule.cells(config, model.sampling)
