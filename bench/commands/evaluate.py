@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
-from bench.config.words import given, whole
+from bench.config.words import whole, with_folders
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
@@ -27,20 +27,22 @@ from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
 
 if TYPE_CHECKING:
-    from metrics.official.papers import Figure
+    from metrics.official.papers import Figure, Reference
 
-DEFAULT_METRICS = ("fid", "kid", "precision_recall", "clip")
+PAPERS = ("fid", "kid", "precision_recall", "clip")
+SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
+CAPTIONS = "captions.json"  # in a folder of pictures of a run
 SCORES = ("clip", "clip_g", "hps")
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """The settings; what a metric does not need may be None."""
+    """The settings; what a metric does not need may be None. metrics (): those that fit."""
 
     images: Path  # DIR the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
     captions: Path | None = None  # FILE .txt (one per line), .csv .tsv .json .jsonl
     reference: Path | None = None  # DIR real images, for FID, KID, precision and recall
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    metrics: tuple[str, ...] = ()
     out: Path | None = None  # FILE.csv the figures with all that they were made with
     limit: Annotated[int, Within(2, 10**9)] | None = None  # N only the first N images
     size: Annotated[int, Within(1, 4096)] = 256  # side of the centre crop
@@ -58,7 +60,11 @@ EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
 
 def cmd_evaluate(words: Sequence[str]) -> int:
     """Quality of any folder of images with captions, in the papers' protocol.
-    Every folder of pictures of a run holds its captions as captions.json.
+    A folder of pictures of a run says enough by itself: its captions.json is read. Without
+    metrics=, those that fit: scenes where the embedded CLIP knows all words of the captions (it
+    needs no reference), else those of fid, kid, precision_recall and clip that have what they
+    need.
+    Usage: [DIR] [setting=value ...]
     Settings:
         *                   bench/commands/evaluate.py EvaluateConfig
         metrics=[...]       fid, fid_tf, kid, precision_recall, precision_recall_whole, clip,
@@ -67,19 +73,20 @@ def cmd_evaluate(words: Sequence[str]) -> int:
         weights.folder=DIR  where weights are looked for by their public names
                             (default: ~/.cache/lantern-bench/metrics)
         arch.NAME=...       another open_clip architecture of clip, clip_g or hps
-    Example: evaluate images=DIR captions=DIR/captions.json reference=REAL metrics=[scenes]
+    Example: evaluate DIR reference=REAL metrics=[fid,clip]
 
     Without settings: what they are, status 2.
     """
     if not words:
         complain(manual("evaluate"))
         return 2
-    config = parse(words)
+    config = completed(parse(words))
     device = device_of(config.device)
     if config.out is not None:
         ready_file(config.out)
     figures = evaluate(config, device)
-    say(f"{config.images}: {figures[0].images} images on {device}")
+    of = f"metrics {', '.join(config.metrics)}"
+    say(f"{config.images}: {figures[0].images} images on {device}, {of}")
     say(terminal(filled(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join(notes))
@@ -89,23 +96,58 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     return 0
 
 
+def completed(config: EvaluateConfig) -> EvaluateConfig:
+    """With the captions that lie in the folder and, where none is asked for, the metrics that fit.
+    Raises ConfigError where none does."""
+    from metrics.images import image_files
+    from metrics.official.papers import METRICS
+
+    there = config.images / CAPTIONS
+    config = replace(config, captions=config.captions or (there if there.is_file() else None))
+    if config.metrics:
+        return config
+    if config.captions and _all_scenes(captions_of(image_files(config.images), config.captions)):
+        return replace(config, metrics=("scenes",))
+    fit = [m for m in PAPERS if config.captions or not METRICS[m].captions]
+    fit = [m for m in fit if config.reference or not METRICS[m].reference]
+    if not fit:
+        raise ConfigError(
+            f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
+            f"{CAPTIONS} in it), reference=DIR with real images, or both"
+        )
+    return replace(config, metrics=tuple(fit))
+
+
+def _all_scenes(captions: Sequence[str]) -> bool:
+    """Whether the embedded CLIP can read all captions."""
+    from metrics import MetricError
+    from metrics.scenes_clip import load
+
+    try:
+        load().check(captions)
+    except MetricError:
+        return False
+    return True
+
+
 def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     """The figures of a folder. Raises PromptError for captions that do not match, MetricError for
     missing weights, bad images or too few of them."""
     from metrics.images import image_files
     from metrics.official.papers import Evaluation, check_metrics
 
+    real_scenes = config.reference is None and config.metrics == ("scenes",)
     check_metrics(
         config.metrics,
-        reference=config.reference is not None,
+        reference=config.reference is not None or real_scenes,
         captions=config.captions is not None,
     )
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
-    reference = image_files(config.reference) if config.reference else ()
+    reference: Reference = image_files(config.reference) if config.reference else ()
     if config.reference is not None:
-        require_others(config.images, config.reference, files, reference)
-    if reference:
+        require_others(config.images, config.reference, files, image_files(config.reference))
+    if reference or real_scenes:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
@@ -119,8 +161,28 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         cache_dir=config.cache_dir,
         progress=progress,
     )
+    if real_scenes:
+        from metrics.features import ScenesClipFeatures
+        from metrics.kept import scenes_statistics
+
+        extractor = ScenesClipFeatures(clip=evaluation.networks.scenes).eval()
+        reference = scenes_statistics(extractor, SCENES, config.cache_dir)
     kept = slice(None, config.limit)
-    return evaluation.figures(files[kept], captions[kept], reference)
+    found = evaluation.figures(files[kept], captions[kept], reference)
+    if not _paired(config.reference, captions):
+        return found
+    # Of the same prompts: how many images there are is no bias between the two.
+    return [replace(f, note="") if f.key == "fid" else f for f in found]
+
+
+def _paired(reference: Path | None, captions: Sequence[str]) -> bool:
+    """Whether the reference holds pictures of the same captions."""
+    from metrics.images import image_files
+
+    there = reference / CAPTIONS if reference else None
+    if there is None or not there.is_file():
+        return False
+    return sorted(captions_of(image_files(there.parent), there)) == sorted(captions)
 
 
 def require_others(
@@ -152,7 +214,8 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
     groups = {"weights": (*FILES, "folder"), "arch": SCORES}
     inner = [f"{group}.{name}" for group, names in groups.items() for name in names]
     found: dict[str, Any] = {group: {} for group in groups}
-    for key, text in given(words, [*plain, *inner], "evaluate").items():
+    folders, settings = with_folders(words, [*plain, *inner], "evaluate")
+    for key, text in settings.items():
         group, _, name = key.rpartition(".")
         if key == "weights.folder":
             found["folder"] = Path(text)
@@ -160,9 +223,13 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
             found[group][name] = text
         else:
             found[key] = _value(key, text)
-    if "images" not in found:
-        raise ConfigError("images=DIR is missing: which folder is to be evaluated?")
-    return EvaluateConfig(**found)
+    places = [*folders, *filter(None, [found.pop("images", None)])]
+    if len(places) != 1:
+        raise ConfigError(
+            f"images=DIR is missing, or more than one folder is named: expected one folder of "
+            f"images, found {len(places)}"
+        )
+    return EvaluateConfig(places[0], **found)
 
 
 def _value(key: str, value: str) -> Any:

@@ -77,9 +77,36 @@ def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
     (ar,), (spec,) = (result.path.glob(f"images/{n}-*/quality") for n in ("fake_ar", "fake_spec"))
     for picture in ar.glob("*.png"):  # equal pictures are refused
         ImageOps.invert(Image.open(picture)).save(picture)
-    said = [f"images={spec}", f"captions={spec}/captions.json", f"reference={ar}"]
-    assert main(["evaluate", *said, "metrics=[scenes]", f"cache_dir={tmp_path / 'cache'}"]) == 0
-    assert "6 images on" in capsys.readouterr().out
+    said, cache = ["evaluate", str(spec), f"reference={ar}"], f"cache_dir={tmp_path / 'cache'}"
+    assert main([*said, cache]) == 0
+    shown = capsys.readouterr().out
+    assert "6 images on" in shown and "metrics scenes" in shown and "CLIP (scenes" in shown
+    assert "from the number of images" not in shown  # AR's pictures are of the same prompts
+    (ar / "captions.json").unlink()
+    assert main([*said, cache]) == 0
+    assert "of it from the number of images" in capsys.readouterr().out
+
+
+def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsys, monkeypatch):
+    images, captions, reference = scenes
+    monkeypatch.setattr(evaluate, "SCENES", 20)
+    (images / "captions.json").write_text(json.dumps(captions.read_text().splitlines()))
+    alone = ["evaluate", str(images), f"cache_dir={tmp_path / 'cache'}", "device=cpu"]
+    assert main(alone) == 0
+    shown = capsys.readouterr().out
+    assert main([*alone, f"reference={reference}"]) == 0  # the first 20 of that split
+    assert capsys.readouterr().out.splitlines()[1:] == shown.splitlines()[1:]
+
+
+def test_the_metrics_that_fit_are_the_papers_where_captions_are_of_another_world(scenes):
+    images, captions, reference = scenes
+    captions.write_text("a zebra in the snow\n" * 12)
+    for more, fit in (
+        ([f"captions={captions}"], ("clip",)),
+        ([f"reference={reference}"], ("fid", "kid", "precision_recall")),
+        ([f"captions={captions}", f"reference={reference}"], evaluate.PAPERS),
+    ):
+        assert evaluate.completed(parse([str(images), *more])).metrics == fit
 
 
 def test_the_figures_are_those_of_the_scorer_of_studies(scenes, tmp_path):
@@ -217,7 +244,7 @@ def test_settings_are_typed():
         ("limit=many", "limit must be an integer of at least 2, found 'many'"),
         ("batch=0", "at least 1"),
         ("size=-3", "size must be an integer"),
-        ("images", "expected images=VALUE"),
+        ("another", "expected one folder of images, found 2"),
         ("images=b", "images is given twice"),
     ],
 )
@@ -232,13 +259,15 @@ def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsy
     assert "images=DIR" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="images=DIR is missing"):
         cmd_evaluate(["limit=3"])
+    with pytest.raises(ConfigError, match="nothing can be measured of .* give captions=FILE"):
+        cmd_evaluate([str(images)])
     with pytest.raises(ConfigError, match="device='gpu' is no device"):
-        cmd_evaluate([f"images={images}", "device=gpu"])
+        cmd_evaluate([f"images={images}", f"captions={captions}", "device=gpu"])
     for more, message in (
         (["metrics=[fid]"], "fid needs a folder of reference images"),
         (["metrics=[clip]"], "clip needs the images' captions"),
         (["metrics=[cilp]"], "did you mean 'clip'"),
-        ([f"captions={captions}", f"reference={reference}", f"weights.folder={tmp_path}"], "vgg16"),
+        ([f"reference={reference}", f"weights.folder={tmp_path}"], "vgg16"),
     ):
         with pytest.raises(MetricError, match=message):
             cmd_evaluate([f"images={images}", "device=cpu", *more])
