@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bench.config.plugins import call_prompts
 from bench.console import say
 from bench.cost.plan import checkpoints as known
-from bench.cost.plan.hours import launch_lines, time_lines, work_lines
+from bench.cost.plan.hours import launch_lines, projected_lines, time_lines, work_lines
 from bench.cost.plan.parts import (
     GB,
     Part,
@@ -37,14 +37,18 @@ def cmd_plan(words: Sequence[str]) -> int:
     """What a study needs before it starts: downloads, GPU memory, images, hours.
     With launch= also shards and hours of workers. Loads no model and fetches nothing.
     Settings: study decoders run_dir ...
-        launch=NAME  and its settings, as `run` takes them
+        launch=NAME    and its settings, as `run` takes them
+        hardware=NAME  hours on a machine that is not here (`list hardware`), projected from its
+                       data sheet
     Example: plan study=lantern_table
 
     Raises ConfigError as `run` would.
     """
     from bench.config.compose import compose_study
+    from bench.cost.project.settings import machine_of
     from bench.run.launch.task import asked
 
+    machine, words = machine_of(words)
     mine = asked(words)
     plan = make(compose_study(mine.words))
     config = plan.config
@@ -57,6 +61,8 @@ def cmd_plan(words: Sequence[str]) -> int:
     say("\n" + "\n".join(_memory_lines(plan)))
     say("\n" + "\n".join(work_lines(plan)))
     say("\n" + "\n".join(time_lines(plan)))
+    if machine is not None:
+        say("\n" + "\n".join(projected_lines(plan, machine)))
     if mine.launch is not None:
         say("\n" + "\n".join(launch_lines(plan, mine.launch)))
     for note in plan.notes:

@@ -1,8 +1,9 @@
 """The hours of a study: counts of images, and seconds per image as measured.
 
 The seconds come from the rows in the study's own folder: of a run that is not finished, or of a
-small one on the same model and backend. Without any, a plan has no hours. Text encoding, the gate,
-writing images and quality metrics are not included.
+small one on the same model and backend. Without any, a plan has no hours but those projected to a
+machine by its data sheet. Text encoding, the gate, writing images and quality metrics are not
+included.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from bench.cost.plan.plan import Plan
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
+    from bench.cost.project.settings import Hardware
     from bench.run.launch.task import LaunchConfig
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,50 @@ def time_lines(plan: Plan) -> list[str]:
     lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
     lines.append("  without text encoding, the gate, writing images and quality metrics")
     return lines
+
+
+def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
+    """Hours on a machine by its data sheet. How many drafts are accepted is not known before a run,
+    so they lie between every one and none."""
+    from bench.cost.project.steps import NOT_TIMED, Recorded, of_shape, project
+
+    if plan.shape is None:
+        return [f"time on {machine.gpu}: not projected, as the model's shape is not known"]
+    sizes = of_shape(plan.config.model.name, plan.shape)
+    loads = {call.decoder: call.load for call in plan.calls}
+    least = most = 0.0
+    for entry in plan.config.decoders:
+        load = loads[entry.name]
+        for batch, count in _batches(plan.config, entry):
+            rows = load.guidance_rows * batch
+            ends = [
+                Recorded(
+                    entry.name, "", 1.0, rows, 0, (accepted,) * load.depth, load.nodes,
+                    float(load.depth), NOT_TIMED,
+                )
+                for accepted in (1.0, 0.0)
+            ]  # fmt: skip
+            fast, slow = (project(end, sizes, machine).prediction.seconds for end in ends)
+            least, most = least + count * fast / 3600, most + count * slow / 3600
+    alone = [e.name for e in plan.config.decoders if not (e.baseline or loads[e.name].nodes)]
+    span = f"{_hours(least)} with every draft accepted, {_hours(most)} with none"
+    return [
+        f"time on {machine.gpu}, projected: {span if most > least else _hours(most)}",
+        f"  floors of its data sheet in bfloat16 ({machine}); real steps are slower",
+        *([f"  their drafts are not known, counted as AR: {', '.join(alone)}"] if alone else []),
+        "  without text encoding, the gate, writing images and quality metrics",
+    ]
+
+
+def _batches(config: StudyConfig, entry: DecoderEntry) -> Iterator[tuple[int, int]]:
+    """(images of a call, calls) of all that an entry decodes, warm-up included."""
+    latency, quality = config.latency, config.quality
+    yield 1, warm_ups(config)
+    for size in latency.sizes:
+        yield size, latency.repeats * latency.calls(size)
+    if quality.images:
+        sets = 1 + images(config, entry, "reseed") // quality.images
+        yield quality.batch, sets * math.ceil(quality.images / quality.batch)
 
 
 def launch_lines(plan: Plan, launch: LaunchConfig) -> list[str]:

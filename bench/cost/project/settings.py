@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from bench.config.catalogue import groups, option
 from bench.config.compose import require_folders
@@ -89,23 +89,37 @@ def asked(words: Sequence[str]) -> Asked:
         found = split(word)
         composes = found.group in ("hardware", "model") or found.key == "hydra.searchpath"
         (mine if composes else rest).append(word)
-        if found.key == "hydra.searchpath":
-            require_folders(parse_override(word).value())
     own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
-    if "hardware" not in (split(word).key for word in words):
-        raise ConfigError(f"{mine[0]!r} is a figure of a machine; name it with hardware=NAME")
-    with hydra_session("conf"):
-        root = plain(
-            compose_config(
-                "predict_config", [str(parse_override(word).input_line) for word in mine]
-            )
-        )
+    root = _composed(mine)
     return Asked(
         hardware=build(Hardware, root.get("hardware"), "hardware"),
         model=LoaderConfig.of(root["model"], "model") if root.get("model") else None,
         folder=Path(own.get("run_dir") or RUNS / own.get("study", "main")),
         published=Path(own["published"]) if "published" in own else None,
     )
+
+
+def machine_of(words: Sequence[str]) -> tuple[Hardware | None, list[str]]:
+    """The machine that a command line names, None where it names none, and its other words. Raises
+    ConfigError."""
+    mine = [word for word in words if split(word).group == "hardware"]
+    rest = [word for word in words if word not in mine]
+    if not mine:
+        return None, rest
+    places = [word for word in rest if split(word).key == "hydra.searchpath"]
+    return build(Hardware, _composed([*mine, *places]).get("hardware"), "hardware"), rest
+
+
+def _composed(words: Sequence[str]) -> dict[str, Any]:
+    """conf/predict_config.yaml under these words, which name a machine."""
+    if "hardware" not in (split(word).key for word in words):
+        raise ConfigError(f"{words[0]!r} is a figure of a machine; name it with hardware=NAME")
+    for word in words:
+        if split(word).key == "hydra.searchpath":
+            require_folders(parse_override(word).value())
+    with hydra_session("conf"):
+        own = [str(parse_override(word).input_line) for word in words]
+        return plain(compose_config("predict_config", own))
 
 
 def shipped() -> list[Hardware]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,11 +20,13 @@ from bench.cost.plan.hours import (
     decodings,
     earlier,
     images,
+    projected_lines,
     time_lines,
     warm_ups,
     work_lines,
 )
 from bench.cost.plan.plan import CONTEXT, Load, cache_bytes, logit_bytes, peak_bytes
+from bench.data.errors import ConfigError
 from bench.run.runner import run_study
 from decoders.models.sizes import (
     EMU3,
@@ -257,6 +260,39 @@ def test_memory_grows_with_the_batch_and_hours_are_not_guessed(no_hub):
     text = "\n".join([*work_lines(few), *time_lines(few)])
     assert "40 timed images" in text and "400 for quality" in text and "not measured" not in text
     assert text.splitlines()[-1] == NOTHING
+
+
+def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hub, capsys):
+    from bench.cost.project.settings import machine_of
+    from bench.cost.project.steps import forward_of, of_shape
+
+    machine, rest = machine_of(["study=speed", "hardware=h200", "hardware.graph_us=0"])
+    assert machine is not None and machine.graph_us == 0 and rest == ["study=speed"]
+    words = ("study=vvs_table", "decoders=[ar]", "quality.images=0", "latency.prompts=3600")
+    plan = plan_of(*words, "latency.warmup_max=1", "latency.blocks=1", "latency.repeats=1")
+    first, marked, *_ = projected_lines(plan, machine)
+    target = of_shape("xl", XL).target
+    step = forward_of(target, target.work(2), machine).seconds
+    hours = (3600 + 1) * 255 * step / 3600  # the prefill, which gives the first code, is little
+    assert first.startswith("time on H200, projected: ") and "data sheet" in marked
+    said = float(first.split()[-2]) / (60 if first.endswith("min") else 1)
+    assert said == pytest.approx(hours, rel=0.05)
+    assert cmd_plan(["study=lantern_table", "metric=none", "hardware=h200"]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("time on H200")]
+    assert "with every draft accepted" in line and "with none" in line
+    with pytest.raises(ConfigError, match="h200"):
+        cmd_plan(["study=speed", "hardware=h20"])
+
+
+def test_more_drafts_accepted_take_fewer_hours_and_unknown_ones_are_named(no_hub):
+    from bench.cost.project.settings import machine_of
+
+    machine, _ = machine_of(["hardware=a100"])
+    lines = projected_lines(plan_of("study=vvs_table", "decoders=[eagle2]"), machine)
+    few, many = (float(x) for x in re.findall(r"([\d.]+) h", lines[0]))
+    assert few < many / 2
+    lines = projected_lines(plan_of("study=vvs_table", "decoders=[ar,sjd]"), machine)
+    assert any(line.endswith("counted as AR: sjd") for line in lines)
 
 
 AR = ("study=speed", "decoders=[ar]", "latency.prompts=8", "latency.blocks=1")

@@ -182,6 +182,7 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
     assert "Projected: acceptance of fake (fake) on mine, at the size of llamagen_xl_256" in out
     assert "AR is bound by memory on mine" in out and "3 us per recorded step" in out
     assert "Launches: a guess." in out
+    assert out.index("fake_spec") < out.index("AR ms per code"), "what was asked, then the papers"
     rows = pd.read_csv(run / "predict" / "projected.csv").set_index("decoder")
     assert list(rows.index) == ["fake_ar", "fake_spec", "greedy"]
     records = pd.read_parquet(run / "records.parquet")
