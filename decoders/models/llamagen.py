@@ -7,7 +7,6 @@ is interleaved too, so nothing is permuted. What config.json does not say is rea
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from pathlib import Path
@@ -25,7 +24,6 @@ from decoders.models.weights import dtype_of
 
 LAYER = r"layers\.(\d+)\..+"
 NUMBER = re.compile(r"[0-9]+")
-logger = logging.getLogger(__name__)
 TEXT = "google/flan-t5-xl"
 RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
@@ -60,8 +58,8 @@ def sources(cfg: TransformerConfig, llama: bool) -> dict[str, Source]:
 def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> TransformerConfig:
     """The target's shape: from config.json where there is one, else from the tensors' shapes.
 
-    grid: image side in codes, used where config.json has no `block_size`. Raises DecoderError
-    where the two contradict each other or the layout is unknown.
+    grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
+    where config.json contradicts it or the tensors, or the layout is unknown.
     """
     llama = llama_names(checkpoint)
     body, given = ("model." if llama else ""), checkpoint.config
@@ -128,10 +126,10 @@ def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
             "(16 for 256 pixels, 24 for 384, 32 for 512)"
         )
     if grid is not None and grid != side:
-        logger.warning(
-            "%s says %d x %d codes, model.grid is %d: the checkpoint's own is used",
-            checkpoint.path, side, side, grid,
-        )  # fmt: skip
+        raise DecoderError(
+            f"{checkpoint.path} says {side} x {side} codes (block_size of config.json), so "
+            f"model.grid={grid} would do nothing; set model.grid={side}, or another checkpoint"
+        )
     return side
 
 

@@ -16,7 +16,8 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\
 PAGE = "<!DOCTYPE html>\n<html><title>Sign in</title></html>"
 ONE = ("study=smoke", "decoders=[ar]", "prompts=classes", "prompts.limit=1")
 READ = ("features", *ONE, "out={tmp}/o.safetensors")
-MODEL = (*READ, "model=llamagen_xl_256", "model.checkpoint={tmp}/m")
+LLAMAGEN = ("model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m")
+MODEL = (*READ, *LLAMAGEN)
 Change = Callable[[Path], object]
 
 
@@ -243,11 +244,10 @@ CASES = [
          "weights.clip={tmp}/clip.safetensors", "device=cpu"],
         "git lfs pull", lambda tmp: _metric(tmp, POINTER)),
     Bad("training: the target is an HTML page",
-        ["train", "model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/trained"],
+        ["train", *LLAMAGEN, "run_dir={tmp}/trained"],
         "HTML", _hub(_file(PAGE))),
     Bad("run: the target is int8",
-        ["run", "study=smoke", "model=llamagen_xl_256", "model.checkpoint={tmp}/m",
-         "decoders=[ar]", "metric=none", "run_dir={tmp}/run"],
+        ["run", "study=smoke", *LLAMAGEN, "decoders=[ar]", "metric=none", "run_dir={tmp}/run"],
         "is int8", _hub(_with(_like("int8")))),
     Bad("tiny: weights that are a pointer",
         [*READ, "model=tiny", "model.checkpoint={tmp}/tiny"], "git lfs pull",

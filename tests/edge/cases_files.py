@@ -9,7 +9,9 @@ from typing import Any
 from tests.edge.table import Bad
 
 RUN = ["run", "study=smoke", "decoders=[ar]", "gate=false", "metric=none"]
-LLAMAGEN = ["model=llamagen_xl_256", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"]
+LLAMAGEN = [
+    "model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m", "run_dir={tmp}/run"
+]  # fmt: skip
 PLAN = ["plan", "study=smoke", "decoders=[ar]"]
 CONF = "hydra.searchpath=[file://{tmp}/conf]"
 GIVEN = {

@@ -261,10 +261,11 @@ def test_contradictions_are_found_before_anything_runs(tmp_path, config, setting
         load(checkpoint=str(folder), **settings)
 
 
-def test_the_checkpoints_own_side_is_used_and_a_difference_is_said(tmp_path, caplog):
-    model = load(checkpoint=str(R.write_hub(tmp_path / "m")), grid=16)
-    assert model.target.length == R.GRID**2
-    assert "says 4 x 4 codes, model.grid is 16" in caplog.text
+def test_another_side_than_the_checkpoints_own_would_do_nothing_and_is_refused(tmp_path):
+    folder = str(R.write_hub(tmp_path / "m"))
+    with pytest.raises(DecoderError, match=r"4 x 4 codes .*model\.grid=16 would do nothing"):
+        load(checkpoint=folder, grid=16)
+    assert load(checkpoint=folder, grid=R.GRID).target.length == R.GRID**2
 
 
 def test_a_lost_tensor_is_named(tmp_path):
