@@ -1,9 +1,9 @@
 """`python -m bench leaderboard DIR`: rows of many runs, each checked, in the sections of one page.
 
 Speed: of decoders whose verdict is exact or relaxed, over the AR of their own run and machine, one
-table for each model, temperature and guidance. Quality: one table for each protocol, as figures of
-two protocols do not compare. What has no such verdict, was replayed or failed
-is in a table of its own. Last come the records: which machine and which code made them.
+table for each division, model, temperature and guidance. Quality: one table for each protocol, as
+figures of two protocols do not compare. What has no such verdict, was replayed or failed is in a
+table of its own. Last come the records: which machine and which code made them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from bench.data.errors import ConfigError, FolderError
 from bench.data.files import ready_file, write_text
 from bench.judge.fairness import FAIR
 from bench.records.kept import today
-from bench.records.run_data import Entry, Role
+from bench.records.run_data import Entry
 from bench.records.run_json import FILE, Record, read_record
 from bench.report import table
-from bench.report.table import Column, Table, filled, interval, number, of_cells
+from bench.report.headline import quality
+from bench.report.table import ABSENT, NOISE, Column, Table, filled, interval, number, of_cells
 from metrics.stats import Interval
 
 TITLE = "Leaderboard"
@@ -38,6 +39,11 @@ UNFAIR_NOTE = "†: the AR of that run was slower than its machine allows, or th
 SPEED_NOTE = (
     "Speed-up: AR's seconds over the decoder's, each over the AR of its own run on its own "
     "machine. Seconds of two machines do not compare."
+)
+NOISE_NOTE = f"{NOISE}: chance can explain the difference from AR."
+BAND_NOTE = (
+    "Quality: in band where neither FID nor CLIP score is told apart from AR's under other seeds, "
+    "else which of them is apart."
 )
 CHECKED_NOTE = (
     "Hashes match; nothing was measured again. What follows from the rows of a record was computed "
@@ -52,7 +58,11 @@ SUMMARY = (
     "speedup", "speedup_lo", "speedup_hi", "mal", "n_quality", "fid", "fid_lo", "fid_hi", "clip",
     "clip_lo", "clip_hi", "exactness", "status",
 )  # fmt: skip
-OWN = ("record", "machine", "commit", "verdict", "unfair")
+MARKED = ("speedup", "fid", "clip")  # figures with `<name>_is_noise`: AR might have it
+OWN = (
+    "record", "machine", "commit", "verdict", "unfair", *(f"{name}_is_noise" for name in MARKED),
+    "quality",
+)  # fmt: skip
 # A decoder of a record: SUMMARY as summary.csv has it, and OWN; `protocol`: how its quality was
 # measured, {} where it was not; `words`: the verdict with its figure; `where`: what may share a
 # table of speed; `apart`: why it is in the section of its own, "" where it is not.
@@ -140,7 +150,7 @@ def lines_of(record: Record, root: Path) -> list[Line]:
     commit = ", ".join(c[:12] for c in said["commits"]) + (" (changed)" if said["dirty"] else "")
     unfair = {f.decoder for f in fairness.values() if f.verdict != FAIR or f.mixed}
     found = []
-    for entry in (entry for entry in run.entries if entry.role is not Role.RESEED):
+    for section, entry in ((s, e) for s in run.sections for e in s.decoders):
         words, status = today(said["verdicts"].get(entry.name, MISSING)), entry.text("status")
         words = words if words == MISSING else entry.text("exactness") or words
         verdict = words if words == MISSING else words.split()[0]
@@ -152,6 +162,9 @@ def lines_of(record: Record, root: Path) -> list[Line]:
                 "commit": commit,
                 "verdict": verdict,
                 "unfair": entry.name in unfair,
+                "speedup_is_noise": section.speed_is_noise(entry),
+                **{f"{n}_is_noise": section.quality_is_noise(entry, n) for n in MARKED[1:]},
+                "quality": ABSENT if entry is section.baseline else quality(section, entry),
                 "protocol": protocols.get(entry.name, {}),
                 "words": words,
                 "where": _where(entry),
@@ -181,22 +194,30 @@ def sections(lines: Sequence[Line], left_out: Sequence[tuple[str, str]] = ()) ->
     left out with the reason."""
     kept = [line for line in lines if not line["apart"]]
     timed = [line for line in kept if not math.isnan(line["speedup"])]
-    found = [
-        Section(f"Speed: {own[0]['where']}", _noted(SPEED_NOTE, own), _sorted(SPEED, own, -1))
-        for own in _grouped(timed, "where")
-    ]
+    found = [_speed(own, verdict) for own in _grouped(timed, "where") for verdict in TRUSTED]
+    found = [section for section in found if section.table.rows]
     for at, own in enumerate(_grouped([line for line in kept if line["protocol"]], "protocol"), 1):
         facts = "; ".join(_fact(k, v) for k, v in own[0]["protocol"].items() if v)
-        found.append(Section(f"Quality, protocol {at}", [facts], _sorted(QUALITY, own, 1)))
+        notes = _noted(facts, own, MARKED[1:])
+        found.append(Section(f"Quality, protocol {at}", notes, _sorted(QUALITY, own, 1)))
     apart = [line for line in lines if line["apart"]]
     if apart:
         title = "Without a verdict, or broken"
-        found.append(Section(title, _noted(APART_NOTE, apart), filled(APART, apart)))
+        found.append(Section(title, _noted(APART_NOTE, apart, MARKED), filled(APART, apart)))
     made = {tuple(line[key] for key in ("record", "machine", "commit")): line for line in lines}
     found.append(Section("Records", [CHECKED_NOTE], filled(RECORDS, made.values())))
     if left_out:
         found.append(Section("Left out", [], of_cells(("record", "why"), left_out)))
     return found
+
+
+def _speed(lines: Sequence[Line], verdict: str) -> Section:
+    """A division of what may share a table."""
+    own = [line for line in lines if line["verdict"] == verdict]
+    title, notes = f"Speed: {lines[0]['where']}, {verdict} division", _noted(SPEED_NOTE, own)
+    if verdict == TRUSTED[0]:
+        return Section(title, notes, _sorted(SPEED, own, -1))
+    return Section(title, [*notes, BAND_NOTE], _sorted(RELAXED, own, -1))
 
 
 def _grouped(lines: Iterable[Line], key: str) -> list[list[Line]]:
@@ -213,8 +234,11 @@ def _sorted(columns: Sequence[Column], lines: Sequence[Line], sign: int) -> Tabl
     return filled(columns, sorted(lines, key=lambda line: sign * line[figure]))
 
 
-def _noted(note: str, lines: Sequence[Line]) -> list[str]:
-    return [note, UNFAIR_NOTE] if any(line["unfair"] for line in lines) else [note]
+def _noted(note: str, lines: Sequence[Line], marked: Sequence[str] = MARKED[:1]) -> list[str]:
+    """The note, and those on the marks in a table of speed-ups, or of other figures."""
+    unfair = "speedup" in marked and any(line["unfair"] for line in lines)
+    noise = any(line[f"{name}_is_noise"] for line in lines for name in marked)
+    return [note, *([UNFAIR_NOTE] if unfair else []), *([NOISE_NOTE] if noise else [])]
 
 
 def _fact(key: str, value: str) -> str:
@@ -223,8 +247,13 @@ def _fact(key: str, value: str) -> str:
 
 
 def _figure(name: str) -> Callable[[Line], str]:
-    """With its interval."""
-    return lambda line: interval(Interval(*(line[name + e] for e in ("", "_lo", "_hi"))), 2)
+    """With its interval and mark."""
+
+    def text(line: Line) -> str:
+        found = interval(Interval(*(line[name + e] for e in ("", "_lo", "_hi"))), 2)
+        return f"{found} {NOISE}" if line[f"{name}_is_noise"] and found != ABSENT else found
+
+    return text
 
 
 def _speedup(line: Line) -> str:
@@ -241,6 +270,7 @@ SPEED = (
     *NAME, FASTER, Column("latency_mean_s", "s/image", number),
     Column("mal", "codes per forward", number), VERDICT, MACHINE,
 )  # fmt: skip
+RELAXED = (*SPEED[:-2], Column("quality", "quality", words=True), VERDICT, MACHINE)
 QUALITY = (*NAME, MODEL, *SCORES, Column("n_quality", "images", "{:.0f}".format), VERDICT)
 APART = (*NAME, MODEL, Column("apart", "why", words=True), FASTER, *SCORES)
 RECORDS = (NAME[1], MACHINE, Column("commit", "commit", words=True))

@@ -10,6 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.compare.leaderboard import read_lines, sections
+from bench.records.load import load
 from tests.bench.compare.made import finished
 
 
@@ -30,10 +31,14 @@ def rows(section) -> list[tuple[str, str]]:
 
 
 def test_what_compares_shares_a_table_and_the_rest_stands_apart(both):
-    speed, one, two, apart, records = found(both)
+    speed, relaxed, one, two, apart, records = found(both)
     assert [row.cells[0] for row in records.table.rows] == ["deep/second", "first"]
     assert records.table.rows[0].cells[1].startswith("<script>x</script>")
     assert speed.title.startswith("Speed: ") and "temperature 1" in speed.title
+    assert speed.title.endswith("exact division")
+    assert relaxed.title == speed.title.replace("exact", "relaxed")
+    assert {name for name, _ in rows(relaxed)} == {"lantern"}
+    assert "quality" in relaxed.table.headings and "quality" not in speed.table.headings
     assert ("eagle2", "first") in rows(speed) and ("eagle2", "deep/second") not in rows(speed)
     assert {record for _, record in rows(one)} == {"deep/second"}
     assert {record for _, record in rows(two)} == {"first"}
@@ -42,6 +47,22 @@ def test_what_compares_shares_a_table_and_the_rest_stands_apart(both):
     assert reasons["eagle2", "deep/second"] == "not checked"
     assert reasons["lantern_released", "first"].startswith("broken")
     assert len(reasons) == 3
+
+
+def test_a_speed_up_that_may_be_chance_keeps_its_mark(both):
+    lines, left_out = read_lines(both)
+    for line in lines:
+        line["speedup_is_noise"] = line["decoder"] == "lantern"
+    speed, relaxed, *_ = sections(lines, left_out)
+    assert all(row.cells[2].endswith(" ≈") for row in relaxed.table.rows)
+    assert not any("≈" in row.cells[2] for row in speed.table.rows)
+    assert any("chance can explain" in note for note in relaxed.notes)
+    assert not any("chance can explain" in note for note in speed.notes)
+    run = load(both / "first")
+    (section,) = run.sections
+    noise = {e.name: section.speed_is_noise(e) for e in section.decoders}
+    first, _ = read_lines(both / "first")
+    assert {line["decoder"]: line["speedup_is_noise"] for line in first} == noise
 
 
 def test_equal_protocols_share_a_table(both, tmp_path):
