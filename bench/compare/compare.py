@@ -8,7 +8,6 @@ not at hand where it is looked at.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from bench.report.table import Column
 RUNS = Path("results/runs")
 SOURCES = ("study", "run_dir", "summary")
 KEYS = (*SOURCES, "published", "tolerance", "out")
+NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
 NO_MODEL = (
     "No published row is about this model. Figures stand side by side only to show which findings "
@@ -148,8 +148,9 @@ def terminal(result: Result) -> str:
         lines += ["", NO_MODEL]
         lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
     lines.append("")
-    for why, count in reasons(result):
-        lines.append(f"not comparable, {count} figure{'s' * (count > 1)}: {why}")
+    for why, items in reasons(result).items():
+        count = f"{len(items)} figure{'s' * (len(items) > 1)}"
+        lines.append(f"not comparable, {count} of {_papers(items)}: {why}")
     return "\n".join(lines).rstrip()
 
 
@@ -158,9 +159,22 @@ def counts(result: Result) -> str:
     return ", ".join(f"{len(result.of(verdict))} {verdict}" for verdict in Verdict)
 
 
-def reasons(result: Result) -> list[tuple[str, int]]:
-    """The first obstacle of what is not comparable, most frequent first."""
-    return Counter(item.obstacles[0] for item in result.of(Verdict.APART)).most_common()
+def reasons(result: Result) -> dict[str, list[Comparison]]:
+    """The first obstacle of what is not comparable -> all that it keeps apart, most first."""
+    found: dict[str, list[Comparison]] = {}
+    for item in result.of(Verdict.APART):
+        found.setdefault(item.obstacles[0], []).append(item)
+    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+
+
+def _papers(items: Sequence[Comparison]) -> str:
+    """`VVS (LANTERN, EAGLE-2), LANTERN (LANTERN) and 2 more papers`."""
+    methods: dict[str, dict[str, None]] = {}
+    for item in items:
+        methods.setdefault(item.row.paper, {})[item.row.method] = None
+    named = [f"{paper} ({', '.join(own)})" for paper, own in methods.items()]
+    more = len(named) - NAMED
+    return ", ".join(named[:NAMED]) + (f" and {more} more paper{'s' * (more > 1)}" * (more > 0))
 
 
 def markdown(result: Result) -> str:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from bench.compare import measured, plot
 from bench.compare import published as table
-from bench.compare.compare import cmd_compare
+from bench.compare.compare import cmd_compare, terminal
 from bench.compare.methods import load_names
 from bench.compare.verdicts import Result, Verdict, build, has_interval
 from bench.data.errors import BenchError, ConfigError
@@ -98,6 +98,19 @@ def test_what_differs_makes_it_not_comparable_and_is_named(tmp_path, published, 
     row = PAPER | {"speedup": "1.45"} | published
     found = one(compared(tmp_path, [row], AR, LANTERN | speed(1.45) | ours))
     assert found.verdict is Verdict.APART and reason in found.why
+
+
+def test_the_terminal_says_in_a_line_whose_figures_are_not_comparable_and_why(tmp_path):
+    rows = [PAPER | {"paper": name, "speedup": "1.5"} for name in "ABCDE"]
+    other = PAPER | {"paper": "A", "method": "EAGLE-2", "params": "", "speedup": "1.1"}
+    for row in (*rows, other):
+        row["temperature"] = "0"
+    result = compared(tmp_path, [*rows, other], AR, LANTERN | speed(1.5), EAGLE | speed(1.1))
+    lines = [line for line in terminal(result).splitlines() if line.startswith("not comparable")]
+    assert lines == [
+        "not comparable, 6 figures of A (LANTERN, EAGLE-2), B (LANTERN), C (LANTERN) and 2 more "
+        "papers: other temperature (published 0, here 1)"
+    ]
 
 
 def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
