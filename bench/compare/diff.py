@@ -26,9 +26,9 @@ USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two 
 
 def cmd_diff(words: Sequence[str]) -> int:
     """Two runs, or two decoders of one, paired by image: faster, slower or not told apart.
-    On the images that both made. Every figure is better, worse or not told apart, with the
-    smallest difference that would have been found. Exit status 1 where B is slower or worse
-    than A.
+    On the images that both made. First machines, commits and verdicts, then every figure: better,
+    worse or not told apart, with the smallest difference that would have been found. Exit status
+    1 where B is slower or worse than A.
     Usage: RUN_A [RUN_B] [setting=value ...]
     Settings:
         decoders=A,B  two decoders of one run folder
@@ -91,17 +91,17 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     """Of each of the two: folder, machine, code, and the gate's verdicts on what is compared."""
     lines = []
     for name, sides in zip("AB", zip(*pairs, strict=True), strict=False):
-        rows, own = sides[0].run.records, sides[0].entry.records
-        first, commits = own.iloc[0], sorted({commit[:12] for commit in rows.git_commit})
-        torch = json.loads(first.versions or "{}").get("torch", "not recorded")
+        run = sides[0].run
+        first, commits = run.records.iloc[0], sorted({c[:12] for c in run.records.git_commit})
+        torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
-            f"{name}: {sides[0].run.folder}, on {first.gpu or first.cpu or first.device}, "
+            f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
-            + (" (changed)" if rows.git_dirty.any() else "")
+            + (" (changed)" if run.records.git_dirty.any() else "")
         )
         verdicts: dict[str, list[str]] = {}
         for side in sides:
-            verdicts.setdefault(side.entry.word or "not checked", []).append(side.decoder)
+            verdicts.setdefault(side.entry.word or "not judged", []).append(side.decoder)
         lines += [f"   {verdict}: {', '.join(of)}" for verdict, of in verdicts.items()]
     return lines
 

@@ -12,15 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from bench.compare.diff import heads
-from bench.compare.paired import SPEEDUP, Finding, Side, findings, read_sides
+from bench.compare.paired import BOTH, SPEEDUP, Finding, Side, findings, read_sides, same_images
 from bench.config.compose import recomposed
 from bench.config.differences import MACHINES, differences
-from bench.config.schedule import BATCHED, part_of
+from bench.config.schedule import part_of
 from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError
@@ -32,8 +29,6 @@ from bench.report.table import ABSENT, Column, filled, interval, terminal
 LEVEL = 0.05  # of false discoveries
 LESS = 0.05  # of a speed-up that an hour of a quiet machine may cost
 CONFIRMED, DIFFERS, UNKNOWN = "confirmed", "not confirmed", "cannot be compared"
-ENDS = ("_then", "_now")
-KEY = ["protocol", "seed", "prompt_index", "prompt", "repeat", "size"]
 MADE_BY = (
     "schema_version", *PLACE, *PROMPT, "cpu", "gpu", "batch", "versions", "weights_hash", "sources"
 )  # fmt: skip
@@ -52,7 +47,7 @@ class Compared:
     sides: tuple[Side, Side]
     equal: int
     images: int
-    codes: tuple[float, float]
+    codes: tuple[float, ...]
     speed: Finding | None
     verdict: str
     why: str
@@ -102,19 +97,19 @@ def compared(
     sides = [(then[name], now[name]) for name in then if name in now]
     speeds = {f.b: f for f in findings(sides, LEVEL) if f.figure == SPEEDUP}
     found = [_compared(*both, speeds.get(both[0].decoder)) for both in sides]
-    why = {"verdict": UNKNOWN, "why": "other machine"} if elsewhere else {}
-    return [replace(one, **why) for one in found]
+    if not elsewhere:
+        return found
+    return [replace(one, verdict=UNKNOWN, why="other machine") for one in found]
 
 
 def _compared(then: Side, now: Side, speed: Finding | None) -> Compared:
     """The verdict on one machine."""
-    both = _paired(then, now)
-    same = [found for row in both.to_dict("records") if (found := _same(row)) is not None]
+    both, same = same_images(then, now)
     codes = tuple(
         float((both[f"mal{end}"] * both[f"nfe{end}"]).sum() / max(both[f"nfe{end}"].sum(), 1))
-        for end in ENDS
+        for end in BOTH
     )
-    wrong = [f"{same.count(False)} images differ"] if False in same else []
+    wrong = [f"{same.count(False)} of {len(same)} images differ"] if False in same else []
     if not math.isclose(*codes, rel_tol=1e-6):
         wrong.append("codes per forward differ")
     if speed is not None and speed.verdict == "slower" and speed.value < 1 - LESS:
@@ -125,27 +120,6 @@ def _compared(then: Side, now: Side, speed: Finding | None) -> Compared:
     verdict = DIFFERS if wrong else UNKNOWN if unknown else CONFIRMED
     why = ", ".join(wrong) or unknown
     return Compared((then, now), sum(same), len(same), codes, speed, verdict, why)
-
-
-def _paired(then: Side, now: Side) -> pd.DataFrame:
-    """The rows of a decoder that came out then, with those of the same image here, reseeds too;
-    these may have failed."""
-    both = []
-    for side in (then, now):
-        rows = side.run.records[side.run.records.decoder == side.decoder]
-        both.append(rows.assign(size=rows.batch.where(rows.protocol == BATCHED, 1)))
-    return both[0][both[0].status == "ok"].merge(both[1], on=KEY, suffixes=ENDS)
-
-
-def _same(row: Mapping[str, Any]) -> bool | None:
-    """Whether codes, or else pictures, are the same; None where one side has neither."""
-    if row["status_now"] != "ok":
-        return False
-    for column in ("codes", "image_hash"):
-        one, other = (row[column + end] for end in ENDS)
-        if len(one) and len(other):
-            return [*one] == [*other]
-    return None
 
 
 def _since(run: Path, out: Path) -> list[str]:

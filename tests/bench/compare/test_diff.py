@@ -102,6 +102,21 @@ def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
     assert status == 0
 
 
+def test_machines_commits_and_verdicts_come_first(first, tmp_path, capsys):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    rows = records.read(b / "records.parquet").to_pandas()
+    other = {"cpu": "another CPU", "threads": 7, "git_commit": "fedcba9876543210"}
+    save(rows.assign(git_dirty=True, **other), b)
+    assert main(["diff", str(a), str(b)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("B:")))
+    assert lines[0].startswith(f"A: {a}, on ")
+    assert "on another CPU, 7 threads" in lines[at]
+    assert lines[at].endswith("commit fedcba987654 (changed)")
+    assert "   exact: ar, sd_chain, eagle2" in lines[1:at] and "   relaxed: lantern" in lines[1:at]
+    assert "images per second" not in " ".join(lines[: at + 1])
+
+
 def test_two_decoders_of_one_run(first, tmp_path, capsys):
     a = again(first, tmp_path / "a", 1)
     status, found = said(tmp_path, str(a), "decoders=eagle2,lantern")

@@ -6,10 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.__main__ import main
+from bench.compare.paired import read_sides
 from bench.compare.publish import publish
+from bench.compare.verify import compared
 from bench.config.compose import compose_study, recomposed
 from bench.config.schedule import part_of
 from bench.records import schema as records
@@ -18,13 +21,15 @@ from bench.run.finish import finish
 from bench.run.runner import run_study
 from tests.bench import fakes
 from tests.bench.compare.made import save
+from tests.bench.report.synthetic import DECODERS, write_run
 
-WORDS = ("latency.prompts=6", "latency.repeats=2", "loop.seconds=0.02", "report=false")
+WORDS = ("latency.prompts=0", "quality.images=10", "quality.batch=4", "report=false")
+LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "eagle2", "lantern"))
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> Path:
-    """A finished run; next to it, `again`, what every test makes of it again, once."""
+    """A finished run; next to it, `again`, what the first test makes of it, and the others find."""
     run = tmp_path_factory.mktemp("verify") / "run"
     config = compose_study([fakes.SEARCHPATH, "study=fake", f"run_dir={run}", *WORDS])
     finish(config, run_study(config))
@@ -56,20 +61,19 @@ def plant(run: Path, column: str, change, **where) -> None:
 def test_a_run_is_confirmed_image_by_image(run, first, capsys):
     status, lines = said(run, first, capsys)
     assert status == 0
-    # Two prompts timed twice, one batch of four; AR's reseed too.
-    for name, images in (("fake_ar", 12), ("fake_spec", 8), ("greedy", 8)):
+    for name, images in (("fake_ar", 8), ("fake_spec", 4), ("greedy", 4)):  # AR's reseed too
         assert lines[name].split()[1:4] == [str(images), "of", str(images)]
         assert lines[name].endswith(" confirmed")
     assert "commit" in lines["A:"] and str(run) in lines["A:"] and "again" in lines["B:"]
+    assert not (first.parent / "again" / "exactness.csv").exists()
 
 
 @pytest.mark.parametrize(
     ("column", "change", "where", "why"),
     [
-        ("codes", lambda c: [*c[:-1], c[-1] ^ 1], {"protocol": "quality", "prompt_index": 3},
-         "1 images differ"),
+        ("codes", lambda codes: [*codes[:-1], codes[-1] ^ 1], {"prompt_index": 3},
+         "1 of 4 images differ"),
         ("mal", lambda mal: 1.5 * mal, {"protocol": "quality"}, "codes per forward differ"),
-        ("seconds_total", lambda s: s / 2, {"protocol": "latency"}, "a smaller speed-up"),
     ],
 )  # fmt: skip
 def test_what_is_not_so_is_not_confirmed(column, change, where, why, run, first, capsys):
@@ -84,18 +88,21 @@ def test_a_published_run_is_compared_by_its_pictures(run, first, capsys, tmp_pat
     write_record(run)
     publish(run, tmp_path / "table")
     status, lines = said(tmp_path / "table", first, capsys)
-    assert status == 0 and "6 of 6" in lines["fake_spec"]  # the second round keeps no picture
-    (tmp_path / "table" / "summary.csv").write_text("changed")
-    assert said(tmp_path / "table", first, capsys)[0] == 2
+    assert status == 0 and "4 of 4" in lines["fake_spec"]
+    plant(tmp_path / "table", "image_hash", lambda _: "another", decoder="fake_spec")
+    assert said(tmp_path / "table", first, capsys)[0] == 2  # not as its run.json says
+    (tmp_path / "table" / "run.json").unlink()
+    status, lines = said(tmp_path / "table", first, capsys)
+    assert status == 1 and "4 of 4 images differ" in lines["fake_spec"]
 
 
 def test_another_machine_is_said_and_confirms_nothing(run, first, capsys):
     study = json.loads((run / "study.json").read_text())
     study["machine"]["cpu"] = "another CPU"
     (run / "study.json").write_text(json.dumps(study))
-    plant(run, "codes", lambda c: [0] * len(c), decoder="fake_spec")
+    plant(run, "codes", lambda codes: [0] * len(codes), decoder="fake_spec")
     status, lines = said(run, first, capsys)
-    assert status == 0
+    assert status == 0 and "0 of 4" in lines["fake_spec"]
     assert lines["fake_spec"].endswith("cannot be compared (other machine)")
     assert "rounds products differently" in lines["cpu:"]
 
@@ -106,9 +113,51 @@ def test_code_that_has_changed_is_named(run, first, capsys):
     assert "old.py" in lines["fake_spec:"] and "changed since" in lines["fake_spec:"]
 
 
+def test_the_run_itself_is_no_place_for_it_and_a_study_must_be_one(run, capsys):
+    assert main(["verify", str(run), f"out={run}"]) == 2
+    assert "the run itself" in capsys.readouterr().err
+    study = json.loads((run / "study.json").read_text())
+    study["config"]["seed"] = "x"
+    (run / "study.json").write_text(json.dumps(study))
+    assert main(["verify", str(run)]) == 2
+    assert "seed must be an integer" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("timed") / "run", LINEUP, prompts=40)
+
+
+@pytest.mark.parametrize(
+    ("slow", "verdict"),
+    [(1.0, "confirmed"), (1.03, "confirmed"), (0.8, "confirmed"), (1.2, "not confirmed")],
+)
+def test_a_speed_up_may_be_a_little_smaller(slow, verdict, timed, tmp_path):
+    now = Path(shutil.copytree(timed, tmp_path / "now"))
+    rows = records.read(now / "records.parquet").to_pandas()
+    rows["seconds_total"] *= np.random.default_rng(0).normal(1, 0.02, len(rows))
+    rows.loc[rows.decoder == "eagle2", "seconds_total"] *= slow
+    save(rows, now)
+    found = {one.sides[0].decoder: one for one in compared(read_sides(timed), read_sides(now))}
+    assert found["eagle2"].verdict == verdict
+    assert (found["eagle2"].why == "a smaller speed-up") == (slow > 1.1)
+    assert found["lantern"].verdict == found["ar"].verdict == "confirmed"
+    assert found["eagle2"].speed.value == pytest.approx(1 / slow, abs=0.03)
+    assert found["ar"].images == found["ar"].equal > 40
+
+
+def test_a_slow_baseline_is_found_by_a_smaller_speed_up(timed, tmp_path):
+    """Whoever slows AR down has speed-ups that no one else finds."""
+    then = Path(shutil.copytree(timed, tmp_path / "then"))
+    plant(then, "seconds_total", lambda seconds: 1.5 * seconds, decoder="ar")
+    found = {one.sides[0].decoder: one for one in compared(read_sides(then), read_sides(timed))}
+    assert found["eagle2"].why == found["lantern"].why == "a smaller speed-up"
+
+
 def test_a_study_comes_back_from_what_a_run_keeps_of_it(first):
-    kept = json.loads((first / "study.json").read_text())["config"]
-    assert recomposed(kept, "study.json").measured() == kept
+    kept = json.loads((first / "study.json").read_text())
+    found = recomposed(kept["config"], "study.json")
+    assert found.hash == kept["config_hash"] and not found.gate
 
 
 @pytest.mark.parametrize(
@@ -121,13 +170,7 @@ def test_a_study_comes_back_from_what_a_run_keeps_of_it(first):
     ],
 )  # fmt: skip
 def test_a_tenth_is_whole_batches(words, prompts, blocks, images, fake_study):
-    found = part_of(fake_study(*words), 0.1)
+    whole = fake_study(*words)
+    found = part_of(whole, 0.1)
     assert (found.latency.prompts, found.latency.blocks) == (prompts, blocks)
-    assert (found.quality.images, found.quality.batch) == (images, fake_study(*words).quality.batch)
-
-
-def test_the_run_itself_is_no_place_for_it(run, capsys):
-    assert main(["verify", str(run), f"out={run}"]) == 2
-    assert "the run itself" in capsys.readouterr().err
-    (run / "study.json").write_text('{"config_hash": "", "config": {"seed": "x"}, "machine": {}}')
-    assert main(["verify", str(run)]) == 2
+    assert (found.quality.images, found.quality.batch) == (images, whole.quality.batch)
