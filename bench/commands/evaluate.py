@@ -19,9 +19,9 @@ from bench.commands.manual import manual
 from bench.config.schema import check_type
 from bench.config.words import whole, with_folders
 from bench.console import complain, progress, say
-from bench.data.errors import ConfigError
+from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder
-from bench.prompts.file import captions_of
+from bench.prompts.file import OWN_FILE, captions_of
 from bench.records.schema import write_text
 from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
-CAPTIONS = "captions.json"  # in a folder of pictures of a run
 SCORES = ("clip", "clip_g", "hps")
 
 
@@ -80,10 +79,11 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     if not words:
         complain(manual("evaluate"))
         return 2
-    config = completed(parse(words))
-    device = device_of(config.device)
-    if config.out is not None:
-        ready_file(config.out)
+    asked = parse(words)
+    device = device_of(asked.device)
+    if asked.out is not None:
+        ready_file(asked.out)
+    config = completed(asked)
     figures = evaluate(config, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
@@ -102,7 +102,7 @@ def completed(config: EvaluateConfig) -> EvaluateConfig:
     from metrics.images import image_files
     from metrics.official.papers import METRICS
 
-    there = config.images / CAPTIONS
+    there = config.images / OWN_FILE
     config = replace(config, captions=config.captions or (there if there.is_file() else None))
     if config.metrics:
         return config
@@ -113,7 +113,7 @@ def completed(config: EvaluateConfig) -> EvaluateConfig:
     if not fit:
         raise ConfigError(
             f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
-            f"{CAPTIONS} in it), reference=DIR with real images, or both"
+            f"{OWN_FILE} in it), reference=DIR with real images, or both"
         )
     return replace(config, metrics=tuple(fit))
 
@@ -171,18 +171,21 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     found = evaluation.figures(files[kept], captions[kept], reference)
     if not _paired(config.reference, captions):
         return found
-    # Of the same prompts: how many images there are is no bias between the two.
+    # The estimate of FID's bias leaves out images of one side alone, which says nothing of pairs.
     return [replace(f, note="") if f.key == "fid" else f for f in found]
 
 
 def _paired(reference: Path | None, captions: Sequence[str]) -> bool:
-    """Whether the reference holds pictures of the same captions."""
+    """Whether the reference is another folder of a run, of the same captions."""
     from metrics.images import image_files
 
-    there = reference / CAPTIONS if reference else None
-    if there is None or not there.is_file():
+    if reference is None or not captions or not (reference / OWN_FILE).is_file():
         return False
-    return sorted(captions_of(image_files(there.parent), there)) == sorted(captions)
+    try:
+        theirs = captions_of(image_files(reference), reference / OWN_FILE)
+    except PromptError:  # a file of that name that says something else
+        return False
+    return sorted(theirs) == sorted(captions)
 
 
 def require_others(
