@@ -118,6 +118,18 @@ def test_another_folder_chooses_anew(fake_study, tmp_path):
     assert [used(rows) for rows in found] == [{0}, {1}]
 
 
+def test_a_run_goes_by_the_attention_of_another_one(fake_study, tmp_path):
+    """As `bench verify` has it."""
+    FAST[:] = ["left"]
+    first = fake_study(LOOP, UNTIMED)
+    before = run_study(first).rows
+    FAST[:], TRIED[:] = ["right"], []
+    again = fake_study(LOOP, UNTIMED, f"run_dir={tmp_path / 'again'}")
+    rows = run_study(again, read_identity(Path(first.run_dir))["attention"]).rows
+    assert used(rows) == used(before) == {0} and not TRIED
+    assert chosen(again.run_dir) == ["left"]
+
+
 @pytest.mark.parametrize(
     ("name", "says"), [("left", "left is not installed"), ("up", "attention is auto or one of")]
 )
