@@ -129,8 +129,8 @@ def listed(words: Sequence[str]) -> tuple[list[Need], list[str]]:
 
 def needs_of(config: StudyConfig) -> list[Need]:
     """All that a study needs; the embedded models need nothing. Raises as `bench plan`."""
-    from bench.cost.plan.checkpoints import published
-    from bench.cost.plan.command import make, source_of
+    from bench.cost.plan.checkpoints import published, source_of
+    from bench.cost.plan.command import make
     from bench.cost.plan.parts import no_tokenizer
 
     source, usual, embedded = source_of(config.model)

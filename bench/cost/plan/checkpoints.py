@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config.schema import LoaderConfig
 from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
 from decoders import documents
@@ -34,6 +35,7 @@ from decoders.models.sizes import (
     class_conditional,
 )
 
+EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
 LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -246,3 +248,23 @@ def _embedded(found: dict[str, Any], usual: Shape | None) -> Shape | None:
         side=cfg["grid"] * down,
         text_width=cfg["text_width"],
     )
+
+
+def source_of(model: LoaderConfig) -> tuple[str, Model | None, bool]:
+    """(where a model's checkpoint lies, what is known of it, whether it is the embedded one)."""
+    usual, source = MODELS.get(model.name), model.kwargs.get("checkpoint")
+    if source is None and model.target.startswith("decoders.tiny."):
+        return str(EMBEDDED), usual, True
+    return str(source or (usual.checkpoint if usual else "")), usual, False
+
+
+def shape_of_source(model: LoaderConfig, source: str, usual: Shape | None) -> Shape | None:
+    """The shape that a checkpoint on this disk describes, else the usual one; with the sizes that
+    the model's settings ask for."""
+    place, found = Path(source).expanduser(), usual
+    if source and place.exists():
+        found = shape_of(place if place.is_dir() else place.parent, usual)
+    sizes: dict[str, Any] = {
+        key: int(model.kwargs[key]) for key in ("width", "layers", "ffn") if key in model.kwargs
+    }
+    return None if found is None else replace(found, **sizes)

@@ -8,9 +8,8 @@ the same study (`bench.cost.plan.hours`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.config.plugins import call_prompts
 from bench.console import say
@@ -25,12 +24,9 @@ from bench.cost.plan.parts import (
     parts_table,
 )
 from bench.cost.plan.plan import Call, Load, Moment, Plan
-from decoders.models.sizes import Shape
 
 if TYPE_CHECKING:
-    from bench.config.schema import DecoderEntry, LoaderConfig, StudyConfig
-
-EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
+    from bench.config.schema import DecoderEntry, StudyConfig
 
 
 def cmd_plan(words: Sequence[str]) -> int:
@@ -73,8 +69,8 @@ def cmd_plan(words: Sequence[str]) -> int:
 def make(config: StudyConfig) -> Plan:
     """The plan of a study; looks at the disk, not at the network."""
     notes: list[str] = []
-    source, usual, embedded = source_of(config.model)
-    shape = shape_of_source(config.model, source, usual.shape if usual else None)
+    source, usual, embedded = known.source_of(config.model)
+    shape = known.shape_of_source(config.model, source, usual.shape if usual else None)
     vq = usual.vq if usual else None
     if shape is None:
         notes.append(
@@ -88,26 +84,6 @@ def make(config: StudyConfig) -> Plan:
     if Path(str(config.prompts.kwargs.get("path") or "")).is_file():  # what `run` would refuse
         call_prompts(config.prompts, config.prompts_needed)
     return Plan(config, shape, vq, parts, calls, notes)
-
-
-def source_of(model: LoaderConfig) -> tuple[str, known.Model | None, bool]:
-    """(where a model's checkpoint lies, what is known of it, whether it is the embedded one)."""
-    usual, source = known.MODELS.get(model.name), model.kwargs.get("checkpoint")
-    if source is None and model.target.startswith("decoders.tiny."):
-        return str(EMBEDDED), usual, True
-    return str(source or (usual.checkpoint if usual else "")), usual, False
-
-
-def shape_of_source(model: LoaderConfig, source: str, usual: Shape | None) -> Shape | None:
-    """The shape that a checkpoint on this disk describes, else the usual one; with the sizes that
-    the model's settings ask for."""
-    place, found = Path(source).expanduser(), usual
-    if source and place.exists():
-        found = known.shape_of(place if place.is_dir() else place.parent, usual)
-    sizes: dict[str, Any] = {
-        key: int(model.kwargs[key]) for key in ("width", "layers", "ffn") if key in model.kwargs
-    }
-    return None if found is None else replace(found, **sizes)
 
 
 def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call]:

@@ -19,8 +19,7 @@ from typing import Any
 import pandas as pd
 
 from bench.config.schema import LoaderConfig
-from bench.cost.plan.checkpoints import MODELS
-from bench.cost.plan.command import shape_of_source, source_of
+from bench.cost.plan.checkpoints import MODELS, shape_of_source, source_of
 from bench.cost.project.settings import Hardware
 from bench.cost.speed import Prediction, StepSeconds, predict, reach
 from bench.cost.work import Net, Work, eagle_net, net_of

@@ -259,7 +259,7 @@ def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsy
     assert "images=DIR" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="images=DIR is missing"):
         cmd_evaluate(["limit=3"])
-    with pytest.raises(ConfigError, match="nothing can be measured of .* give captions=FILE"):
+    with pytest.raises(ConfigError, match=r"nothing can be measured of .* give captions=FILE"):
         cmd_evaluate([str(images)])
     with pytest.raises(ConfigError, match="device='gpu' is no device"):
         cmd_evaluate([f"images={images}", f"captions={captions}", "device=gpu"])

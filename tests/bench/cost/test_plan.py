@@ -289,7 +289,8 @@ def test_more_drafts_accepted_take_fewer_hours_and_unknown_ones_are_named(no_hub
 
     machine, _ = machine_of(["hardware=a100"])
     lines = projected_lines(plan_of("study=vvs_table", "decoders=[eagle2]"), machine)
-    few, many = (float(x) for x in re.findall(r"([\d.]+) h", lines[0]))
+    found = re.findall(r"([\d.]+) (h|min) with", lines[0])
+    few, many = (float(x) / {"h": 1, "min": 60}[unit] for x, unit in found)
     assert few < many / 2
     lines = projected_lines(plan_of("study=vvs_table", "decoders=[ar,sjd]"), machine)
     assert any(line.endswith("counted as AR: sjd") for line in lines)

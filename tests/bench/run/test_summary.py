@@ -39,7 +39,9 @@ class CountingScorer:
         if len(images) < 6:
             raise MetricError("too few images")
         mean = float(torch.stack([from_pil(open_rgb(file)) for file in images]).float().mean())
-        return Scores(fid=mean, fid_features="mean", clip=float(len(prompts)), clip_features=self.clip)
+        return Scores(
+            fid=mean, fid_features="mean", clip=float(len(prompts)), clip_features=self.clip
+        )
 
     def preference(self, name, images, prompts):
         return PreferenceRow(name, len(images), 0.5, 0.4, 0.6, {"colour": 0.5})
