@@ -22,6 +22,7 @@ from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.records.load import read_rows
+from bench.records.read import plain
 from bench.records.run_json import FILE, read_record
 from bench.records.study import PLACE, PROMPT, changed, identity_of, read_identity
 from bench.report.table import ABSENT, Column, filled, interval, terminal
@@ -125,9 +126,9 @@ def _compared(then: Side, now: Side, speed: Finding | None) -> Compared:
 def _since(run: Path, out: Path) -> list[str]:
     """What code and weights of a decoder have changed."""
     then, now = (read_rows(folder, MADE_BY).drop_duplicates("decoder") for folder in (run, out))
-    made = {row["decoder"]: identity_of(row) for row in now.to_dict("records")}
+    made = {row["decoder"]: identity_of(row) for row in plain(now)}
     lines = []
-    for row in (row for row in then.to_dict("records") if row["decoder"] in made):
+    for row in (row for row in plain(then) if row["decoder"] in made):
         wanted = {key: made[row["decoder"]][key] for key in ("sources", "weights_hash")}
         found = changed(row, wanted)
         lines += [f"{row['decoder']}: {found.why} since"] if found else []

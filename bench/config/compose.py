@@ -290,7 +290,9 @@ def recomposed(measured: Mapping[str, Any], where: str) -> StudyConfig:
         "model": LoaderConfig, "prompts": LoaderConfig, "backend": BackendConfig,
         "latency": LatencyProtocol, "quality": QualityProtocol,
     }  # fmt: skip
-    parts = {key: build(kind, _mapping(root, key), key) for key, kind in kinds.items()}
+    parts: dict[str, Any] = {
+        key: build(kind, _mapping(root, key), key) for key, kind in kinds.items()
+    }
 
     def entry(raw: Any) -> DecoderEntry:
         own = dict(check_type(f"{where}: a decoder", raw, dict))
