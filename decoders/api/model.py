@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any, Protocol
 
 import torch
@@ -78,6 +79,12 @@ class Target(Protocol):
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
     kernels: Any = None  # a decoders.kernels.selected.Kernels, of a target that has a choice
+
+    def grid(self) -> tuple[int, int]:
+        """Height and width of an image in codes, structural ones included: place n stands in row n
+        // width. As it is here: square, and with `barred` one place more in a row (a row end)."""
+        width = isqrt(self.length) + (self.barred is not None)
+        return -(-self.length // width), width
 
     @abstractmethod
     def new_cache(self, rows: int, capacity: int) -> Any:

@@ -67,20 +67,24 @@ class Start:
 class Seen:
     """What the last step showed. T = 1 + the most drafts that a step accepts.
 
+    ``count`` is what the step decided on, past the image's end too: start + count may be more than
+    L in an image's last step. A finished image of a batch is stepped on with the others: its start
+    is L and its count some number. What is drafted past the end is cut off, and an index that
+    follows from start + count needs a clamp to L - 1.
+
     ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
     that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
     first step, None where nobody asks. ``draft.q`` is None where the children are deterministic.
-    ``image`` are all codes so far, for the same proposers.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
     codes: Tensor  # [B, T] int64, committed in the last step; the last real one is the root
     count: Tensor  # [B] int64, how many of them are real
     start: Tensor  # [B] int64, place in the image of the first
+    image: Tensor  # [B, >= L] int64, all codes by place, the loop's own; past the root anything
     draft: Draft | None = None
     p: Tensor | None = None  # [B, N + 1, V] float32
     nodes: Tensor | None = None  # [B, D + 1] int64, see `Settled.nodes`
-    image: Tensor | None = None  # [B, >= L] int64, all codes by place; nothing past the last one
 
 
 class ProposerSession(Protocol):

@@ -82,6 +82,7 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = Tr
         F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
         ones,
         ones - 1,
+        image,
     )
     if proposer.reads_laws:
         batch, nodes = start.batch, proposer.nodes + 1
@@ -91,7 +92,6 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = Tr
         law = start.law.new_zeros(batch, nodes, size)
         q = law.clone() if drawn else None
         seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
-        seen.image = image
         seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
     return seen
 

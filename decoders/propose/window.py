@@ -20,7 +20,6 @@ uniform of its own: that is the verifier's part. Rows of a batch advance alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -124,7 +123,6 @@ class WindowSession(ProposerSession):
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
-        assert seen.image is not None  # `Proposer.reads_laws`
         left = self.left(seen)
         places = place[:, None] + self.span  # [B, W]
         law = torch.where(left.told[..., None], left.p, blank(part.init, left.last, self.first))
@@ -236,13 +234,12 @@ class Places:
 
     @staticmethod
     def of(target: Any) -> Places:
-        """A grid is square; with structural codes a row has one more place."""
-        side = math.isqrt(target.length)
+        row = target.grid()[1]
         if target.barred is None:
-            return Places(side, None)
+            return Places(row, None)
         open_ = ~target.barred  # [W, V]
         alone = open_.sum(-1) == 1
-        return Places(side + 1, torch.where(alone, open_.int().argmax(-1), -1))
+        return Places(row, torch.where(alone, open_.int().argmax(-1), -1))
 
 
 def blank(init: str, last: Tensor, first: Tensor) -> Tensor:

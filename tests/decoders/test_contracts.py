@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from decoders.api import (
     ImageModel,
     Sampling,
     Settled,
+    Target,
     Test,
+    completed,
 )
 from decoders.capability import Capability, knows
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
@@ -310,6 +313,51 @@ def test_a_proposer_with_deterministic_drafts_is_shown_no_law_of_them(kind: str)
     loop.generate(model.text.encode(["x"]), Noise.for_prompts(1, ["x"], 4))
     met = next(s.met for s in sessions if len(s.met) > 1)
     assert all(q is None for q in met)
+
+
+class Watching(Window):
+    """Uniform drafts; notes what it is shown without asking for laws."""
+
+    def laws(self, seen: Any) -> torch.Tensor:
+        assert seen.p is None and seen.draft is None
+        now = (seen.image.clone(), seen.start.clone(), seen.count.clone())
+        self.met = [*getattr(self, "met", []), now]
+        size = self.model.target.vocab_size
+        return torch.full((len(seen.count), self.nodes, size), 1 / size)
+
+
+@pytest.mark.parametrize("how", ["eager", NATIVE])
+def test_every_proposer_is_shown_the_image_so_far(how: str) -> None:
+    """Up to the root it is what is committed; a finished image is stepped on from its end."""
+    model = executed(random_model(vocab=4, grid=3), how)
+    size = model.target.length
+    spec = DecoderSpec("x", LOOP, acceptance=EXACT, proposer=part("Watching", width=3))
+    loop: Any = build_decoder(model, spec, SAMPLING)
+    sessions: list[Any] = []
+    begins = loop.proposer.begin
+    loop.proposer.begin = lambda start: sessions.append(begins(start)) or sessions[-1]
+    names = [f"image {i}" for i in range(16)]
+    made = loop.generate(model.text.encode(names), Noise.for_prompts(1, names, size))
+    met = max((s.met for s in sessions), key=len)
+    assert len(met) == made.trace.target_calls.max()
+    for image, start, count in met:
+        ends = (start + count).clamp_max(size)
+        known = torch.arange(size) < ends[:, None]
+        assert torch.equal(image[:, :size][known], made.codes[known])
+    last_start, last_count = met[-1][1:]
+    done = last_start + last_count >= size
+    assert done.any() and not done.all()
+    assert (last_start[made.trace.target_calls < len(met) - 1] == size).all()
+
+
+@pytest.mark.parametrize(
+    "length, barred, grid", [(16, None, (4, 4)), (20, torch.ones(5, 3), (4, 5)), (5, None, (3, 2))]
+)
+def test_a_target_that_says_nothing_else_has_a_square_grid(
+    length: int, barred: torch.Tensor | None, grid: tuple[int, int]
+) -> None:
+    bare = SimpleNamespace(length=length, barred=barred)
+    assert completed(bare, Target).grid() == grid
 
 
 class Blind(Jacobi):

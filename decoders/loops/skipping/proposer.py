@@ -162,6 +162,7 @@ class SkippingSession(ProposerSession):
             torch.where(skips[:, None], wide, seen.codes),
             torch.where(skips, taken, seen.count),
             torch.where(skips, place, seen.start),
+            seen.image,
         )
 
 
