@@ -1,9 +1,9 @@
 """The five checks that the contracts of `decoders.api` are right: methods of other papers as parts
-of a few lines, built by `build_decoder` from their dotted paths, on small random models."""
+of a few lines, built by `build_decoder` from their dotted paths, on small random models. (4), ZipAR
+as a loop, is in docs/plug_ins.md (`tests.docs.test_plug_ins`)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +28,9 @@ from decoders.api import (
 )
 from decoders.capability import Capability, knows
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.distribution import code_logits, normalised
+from decoders.distribution import normalised
 from decoders.executed import executed, execution
 from decoders.execution.cpu.library import missing
-from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.recording import Recorder
-from decoders.loops.start import Stopwatch, begin, choose
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.verify.exact import Exact
@@ -162,7 +159,7 @@ class RowWise(Exact):
     """(3) Exact, but it takes any draft of depth 1 in the upper rows of the image."""
 
     def __init__(self, model: Any, rows: int = 0) -> None:
-        self.upto, self.free = rows * math.isqrt(model.target.length), None
+        self.upto, self.free = rows * model.target.grid()[1], None
 
     def at(self, draft: Draft, place: torch.Tensor) -> RowWise:
         made = object.__new__(type(self))
@@ -174,56 +171,6 @@ class RowWise(Exact):
         accept = torch.where(self.free, 1.0, made.accept)
         moved = torch.where(self.free, 1 - p.gather(-1, x[..., None])[..., 0], 0.0)
         return Test(accept, made.strict, made.residual, moved, self.free.float())
-
-
-class Zip:
-    """(4) ZipAR (2412.04062): a row begins when the one above is `lag` codes ahead, so a forward
-    commits codes of two rows."""
-
-    def __init__(
-        self, model: Any, sampling: Any, proposer: Any = None, verifier: Any = None, lag: int = 2
-    ) -> None:
-        self.model, self.sampling, self.lag = model, sampling, lag
-
-    def schedule(self, side: int) -> list[list[int]]:
-        """Places that are decoded together; the first code is there."""
-        done, steps = [1] + [0] * (side - 1), []
-        while min(done) < side:
-            above = [side + self.lag, *done]
-            open_rows = [
-                r for r in range(side)
-                if done[r] < side and above[r] >= min(side, done[r] + self.lag)
-            ]  # fmt: skip
-            steps.append([r * side + done[r] for r in open_rows[:2]])
-            for row in open_rows[:2]:
-                done[row] += 1
-        return steps
-
-    @torch.inference_mode()
-    def generate(self, text: Any, noise: Noise, *, pairs: int = 0) -> Generation:
-        target, copies = self.model.target, self.sampling.guidance_rows
-        watch, size, prefix = Stopwatch(self.model.device), target.length, target.prefix
-        start = begin(self.model, self.sampling, text, noise, prefix + size)
-        record = Recorder(text.batch, size, 1, self.model.device)
-        record.first(start.first)
-        record.codes[:, 1:] = start.first[:, None]  # a guess, where the code before is not there
-        seen = F.pad(text.row_mask(copies), (0, size))[:, None]  # [R, 1, S]
-        every = torch.arange(prefix + size)
-        for chosen in self.schedule(math.isqrt(size)):
-            places = torch.tensor(chosen).expand(text.batch, -1)  # [B, n]
-            before = (places - 1).repeat(copies, 1)  # [R, n]
-            seen[..., prefix + before[0]] = True
-            mask = seen & (every <= prefix + before[..., None])  # [R, n, S]
-            codes = record.codes[:, : size + 1].gather(1, places - 1).repeat(copies, 1)
-            hidden = target.forward_codes(codes, before, prefix + before, mask, start.cache)
-            logits = code_logits(target, hidden, self.sampling.cfg, places).flatten(0, 1)
-            u = noise.at(places, TARGET_SLOT).flatten()
-            new = choose(logits, self.sampling, u)[0].view_as(places)
-            record.put(places, new, step=(record.steps + 1).expand_as(places))
-            record.end_step(torch.zeros_like(places[:, 0]))
-        calls = record.steps.expand(text.batch)
-        trace = record.finish(watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
-        return Generation(record.codes[:, :size].cpu(), trace)
 
 
 def part(name: str, **options: Any) -> PartSpec:
@@ -395,22 +342,3 @@ class Placed(Exact):
 
 def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from() -> None:
     assert knows(Exact(), Capability.EXACT) and not knows(Placed(), Capability.EXACT)
-
-
-def test_a_loop_may_commit_codes_of_two_rows_at_once() -> None:
-    model = random_model(vocab=12, grid=5, seed=1)
-    text = model.text.encode(["x"] * 3)
-    noise = Noise.for_prompts(1, ["a", "b", "c"], 25)
-
-    def made(lag: int) -> Generation:
-        spec = DecoderSpec("zip", part("Zip", lag=lag))
-        return build_decoder(model, spec, SAMPLING).generate(text, noise)
-
-    plain = Autoregressive(model, SAMPLING).generate(text, noise)
-    assert torch.equal(made(5).codes, plain.codes)  # one row after the other is AR
-    both = made(2)
-    assert (both.trace.target_calls < 24).all()
-    step = both.trace.step[0].view(5, 5)
-    assert step[0, 3] == step[1, 1]  # a code of either row
-    assert int(both.trace.step[0, 1:].min()) == 1
-    assert torch.equal(both.codes[:, :3], plain.codes[:, :3])

@@ -1,0 +1,110 @@
+"""The parts of docs/plug_ins.md are short, decode, and get the verdicts that the page states."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.config.compose import compose_study
+from bench.config.schedule import Cell, cells
+from bench.config.schema import StudyConfig
+from bench.judge.gate import sampled
+from bench.run.finish import verdicts
+from decoders.api import ImageModel
+from decoders.baselines import plain_decoding
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.models.small import random_model
+from decoders.noise import Noise
+
+DOC = (Path(__file__).parents[2] / "docs" / "plug_ins.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+(WORDS,) = [shlex.split(text) for kind, text in BLOCKS if not kind]
+ROWS = re.findall(r"^\| `(\w+)` \|.*\| (\w+) \|$", DOC, re.MULTILINE)
+PROMPTS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The study of the page's command, with the page's files in a folder of their own."""
+    folder = tmp_path_factory.mktemp("plug_ins")
+    for _, text in [block for block in BLOCKS if block[0]]:
+        path = folder / re.findall(r"^# (\S+\.(?:py|yaml))$", text, re.MULTILINE)[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield compose_study([*WORDS[4:], f"hydra.searchpath=[file://{folder}/conf]"])
+
+
+@pytest.fixture(scope="module")
+def model() -> ImageModel:
+    return random_model(vocab=5, grid=4)
+
+
+def cell_of(study: StudyConfig, model: ImageModel, name: str) -> Cell:
+    (mine,) = [cell for cell in cells(study, model.sampling) if cell.entry.name == name]
+    return mine
+
+
+def decoded(spec: DecoderSpec, model: ImageModel) -> Any:
+    noise = Noise.for_prompts(1, PROMPTS, model.target.length)
+    return build_decoder(model, spec, model.sampling).generate(model.text.encode(PROMPTS), noise)
+
+
+def test_the_page_is_short() -> None:
+    assert len(DOC.split()) <= 1200
+    code = [text for kind, text in BLOCKS if kind == "python"]
+    assert len(code) == len(ROWS) == 4
+    assert all(len([line for line in text.splitlines() if line]) < 40 for text in code)
+
+
+@pytest.mark.parametrize("name, verdict", ROWS)
+def test_a_part_gets_the_verdict_that_the_page_states(
+    name: str, verdict: str, study: StudyConfig, model: ImageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
+    (found,) = verdicts(model, [cell_of(study, model, name)], lambda: ["a red ball", "two"])
+    assert found.verdict == verdict, found.detail
+    assert found.as_expected
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ROWS])
+def test_a_part_needs_fewer_forwards_than_ar(
+    name: str, study: StudyConfig, model: ImageModel
+) -> None:
+    size = model.target.length
+    spec = cell_of(study, model, name).entry.spec
+    if name == "zip":
+        spec = DecoderSpec(name, PartSpec(spec.loop.target, {"lag": 2}))
+    made = decoded(spec, model)
+    assert made.codes.shape == (len(PROMPTS), size)
+    assert made.trace.target_calls.float().mean() < size - 1
+
+
+def test_the_proposer_copies_the_code_one_row_up(study: StudyConfig, model: ImageModel) -> None:
+    """Accepted drafts are the codes one row up."""
+    spec = cell_of(study, model, "above").entry.spec
+    made = decoded(spec, random_model(vocab=4, grid=4))
+    drafts = made.trace.depth[:, 4:] > 0
+    assert drafts.any()
+    assert (made.codes[:, 4:] == made.codes[:, :-4])[drafts].all()
+
+
+def test_the_loop_decodes_rows_at_once_and_with_a_wide_lag_it_is_ar(
+    study: StudyConfig,
+) -> None:
+    model = random_model(vocab=12, grid=5, seed=1)
+    target = cell_of(study, model, "zip").entry.spec.loop.target
+    wide, both = (decoded(DecoderSpec("zip", PartSpec(target, {"lag": n})), model) for n in (5, 2))
+    noise = Noise.for_prompts(1, PROMPTS, 25)
+    plain = plain_decoding(model, model.sampling).generate(model.text.encode(PROMPTS), noise)
+    assert torch.equal(wide.codes, plain.codes)
+    assert (both.trace.target_calls == 2 * 4 + 4).all()
+    step = both.trace.step[0].view(5, 5)
+    assert step[0, 3] == step[1, 1] == 3  # a code of either row
+    assert torch.equal(both.codes[:, :3], plain.codes[:, :3])
