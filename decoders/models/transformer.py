@@ -283,6 +283,10 @@ class Transformer(nn.Module, Known):
 
     # ---- decoding -------------------------------------------------------------------------------
 
+    def grid(self) -> tuple[int, int]:
+        """See `decoders.api.Target`."""
+        return self.cfg.grid, self.cfg.grid + self.cfg.row_end
+
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         cfg, weight = self.cfg, self.output.weight
         heads = cfg.kv_heads, cfg.head_dim
