@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -48,9 +48,9 @@ class Decoded:
 
     decoder: str
     prompt: str
-    codes: Tensor
-    image: Image.Image | None
-    trace: Trace
+    codes: Tensor = field(repr=False)
+    image: Image.Image | None = field(repr=False)
+    trace: Trace = field(repr=False)
     seconds: float
 
     @property

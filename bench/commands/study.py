@@ -78,9 +78,14 @@ def cmd_sweep(words: Sequence[str]) -> int:
     Example: sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
     """
     from bench.compare.best import cmd_best
-    from bench.config.compose import compose_study
+    from bench.config.compose import compose_study, sort_overrides
     from bench.run.launch.task import is_asked
 
+    if not any(len(values) > 1 for values in sort_overrides(words).entry):
+        raise ConfigError(
+            "nothing to sweep: no setting of a decoder has several values; give one, as in "
+            "acceptance.delta=0.1,0.2, or use `run`"
+        )
     named = {split(word).key for word in words}
     own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
     status = cmd_run([*words, *own])

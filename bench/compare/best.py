@@ -62,7 +62,10 @@ def cmd_best(words: Sequence[str]) -> int:
     """
     folders, given = with_folders(words, KEYS, "best")
     if len(folders) != 1 or len(given) > 1:
-        raise ConfigError(f"expected one run folder and one criterion; {USAGE}")
+        raise ConfigError(
+            f"expected one run folder and at most one criterion, found {len(folders)} folders and "
+            f"{len(given)} criteria; {USAGE}"
+        )
     run = load(Path(folders[0]))
     asked = criterion(given)
     found = [says(section, rated(run, section, asked), asked) for section in run.sections]
@@ -84,8 +87,12 @@ def criterion(given: dict[str, str]) -> Criterion:
     if quality not in QUALITIES:
         raise ConfigError(f"{unknown('quality', quality, QUALITIES)}; {USAGE}")
     if quality == "clip":  # prompt by prompt, where that was compared
-        return Criterion("CLIP score not below AR's, as far as 95 % intervals tell", _clip)
-    return Criterion("FID within what AR has under other seeds, or below", _fid)
+        return Criterion(
+            "CLIP score not shown to be below AR's (95 % intervals); margin: their upper end", _clip
+        )
+    return Criterion(
+        "FID within what AR has under other seeds, or below; margin: to the band's end", _fid
+    )
 
 
 def tv(entry: Entry) -> float:

@@ -101,7 +101,10 @@ def reach(images: Iterable[Sequence[int]], depth: int) -> tuple[float, ...]:
     """
     steps = np.concatenate([np.empty(0, dtype=np.int64), *map(whole_steps, images)])
     if not steps.size:
-        raise SpeedError("no steps to read acceptance from: every image took a single step")
+        raise SpeedError(
+            "no steps to read acceptance from: images of one step, or a published run, whose lists "
+            "are emptied (`publish lists=true` keeps them); name a run of your own"
+        )
     if steps.max() > depth:
         raise SpeedError(f"a step accepted {steps.max()} drafts in a tree of {depth} levels")
     return tuple(float((steps >= d).mean()) for d in range(1, depth + 1))

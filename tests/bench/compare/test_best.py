@@ -64,7 +64,7 @@ def test_nothing_that_keeps_it_is_status_1(run, capsys) -> None:
         (["quality=clp"], "did you mean 'clip'"),
         (["tv=2"], "from 0 to 1, found '2'"),
         (["tv=x"], "from 0 to 1, found 'x'"),
-        (["tv=0.1", "quality=clip"], "one criterion"),
+        (["tv=0.1", "quality=clip"], "found 1 folders and 2 criteria"),
     ],
 )
 def test_bad_words_are_answered(run, capsys, words, says) -> None:
