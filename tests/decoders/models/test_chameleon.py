@@ -169,7 +169,7 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     for place, law in enumerate(p):
         alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
         assert law.tolist() == pytest.approx(alone)
-    kind = Places.of(SimpleNamespace(length=cfg.length, barred=target.barred))
+    kind = Places.of(SimpleNamespace(grid=lambda: (3, 4), barred=target.barred))
     assert kind.row == 4 and kind.forced.tolist() == [-1, -1, -1, 8]
     assert barred_codes(replace(cfg, row_end=False)) is None
 
