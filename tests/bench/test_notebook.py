@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     assert one.mal > exact.mal > 1  # lam=1 relaxes nothing
     assert [*table["decoder"]][:2] == ["ar", "AR reseed, seed 1"]
     assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
+
+
+def test_the_cells_of_the_example_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", DECODERS[:4], images=False)
+    cells = json.loads((ROOT / "docs/example.ipynb").read_text())["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]).replace("results/tables/main_avx512", str(run)), names)
+    assert torch.equal(names["ar"].codes, names["chain"].codes)
+    assert {*names["table"]["decoder"]} >= {"ar", "eagle2"}
 
 
 def test_a_page_shows_itself_and_is_written_where_there_is_none(tmp_path: Path) -> None:
