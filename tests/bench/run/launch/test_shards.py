@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -169,6 +173,38 @@ def test_merged_by_hand_is_what_one_folder_would_hold(fake_study, tmp_path):
     assert merge([read(part) for part in parts], out) == (len(whole), len(whole))
     before = len(fakes.CALLS)
     merged = run_study(fake_study(UNTIMED, f"run_dir={out}")).rows
+    assert same(merged).equals(same(whole)) and len(fakes.CALLS) == before
+
+
+KILLED = """
+import os, signal, sys
+left = 4
+def count(event, arguments):
+    global left
+    if event == "os.rename":
+        left -= 1
+    if event == "os.rename" and left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+from bench.__main__ import main
+sys.addaudithook(count)
+sys.exit(main(sys.argv[1:]))
+"""  # dies at its fifth write
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LANTERN_BENCH_KILLS" not in os.environ, reason="set LANTERN_BENCH_KILLS=5")
+def test_a_merge_that_is_killed_at_a_write_goes_on(fake_study, tmp_path):
+    whole = run_study(fake_study(UNTIMED)).rows
+    parts = [tmp_path / "one", tmp_path / "two"]
+    for index, part in enumerate(parts):
+        run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(index, 2))
+    words = ["merge", *map(str, parts), f"out={tmp_path / 'both'}"]
+    for _ in range(int(os.environ["LANTERN_BENCH_KILLS"])):
+        script = [sys.executable, "-c", KILLED, *words]
+        assert subprocess.run(script).returncode == -signal.SIGKILL
+    assert main(words) == 0
+    before = len(fakes.CALLS)
+    merged = run_study(fake_study(UNTIMED, f"run_dir={tmp_path / 'both'}")).rows
     assert same(merged).equals(same(whole)) and len(fakes.CALLS) == before
 
 
