@@ -51,6 +51,11 @@ class Maximal(Window):
 
 def coupling(law: Tensor, left: Left) -> Tensor:
     """The law of the new draft given the old one, [B, W, V]; where there was none, `law`."""
-    keep = ratio(pick(law, left.codes), left.q, left.codes)[..., None]  # [B, W, 1]
-    moved = (1 - keep) * residual(law, left.q, left.codes) + keep * certain(left.codes, law)
-    return torch.where(left.drafted[..., None], moved, law)
+    return torch.where(left.drafted[..., None], coupled(law, left.q, left.codes), law)
+
+
+def coupled(law: Tensor, q: Tensor, codes: Tensor) -> Tensor:
+    """The law of what a draft from q [..., V] becomes, so that it has the law `law` [..., V] and
+    stays as often as it can; codes [...]."""
+    keep = ratio(pick(law, codes), q, codes)[..., None]  # [..., 1]
+    return (1 - keep) * residual(law, q, codes) + keep * certain(codes, law)

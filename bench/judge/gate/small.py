@@ -169,7 +169,7 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
         loop=fitting(spec.loop),
         acceptance=fitting(spec.acceptance, _scaled),
         tree=fitting(spec.tree, _shallow, _narrow),
-        proposer=fitting(spec.proposer, _short),
+        proposer=fitting(spec.proposer, _short, _shallow),
         drafter=fitting(_small_drafter(spec.drafter)),
     )
 
@@ -197,7 +197,7 @@ def _limited(part: PartSpec, **most: int) -> dict[str, Any]:
 
 
 def _shallow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
-    """A tree no deeper than the image is long."""
+    """A tree, or a proposer's draft, no deeper than the image is long."""
     return _limited(part, depth=model.target.length - 1)
 
 
