@@ -111,9 +111,11 @@ class Pjd(Rows):
             return logits[:, :, :-1].argmax(-1) == x
         top = run.noise.at(places[:, 0, :-1], ACCEPT_SLOT).squeeze(-1)[:, None]  # [B, 1, M - 1]
         accept = ratio(pick(p, x), q, x)
-        below = places[:, 1:, :-1].flatten(1)
-        u = fresh_uniforms(run.noise, below, COUPLE_SLOT).view(accept[:, 1:].shape)
-        return torch.cat([top < accept[:, :1], u < accept[:, 1:]], 1)
+        hit = top < accept[:, :1]
+        if self.most == 1:
+            return hit
+        u = fresh_uniforms(run.noise, places[:, 1:, :-1].flatten(1), COUPLE_SLOT)
+        return torch.cat([hit, u.view(accept[:, 1:].shape) < accept[:, 1:]], 1)
 
     def last(
         self, run: Run, p: Tensor, q: Tensor, x: Tensor, logits: Tensor, kept: Tensor

@@ -36,7 +36,7 @@ from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
-from decoders.noise import COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
+from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
 from decoders.propose.window import certain, fresh_uniforms
 
@@ -165,7 +165,7 @@ class Ssd(Composed):
         return (code_logits(target, hidden, self.sampling.cfg, places + 1),)
 
     def settle(self, run: Run, logits: Tensor) -> tuple[Any, ...]:
-        """A round, or behind the last one the next block; returns what `PairSampler.offer` needs."""
+        """A round, or the next block behind the last one; what `PairSampler.offer` needs."""
         target = self.model.target
         p = law_of(logits, self.sampling)  # [B, N, V], behind each code
         run.record.check(p[..., 0])
@@ -210,14 +210,14 @@ class Ssd(Composed):
 
     def chosen(self, run: Run, q: Tensor, logits: Tensor, reads: Tensor, places: Tensor) -> Tensor:
         """The block's new codes [B, N], of the laws q [B, N, V]."""
-        first = torch.arange(self.wide, device=q.device) == 0  # [N]
         if self.sampling.greedy:
             last = (run.size - 1)[:, None].expand(len(q), 1, q.shape[-1])
             score = torch.cat([logits.gather(1, last), q[:, 1:]], 1)
-            again = torch.cat([logits[:, :1], logits[:, :-1]], 1).argmax(-1)
-            again = torch.where(first, run.codes, again)
+            again = torch.cat([run.codes[:, :1], logits[:, :-1].argmax(-1)], 1)
             return torch.where(reads, score.argmax(-1), again)
-        u = fresh_uniforms(run.noise, places, COUPLE_SLOT)[..., 0]
-        again = torch.where(first, run.codes, sample(coupled(q, run.q, run.codes), u))
-        own, draft = (run.noise.at(places, slot)[..., 0] for slot in (TARGET_SLOT, DRAFT_SLOT))
-        return torch.where(reads, sample(q, torch.where(first, own, draft)), again)
+        law = torch.where(reads, q, coupled(q, run.q, run.codes))
+        first = sample(law[:, :1], run.noise.at(places[:, :1], TARGET_SLOT)[..., 0])
+        if self.wide == 1:
+            return first
+        u = fresh_uniforms(run.noise, places[:, 1:], COUPLE_SLOT)[..., 0]
+        return torch.cat([first, sample(law[:, 1:], u)], 1)

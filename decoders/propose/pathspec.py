@@ -19,8 +19,17 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Proposer, ProposerSession, Seen, Settled, Start
-from decoders.api import Verifier
+from decoders.api import (
+    DecoderError,
+    Draft,
+    Law,
+    Proposer,
+    ProposerSession,
+    Seen,
+    Settled,
+    Start,
+    Verifier,
+)
 from decoders.distribution import pick
 from decoders.kinds import Within
 from decoders.noise import (
@@ -175,17 +184,18 @@ class Paths(Verifier):
         above = self.before(p, x.shape[1:])
         rest = p[:, 0]
         if self.longest:
-            slot, count = NODE_SLOT * (1 + ACCEPT_SLOT), x[0].numel()
-            u = noise.at(place, slot, count).view(x.shape)
             rest = residual(rest, q[:, 0, 0], x[:, 0, 0])
-        else:  # of one place only one test decides
-            places = place[:, None] + torch.arange(x.shape[-1], device=x.device)
-            lower = noise.at(places[:, 1:], ACCEPT_SLOT)[..., 0]  # [B, D - 1]
-            first = noise.at(place, ACCEPT_SLOT, x.shape[1])[..., None]  # [B, K, 1]
-            u = torch.cat([first, lower[:, None].expand(-1, x.shape[1], -1)], -1)
-            firsts = []
-            for k in range(x.shape[1]):
-                firsts.append(rest)
-                rest = residual(rest, q[:, k, 0], x[:, k, 0])
-            above = torch.cat([torch.stack(firsts, 1)[:, :, None], above[:, :, 1:]], 2)
-        return u < ratio(pick(above, x), q, x), residual(above, q, x), rest
+            u = noise.at(place, NODE_SLOT * (1 + ACCEPT_SLOT), x[0].numel()).view(x.shape)
+            return u < ratio(pick(above, x), q, x), residual(above, q, x), rest
+        firsts = []
+        for k in range(x.shape[1]):
+            firsts.append(rest)
+            rest = residual(rest, q[:, k, 0], x[:, k, 0])
+        above = torch.cat([torch.stack(firsts, 1)[:, :, None], above[:, :, 1:]], 2)
+        accept = ratio(pick(above, x), q, x)  # [B, K, D]
+        places = place[:, None] + torch.arange(1, x.shape[-1], device=x.device)  # [B, D - 1]
+        hit = noise.at(place, ACCEPT_SLOT, x.shape[1])[..., None] < accept[:, :, :1]  # [B, K, 1]
+        if x.shape[-1] > 1:
+            lower = noise.at(places, ACCEPT_SLOT)[..., 0][:, None]  # of a place one test decides
+            hit = torch.cat([hit, lower < accept[:, :, 1:]], 2)
+        return hit, residual(above, q, x), rest
