@@ -31,6 +31,7 @@ COMMANDS = {
     "gpu-check": "bench.commands.gpu_check",
     "profile": "bench.cost.profile.record",
     "peers": STUDY,
+    "context": "bench.commands.context",
     "predict": "bench.commands.predict",
     "tune": "bench.commands.tune",
     "compare": "bench.compare.compare",
