@@ -2,7 +2,7 @@
 place by place.
 
 A decoder of rows in parallel draws a code before the codes above it are all there. No rule bounds
-what that does. Its law at every place is known, though: the run records it. A second, teacher-forced
+what that does. But the run records its laws. A second, teacher-forced
 pass over the finished image gives the law at complete context, and TV between the two is a map on
 the raster. A decoder that reads the target in its true context has zeros there, up to the model's
 precision: the floor of the map.
@@ -22,7 +22,7 @@ from bench.config.compose import compose_study
 from bench.config.hydra_edge import own_settings
 from bench.config.schedule import cells
 from bench.console import complain, progress, say
-from bench.data.errors import BenchError, ConfigError
+from bench.data.errors import ConfigError
 from bench.data.files import ready_folder
 from bench.judge.gate.sampled import Captions
 from bench.records.schema import write_text

@@ -123,7 +123,7 @@ class Ssd(Composed):
         trace.path = run.path
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
         """Prefill and the first code."""
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch, size, batch = Stopwatch(device), target.length, text.batch
@@ -191,7 +191,7 @@ class Ssd(Composed):
         run.rounds.copy_(torch.where(reads, rounds, run.rounds))
         run.turn.copy_(torch.where(reads, 0, run.turn + 1))
         at = torch.where(new, places, 0).flatten()
-        row = torch.arange(len(codes), device=at.device)[:, None].expand_as(new).flatten()
+        row = torch.arange(new.numel(), device=at.device) // self.wide  # [B N]
         zero = torch.zeros_like(at)
         return q.flatten(0, 1), None, codes.view(-1, 1), new.reshape(-1, 1), zero, at, row
 

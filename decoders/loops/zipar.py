@@ -128,7 +128,7 @@ class Rows(Composed):
         trace.path = run.path
         return Generation(run.record.codes[:, :size].cpu(), trace)
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
         """Prefill and the first code."""
         target, sampling, device = self.model.target, self.sampling, self.model.device
         watch, size, batch = Stopwatch(device), target.length, text.batch
@@ -248,11 +248,11 @@ class Rows(Composed):
         kept = (fields["depth"] > 0) & new if "depth" in fields else torch.zeros_like(new)
         run.record.end_step(torch.where(active, kept.sum((1, 2)), -1))
         at = torch.where(new, places, 0).flatten()
-        row = torch.arange(len(taken), device=taken.device)[:, None, None].expand_as(new)
+        row = torch.arange(new.numel(), device=taken.device) // new[0].numel()  # [B K M]
         visited = p.flatten(0, 2), None, codes.reshape(-1, 1), new.reshape(-1, 1)
         run.place.add_(taken)
         self.shift(run)
-        return *visited, torch.zeros_like(at), at, row.flatten()
+        return *visited, torch.zeros_like(at), at, row
 
     def shift(self, run: Run) -> None:
         """A topmost row that is complete leaves its lane, where the row below is open."""
