@@ -3,10 +3,13 @@
 A decoder's YAML says under `published` which method it is (`bench.config.schema.PublishedConfig`):
 its name in published.csv, how rows of a run are recognised as it, what it is exact to, what its
 released code does. names.yaml says what the papers' models, prompts and features are called here.
+claims.csv has claims of papers and programs that do not hold, with what was found here: a table of
+its own behind the first, in which the papers' own figures stand beside AR's.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +27,11 @@ from bench.console import say
 from bench.data.files import ready_file, write_text
 from bench.report.table import interval, number
 
-FILE = FOLDER / "names.yaml"
+FILE, CLAIMS = FOLDER / "names.yaml", FOLDER / "claims.csv"
 SECTIONS = ("models", "families", "prompts", "features", "images")
 HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
+REFUTED = ("claim", "the paper's figures (AR's)", "here", "because")
+CLAIM = ["paper", "arxiv", "method", "claim", "here", "reason"]
 NOTHING = "-"
 
 
@@ -95,7 +100,7 @@ def methods() -> list[tuple[str, PublishedConfig]]:
 
 def cmd_methods(words: Sequence[str]) -> int:
     """Every method: exact to what, as released, published, and ours in the runs named.
-    Prints a Markdown table.
+    Prints a Markdown table, and one of published claims that do not hold.
     Usage: [RUN ...] [setting=value ...]
     Settings:
         out=FILE  also writes the table there
@@ -107,7 +112,8 @@ def cmd_methods(words: Sequence[str]) -> int:
     out = Path(given["out"]).expanduser() if "out" in given else None
     if out:
         ready_file(out)
-    text = table(load_published(), runs)
+    published = load_published()
+    text = f"{table(published, runs)}\n\n{claims(published)}"
     say(text)
     if out:
         write_text(out, text + "\n")
@@ -130,10 +136,53 @@ def table(rows: Sequence[Published], runs: Sequence[Path] = ()) -> str:
         )
         for decoder, one in methods()
     ]
-    width = len(HEADINGS) - (not runs)
+    return _table(HEADINGS, lines, len(HEADINGS) - (not runs))
+
+
+def claims(rows: Sequence[Published], path: Path = CLAIMS) -> str:
+    """The Markdown table of claims that do not hold. Raises PublishedError where the file is
+    damaged."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            found = [*reader]
+            if reader.fieldnames != CLAIM or not all(all(one.values()) for one in found):
+                raise PublishedError(f"{path}: expected the columns {CLAIM}, none of them empty")
+    except (OSError, csv.Error) as error:
+        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
+    lines = [
+        (
+            f"{one['method']}: {one['claim']} "
+            f"([{one['arxiv']}](https://arxiv.org/abs/{one['arxiv']}))",
+            own_figures(one["paper"], one["method"], rows),
+            one["here"],
+            one["reason"],
+        )
+        for one in found
+    ]
+    return _table(REFUTED, lines, len(REFUTED))
+
+
+def own_figures(paper: str, method: str, rows: Sequence[Published]) -> str:
+    """FID and CLIP of a method in its paper, AR's of the same table in brackets; the first model
+    that has both."""
+    own = [row for row in rows if row.paper == paper and "fid" in row.figures]
+    for row in (row for row in own if row.method == method):
+        same = (row.model, row.dataset, row.resolution)
+        for ar in (ar for ar in own if ar.method == "AR"):
+            if (ar.model, ar.dataset, ar.resolution) == same:
+                return f"{row.model} " + ", ".join(
+                    f"{name.upper()} {row.figures[name]:.{digits}f} ({ar.figures[name]:.{digits}f})"
+                    for name, digits in (("fid", 2), ("clip", 4))
+                    if name in row.figures and name in ar.figures
+                )
+    return NOTHING
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
     return "\n".join(
         f"| {' | '.join(cell.replace('|', '/') for cell in line[:width])} |"
-        for line in (HEADINGS, [":--"] * len(HEADINGS), *lines)
+        for line in (headings, [":--"] * len(headings), *lines)
     )
 
 

@@ -1,4 +1,4 @@
-"""Rounds over a block of rows: SSD (2606.20543, decoders.md (y)) without its heads.
+"""Rounds over a block of rows: SSD (2606.20543, decoders.md) without its heads.
 
 A block is a few whole rows. Its first code is drawn by the forward that ends the block before. The
 others are drafted at once: at each column from the law that the target gave one row up, in the

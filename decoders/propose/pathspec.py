@@ -1,4 +1,4 @@
-"""Several Jacobi chains under one root: PathSpec (2606.10492, decoders.md (z)).
+"""Several Jacobi chains under one root: PathSpec (2606.10492, decoders.md).
 
 Each of K chains is a window of its own: redrawn from the target's laws read along its own drafts,
 and declared so. `Paths` commits one of them. Exact: the chains' first drafts are tested one after

@@ -8,7 +8,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.compare import methods
-from bench.compare.published import load
+from bench.compare.published import PublishedError, load
 from bench.config.catalogue import groups
 from bench.config.schema import PublishedConfig, build
 from bench.data.errors import ConfigError
@@ -34,6 +34,20 @@ def test_the_docs_have_the_table_that_the_command_prints() -> None:
     wanted = columns(methods.table(load()), 5)
     first = DOCS.read_text(encoding="utf-8").split("Docstrings and comments")[0]
     assert columns(first, 5) == wanted
+
+
+def test_the_docs_have_the_claims_that_do_not_hold() -> None:
+    shown = methods.claims(load())
+    assert shown in DOCS.read_text(encoding="utf-8")
+    (own,) = [line for line in shown.splitlines() if line.startswith("| PathSpec: ")]
+    assert "FID 38.14 (36.25), CLIP 0.3060 (0.3136)" in own, "beside AR of the same table"
+
+
+def test_a_damaged_file_of_claims_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "claims.csv"
+    file.write_text("paper,arxiv,method,claim,here,reason\nA,1,B,exact,,because\n")
+    with pytest.raises(PublishedError, match="none of them empty"):
+        methods.claims(load(), file)
 
 
 def test_every_decoder_is_in_the_table() -> None:
