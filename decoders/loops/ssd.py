@@ -138,10 +138,11 @@ class Ssd(Composed):
         codes = F.pad(start.first[:, None], (0, self.wide - 1))  # [B, N], certain drafts
         q = certain(codes, start.law[:, None].expand(-1, self.wide, -1))
         q[:, 0] = start.law
+        blank = torch.zeros(1, dtype=torch.long, device=device)
         run = Run(
             F.pad(text.row_mask(sampling.guidance_rows), (0, slots - target.prefix)),
             noise, start.cache, record, PairSampler(pairs, noise, size), watch,
-            *(torch.zeros(1, dtype=torch.long, device=device) for _ in range(4)),
+            blank, blank.clone(), blank.clone(), blank.clone(),
             codes, q, q[:, : self.row].clone(),
         )  # fmt: skip
         run.size.fill_(min(self.row, size))
@@ -160,8 +161,13 @@ class Ssd(Composed):
         seen = (every >= target.prefix) & (every <= slots[0][:, None])  # [N, S]
         mask = run.open[:, None] | seen  # [R, N, S]
         grid = places.clamp_max(target.length - 1)
-        wide = [t.repeat(copies, 1) for t in (run.codes, grid, slots)]
-        hidden = target.forward_codes(*wide, mask, run.cache)
+        hidden = target.forward_codes(
+            run.codes.repeat(copies, 1),
+            grid.repeat(copies, 1),
+            slots.repeat(copies, 1),
+            mask,
+            run.cache,
+        )
         return (code_logits(target, hidden, self.sampling.cfg, places + 1),)
 
     def settle(self, run: Run, logits: Tensor) -> tuple[Any, ...]:

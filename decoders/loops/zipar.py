@@ -222,8 +222,9 @@ class Rows(Composed):
             self.sampling.guidance_rows,
             self.most * self.wide,
         )
-        wide = [t.repeat(copies, 1) for t in (codes, places, slots)]
-        hidden = target.forward_codes(*wide, mask, run.cache)[:, :count]  # [R, K M, D]
+        grid, wide = places.repeat(copies, 1), slots.repeat(copies, 1)
+        hidden = target.forward_codes(codes.repeat(copies, 1), grid, wide, mask, run.cache)
+        hidden = hidden[:, :count]  # [R, K M, D]
         logits = code_logits(target, hidden, self.sampling.cfg, places[:, :count] + 1)
         return asked, logits.unflatten(1, (self.most, self.wide))
 

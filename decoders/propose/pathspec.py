@@ -170,7 +170,7 @@ class Paths(Verifier):
             last = sample(rest, noise.at(place + kept, TARGET_SLOT)[:, 0])
         return settled(nodes, kept, last, kept == shape[1])
 
-    def before(self, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    def before(self, values: Tensor, shape: torch.Size) -> Tensor:
         """values [B, N + 1, V] of every draft's parent, [B, K, D, V]."""
         own = values[:, 1:].unflatten(1, shape)
         root = values[:, :1, None].expand(-1, shape[0], 1, -1)
