@@ -5,6 +5,9 @@ As released, with `decoders.verify.released.BatchLeast`: drafts that a row has a
 batch has not committed, are kept with the law that they were once drawn from. At that row's first
 rejection the draft comes from norm((p - q)+), while p is declared. Both are biased, as the tests
 have selected these drafts (lemma J). A batch of one is plain SJD.
+
+HB-SJD (2608.18183) is this window in a batch whose rows advance alone. Its new drafts repeat the
+code H = 24 places back, a row of its images: `init=vertical`, `back`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from decoders.kinds import Within
+from decoders.kinds import Amount, Within
 from decoders.noise import DRAFT_SLOT, OVERRUN, sample
 from decoders.propose.window import Left, Window, fresh_uniforms
 from decoders.verify.exact import residual
@@ -31,12 +34,15 @@ class Jacobi(Window):
         window: Annotated[int, Within(2, OVERRUN)] = 16,
         init: str = "uniform",
         released: bool = False,
+        back: Amount = 0,
     ) -> None:
-        super().__init__(model, window, init)
+        super().__init__(model, window, init, back)
         self.released = released
 
     def __str__(self) -> str:
         name = "jacobi_released" if self.released else "jacobi"
+        if self.init == "vertical":
+            return f"{name}_vertical(window={self.depth + 1}, back={self.back or 'a row'})"
         return f"{name}(window={self.depth + 1}, init={self.init})"
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:

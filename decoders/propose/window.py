@@ -8,7 +8,8 @@ the methods differ in), and where there is none yet from an initial law, `init` 
 * uniform: drawn from 1 / V, and 1 / V is declared. Accepted with min(1, V p(x)).
 * random: drawn from 1 / V, but a certain code is declared (q = 1 at x), as the released code does.
   Exact too, but accepted with p(x) only.
-* horizontal, vertical: the code to the left, or one row up; a certain code is declared.
+* horizontal, vertical: the code to the left, or one row up (`back` codes ago); a certain code is
+  declared.
 * sample: drawn from the target's furthest law, which is declared.
 
 A structural code (Lumina's row ends) is certain at its place, whatever the init.
@@ -29,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
-from decoders.kinds import Within
+from decoders.kinds import Amount, Within
 from decoders.noise import OVERRUN
 from decoders.propose.trees.static import Static, drop_impossible
 
@@ -65,17 +66,22 @@ class Left:
 
 class Window(Proposer):
     """window: L, codes of a forward, with the root and the tree of candidates; init: of drafts at
-    new places. A subclass says how codes are drawn."""
+    new places; back: how far behind `vertical` looks, 0: a row of the image. A subclass says how
+    codes are drawn."""
 
     reads_laws = True
     couples = False  # whether a draft hangs on earlier drafts at its place
     candidates, levels = 1, 0  # K, on how many levels of the tree
 
     def __init__(
-        self, model: Any, window: Annotated[int, Within(2, OVERRUN)] = 16, init: str = "uniform"
+        self,
+        model: Any,
+        window: Annotated[int, Within(2, OVERRUN)] = 16,
+        init: str = "uniform",
+        back: Amount = 0,
     ) -> None:
         del model  # a start has it
-        self.init = known_init(init)
+        self.init, self.back = known_init(init), back
         extra = sum(self.candidates**level - 1 for level in range(1, self.levels + 1))
         self.depth = window - 1 - extra
         self.lattice = Static(None, lattice(self.depth, self.candidates, self.levels))
@@ -118,7 +124,7 @@ class WindowSession(ProposerSession):
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.kind = Places.of(target)
+        self.kind = Places.of(target, part.back)
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
@@ -227,14 +233,15 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """What is known of an image's places: codes of a row, and the codes that are forced."""
+    """What is known of an image's places: how far behind a code is copied from (a row, or `back`),
+    and the codes that are forced."""
 
     row: int
     forced: Tensor | None  # [W] int64, of a place n at n % W; -1 where the model chooses
 
     @staticmethod
-    def of(target: Any) -> Places:
-        row = target.grid()[1]
+    def of(target: Any, back: int = 0) -> Places:
+        row = back or target.grid()[1]
         if target.barred is None:
             return Places(row, None)
         open_ = ~target.barred  # [W, V]
@@ -275,7 +282,8 @@ def copied(
 
 
 def _from_above(row: int, codes: Tensor, fresh: Tensor, image: Tensor, places: Tensor) -> Tensor:
-    """Fresh drafts below the first row: the code one row up, which may be a draft of the window."""
+    """Fresh drafts below the first row: the code `row` places back, which may be a draft of the
+    window."""
     width = codes.shape[1]
     whole = F.pad(image, (0, width))  # [B, > L + W]
     fresh = fresh & (places >= row)
