@@ -1,0 +1,57 @@
+"""SJD++ (2512.07503, decoders.md (y)): a draft behind the first rejection stays where the target's
+new law is high against its old one, and is redrawn elsewhere.
+
+    x' = x if p(x) / q(x) > tau else x' ~ p
+
+So a draft x ~ q becomes x' ~ q 1[A] + q(A^c) p, A = {p > tau q}. That law is declared, which makes
+the decoder exact (lemma J). As published p is declared: biased, as the test on p has selected the
+drafts that stay. There is no released code. tau is that of two re-implementations, which agree.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.distribution import pick
+from decoders.kinds import NotNegative, Within
+from decoders.noise import DRAFT_SLOT, OVERRUN, sample
+from decoders.propose.window import Left, Window, fresh_uniforms
+
+
+class Plus(Window):
+    """tau: the ratio from which a draft stays; published: declares p."""
+
+    couples = True
+
+    def __init__(
+        self,
+        model: Any,
+        window: Annotated[int, Within(2, OVERRUN)] = 16,
+        init: str = "uniform",
+        tau: NotNegative = 0.5,
+        published: bool = False,
+    ) -> None:
+        super().__init__(model, window, init)
+        self.tau, self.published = tau, published
+
+    def __str__(self) -> str:
+        name = "plus_published" if self.published else "plus"
+        return f"{name}(window={self.depth + 1}, init={self.init}, tau={self.tau:g})"
+
+    def stays(self, law: Tensor, left: Left) -> Tensor:
+        """Codes that would stay where they are drafted, [B, W, V] bool."""
+        return left.drafted[..., None] & (law > self.tau * left.q)
+
+    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+        new = sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])
+        return torch.where(pick(self.stays(law, left), left.codes), left.codes, new)
+
+    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
+        if self.published:
+            return law
+        kept = torch.where(self.stays(law, left), left.q, 0.0)  # [B, W, V]
+        gone = (left.q - kept).sum(-1, keepdim=True)
+        return torch.where(left.drafted[..., None], kept + gone * law, law)
