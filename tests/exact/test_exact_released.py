@@ -1,5 +1,5 @@
-"""Released variants do what their authors' code does: their laws against enumerations written from
-the formulas alone (decoders.md (a) to (d), (g)), image by image.
+"""Variants as released or as printed do what their authors say: their laws against enumerations
+written from the formulas alone (decoders.md (a) to (d), (f), (g), (y), (z)), image by image.
 
 A table target of three codes and three places gives p. Everything else here is plain Python.
 """
@@ -71,7 +71,7 @@ def merged(into: Counter, weight: float, images: Counter) -> None:
         into[image] += weight * chance
 
 
-# ---- a chain of drafts: SJD and SCD ------------------------------------------------------------
+# ---- a chain of drafts: SJD, SCD, SJD++, SJD-SV -------------------------------------------------
 
 # (code, its law, p there, whether it was accepted, whether it is the first rejected one) -> ways
 Redraw = Callable[[int, Probs, Probs, bool, bool], list[tuple[float, Drafted]]]
@@ -84,7 +84,59 @@ def chains(old: list[Drafted]) -> Iterator[tuple[float, list[Drafted]]]:
         yield V**-fresh, old + [(x, FLAT) for x in codes]
 
 
-def chain_law(prefix: tuple[int, ...], old: list[Drafted], slow: bool, redraw: Redraw) -> Counter:
+# the window, p at its places -> (drafts accepted, with which probability)
+Judge = Callable[[list[Drafted], list[Probs]], list[tuple[int, float]]]
+
+
+def one_by_one(window: list[Drafted], laws: list[Probs]) -> list[tuple[int, float]]:
+    ways, chance = [], 1.0
+    for taken, (x, q) in enumerate(window):
+        keep = kept(laws[taken], q, x)
+        ways.append((taken, chance * (1 - keep)))
+        chance *= keep
+    return [*ways, (len(window), chance)]
+
+
+def joint(fresh: bool, alpha: float = 0.8) -> Judge:
+    """SJD-SV: runs of drafts of non-decreasing p; one number for a run's fallbacks, or fresh ones."""
+
+    def judge(window: list[Drafted], laws: list[Probs]) -> list[tuple[int, float]]:
+        mine = [p[x] for (x, _), p in zip(window, laws, strict=False)]
+        ways: Counter = Counter()
+        chance, b = 1.0, 0
+        while b < len(window):
+            e = b
+            while e + 1 < len(window) and mine[e + 1] >= mine[e]:
+                e += 1
+            whole = sum(mine[b : e + 1])
+            g = max(i for i in range(b, e + 1) if sum(mine[i : e + 1]) >= alpha * whole - 1e-12)
+            ratios = [
+                math.prod(mine[i] / window[i][1][window[i][0]] for i in range(g, end + 1))
+                for end in range(e, g - 1, -1)
+            ]
+            past = [min(1.0, r) for r in ratios]  # of e, e - 1, .., g
+            failed = 1.0
+            for i, passes in enumerate(past):
+                if fresh:
+                    here, failed = failed * passes, failed * (1 - passes)
+                else:  # the number is above all longer ones' ratios
+                    here = max(0.0, passes - max([0.0, *past[:i]]))
+                    failed = 1 - max(past[: i + 1])
+                if i > 0:
+                    ways[e - i + 1] += chance * here
+                else:
+                    on = here
+            ways[g] += chance * failed
+            chance, b = chance * on, e + 1
+        ways[len(window)] += chance
+        return list(ways.items())
+
+    return judge
+
+
+def chain_law(
+    prefix: tuple[int, ...], old: list[Drafted], slow: bool, redraw: Redraw, judge: Judge
+) -> Counter:
     """slow: another row of the batch rejects at once, so a step commits one code."""
     if len(prefix) >= PLACES:
         return Counter({prefix[:PLACES]: 1.0})
@@ -92,17 +144,15 @@ def chain_law(prefix: tuple[int, ...], old: list[Drafted], slow: bool, redraw: R
     for chance, window in chains(old):
         codes = tuple(x for x, _ in window)
         laws = [p_after(prefix + codes[:k]) for k in range(WIDTH + 1)]
-        for taken in range(WIDTH + 1):  # drafts accepted
-            count, here = 0 if slow else taken, chance
-            if taken < WIDTH:
-                keep = kept(laws[taken], window[taken][1], codes[taken])
-                here, chance = chance * (1 - keep), chance * keep
+        for taken, share in judge(window, laws):
+            count, here = 0 if slow else taken, chance * share
             if here == 0:
                 continue
             if count < taken:
                 lasts = [(codes[count], 1.0)]
             elif count < WIDTH:
-                lasts = draws(norm(over(laws[count], window[count][1])))
+                left = over(laws[count], window[count][1])  # nothing: SJD-SV refuses where p = q
+                lasts = draws(norm(left) if sum(left) > 1e-9 else laws[count])
             else:
                 lasts = draws(laws[WIDTH])
             ways: list[tuple[float, list[Drafted]]] = [(here, [])]
@@ -114,7 +164,7 @@ def chain_law(prefix: tuple[int, ...], old: list[Drafted], slow: bool, redraw: R
                 ways = [(w * m, [*d, (y, last)]) for w, d in ways for y, m in draws(last)]
             for (y, own), (weight, drafts) in product(lasts, ways):
                 done = (*prefix, *codes[:count], y)
-                merged(found, own * weight, chain_law(done, drafts, slow, redraw))
+                merged(found, own * weight, chain_law(done, drafts, slow, redraw, judge))
     return found
 
 
@@ -128,6 +178,24 @@ def scd(x: int, q: Probs, p: Probs, accepted: bool, missed: bool) -> list[tuple[
     keep = kept(p, q, x)
     rest = [(m * (1 - keep), (y, p)) for y, m in draws(norm(over(p, q)))] if keep < 1 else []
     return [(keep, (x, q)), *rest]
+
+
+def fresh(x: int, q: Probs, p: Probs, accepted: bool, missed: bool) -> list[tuple[float, Drafted]]:
+    return [(m, (y, p)) for y, m in draws(p)]
+
+
+def plus(published: bool) -> Redraw:
+    """SJD++ with tau 0.5: p is declared, or what the draft's law has become."""
+
+    def redraw(
+        x: int, q: Probs, p: Probs, accepted: bool, missed: bool
+    ) -> list[tuple[float, Drafted]]:
+        stay = [m if p[y] > 0.5 * m else 0.0 for y, m in enumerate(q)]
+        law = tuple(s + (1 - sum(stay)) * m for s, m in zip(stay, p, strict=True))
+        law = p if published else law
+        return [(1.0, (x, law))] if stay[x] else [(m, (y, law)) for y, m in draws(p)]
+
+    return redraw
 
 
 # ---- two candidates on two levels: SJD-PAC -----------------------------------------------------
@@ -210,10 +278,10 @@ def pac() -> Counter:
     return found
 
 
-def chain(slow: bool, redraw: Redraw) -> Counter:
+def chain(slow: bool, redraw: Redraw, judge: Judge = one_by_one) -> Counter:
     found: Counter = Counter()
     for first, m in draws(p_after(())):
-        merged(found, m, chain_law((first,), [], slow, redraw))
+        merged(found, m, chain_law((first,), [], slow, redraw, judge))
     return found
 
 
@@ -243,9 +311,27 @@ def part(name: str, **options: Any) -> PartSpec:
 
 SLOW = PartSpec("tests.exact.test_exact_released.Slowest")
 LONGEST = PartSpec("decoders.verify.released.LongestPath")
+BLOCK = PartSpec("decoders.verify.block.Block")
+JACOBI = part("jacobi.Jacobi", window=3)
+
+
+def subsequences(**options: Any) -> PartSpec:
+    return PartSpec("decoders.verify.block.Subsequences", options)
+
+
 RELEASED: dict[str, Any] = {  # proposer, verifier, the enumeration, its TV
     "sjd": (part("jacobi.Jacobi", window=3, released=True), SLOW, (True, sjd), 0.06135),
     "scd": (part("maximal.Maximal", window=3, released=True), EXACT, (False, scd), 0.05229),
+    "sjd++": (part("plus.Plus", window=3), EXACT, (False, plus(False)), 0.0),
+    "sjd++, p declared": (
+        part("plus.Plus", window=3, published=True),
+        EXACT,
+        (False, plus(True)),
+        0.04264,
+    ),
+    "sjd-sv": (JACOBI, subsequences(fresh=False), (False, fresh, joint(False)), 0.13494),
+    "sjd-sv, fresh": (JACOBI, subsequences(fresh=True), (False, fresh, joint(True)), 0.16569),
+    "sjd-sv's twin": (JACOBI, BLOCK, (False, fresh), 0.0),
     "pac": (part("pac.Pac", window=7, candidates=2, released=True), LONGEST, None, 0.02152),
 }
 
