@@ -2,13 +2,13 @@
 been rising from step to step. Only the law that drafts are redrawn from is another:
 
     pbar = sum_k g^k p_(t-k) / sum_k g^k, k = 0 .. past
-    M(x) = [p_(t-k)(x) > p_(t-k-1)(x) for all k = 0 .. rises], of the likeliest `share` of p_t's codes
-    r = norm(p_t (p_t / pbar)^M)
+    M(x) = [p_(t-k)(x) > p_(t-k-1)(x) for all k = 0 .. rises]
+    r = norm(p_t (p_t / pbar)^M), where only the likeliest `share` of p_t's codes have an M
 
-with p_t, p_(t-1), ... the target's laws at a place in this step and the ones before. M is 0 at
-places that are younger. r is a function of what happened, so it may be declared: exact (lemma J).
-The paper says "verify as SJD", whose program has p_t there: biased, the setting `released`. No code
-was released.
+with p_t, p_(t-1), ... the target's laws at a place in this step and the ones before; the paper does
+not say what stands before the first, here it is 1 / V, as for a new draft. r is a function of what
+happened, so it may be declared: exact (lemma J). The paper says "verify as SJD", whose program has
+p_t there: biased, the setting `released`. No code was released.
 """
 
 from __future__ import annotations
@@ -73,13 +73,11 @@ class Rising(Window):
         return torch.where(left.told[..., None], left.plain, law)
 
     def tilted(self, laws: Tensor) -> Tensor:
-        """r [B, W, V] of laws [B, H + 1, W, V], the newest first; zeros where there was none."""
-        p, known = laws[:, 0], laws.sum(-1, keepdim=True) > 0  # [B, H + 1, W, 1]
-        age = torch.arange(self.past + 1, device=laws.device)
-        weight = known[:, : self.past + 1] * (self.decay**age)[:, None, None]
-        mean = (weight * laws[:, : self.past + 1]).sum(1) / weight.sum(1).clamp_min(1e-30)
-        steps = slice(0, self.rises + 1)
-        rising = ((laws[:, :-1] > laws[:, 1:]) & known[:, 1:])[:, steps].all(1)  # [B, W, V]
+        """r [B, W, V] of laws [B, H + 1, W, V], the newest first."""
+        p, age = laws[:, 0], torch.arange(self.past + 1, device=laws.device)
+        weight = (self.decay**age / (self.decay**age).sum())[:, None, None]  # [past + 1, 1, 1]
+        mean = (weight * laws[:, : self.past + 1]).sum(1)
+        rising = (laws[:, :-1] > laws[:, 1:])[:, : self.rises + 1].all(1)  # [B, W, V]
         size = (self.share * (p > 0).sum(-1, keepdim=True)).ceil().long()  # [B, W, 1]
         least = p.sort(-1, descending=True).values.gather(-1, (size - 1).clamp_min(0))
         tilt = torch.where(rising & (p >= least), p / mean.clamp_min(1e-30), 1.0)
@@ -94,15 +92,17 @@ class RisingSession(WindowSession):
         self.rule = part
         batch, size = len(start.first), start.model.target.vocab_size
         kept = max(part.past, part.rises + 1)
-        self.laws = start.law.new_zeros(batch, kept, part.depth, size)  # [B, H, W, V]
+        self.blank = 1 / size  # before its first law
+        self.laws = start.law.new_full((batch, kept, part.depth, size), self.blank)  # [B, H, W, V]
 
     def left(self, seen: Seen) -> Tilted:
         """See `WindowSession`; places of the window moved on by what was committed."""
         left = super().left(seen)
         level = (seen.count[:, None] + self.span)[:, None, :, None]  # [B, 1, W, 1], where it stood
-        wider = F.pad(self.laws, (0, 0, 0, 1))  # [B, H, W + 1, V], nothing behind the window
+        wider = F.pad(self.laws, (0, 0, 0, 1), value=self.blank)  # [B, H, W + 1, V]
         index = level.clamp_max(self.rule.depth).expand_as(self.laws)
-        laws = torch.cat([left.p[:, None], wider.gather(2, index)], 1)  # [B, H + 1, W, V]
+        new = torch.where(left.told[..., None], left.p, self.blank)
+        laws = torch.cat([new[:, None], wider.gather(2, index)], 1)  # [B, H + 1, W, V]
         self.laws.copy_(laws[:, :-1])
         same = left.told, left.codes, left.q, left.drafted, left.behind, left.last, left.greedy
         return Tilted(self.rule.tilted(laws), *same, left.p)

@@ -77,8 +77,8 @@ class Block(Verifier):
 
 
 class Subsequences(Verifier):
-    """SJD-SV as printed, alone. A run of drafts with p_b(x_b) <= .. <= p_e(x_e) is a block; g is the
-    last draft of it from which on the p's sum up to at least `alpha` of the block's.
+    """SJD-SV as printed. A run of drafts with p_b(x_b) <= .. <= p_e(x_e) is a block; g is the last
+    draft of it from which on the p's sum up to at least `alpha` of the block's.
 
         e' = e, e - 1, .., g:  passes if u <= prod_{i=g..e'} p_i / q_i
 

@@ -17,7 +17,7 @@ from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sampl
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
-from decoders.verify.children import at_node
+from decoders.verify.children import at_node, longest
 from decoders.verify.exact import Exact
 from tests.decoders.test_contracts import Jacobi
 from tests.exact.planted import judging
@@ -221,6 +221,31 @@ class Trusting(Exact):
     def test(self, p: Any, q: Any, x: Any) -> Any:
         found = super().test(p, q, x)
         return replace(found, accept=torch.where(pick(p, x) > 0.4, 1.0, found.accept))
+
+
+class Argmax(Static):
+    """(tree) A draft is the drafter's likeliest code, and the soft q is declared (SSD)."""
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        return dist.topk(level.count, -1).indices
+
+
+class LongestChainVerifier(ByNode):
+    """(verifier) Chains under the root are tested each on its own, and the longest is committed
+    (PathSpec)."""
+
+    def verdicts(self, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
+        alone = [super(LongestChainVerifier, self).verdicts(law, draft, x, v, place)
+                 for x, v in zip(codes.split(1, -1), valid.split(1, -1), strict=True)]  # fmt: skip
+        accept = torch.cat([one.accept for one in alone], -1)
+        same = replace(super().verdicts(law, draft, codes, valid, place), accept=accept)
+        return replace(same, strict=accept, residual=alone[0].residual)
+
+    def path(self, law: Any, draft: Any, accepted: Any) -> Any:
+        return longest(draft, accepted, draft.levels)
+
+
+LongestChain = judging(LongestChainVerifier)
 
 
 # ---- ten right ones -----------------------------------------------------------------------------

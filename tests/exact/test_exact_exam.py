@@ -13,6 +13,7 @@ from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES
 
 SAMPLING = Sampling(temperature=1.0, cfg=2.0)
 EXAM, CONTRACTS = "tests.exact.exam", "tests.decoders.test_contracts"
+VERTICAL = "decoders.propose.drafters.vertical"
 CHOICES = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]]
 
 
@@ -38,6 +39,7 @@ def drafting(name: str) -> DecoderSpec:
 
 
 TREE = TREES["small"]
+CHAINS = exam("Twins", choices=[[0], [1], [0, 0], [1, 0]])
 WRONG = {
     "t1 the number of the level above": (of(exam("DeepTwin")), "by enumeration"),
     "t2 q of its own rejected draft": (drafting("OwnRejected"), "no function of the committed"),
@@ -52,6 +54,8 @@ WRONG = {
     "drafter: favours": (drafting("Favours"), "no function of the committed"),
     "tree: pruned": (of(tree=exam("Pruned", choices=CHOICES)), "not drawn from"),
     "tree: best first": (of(tree=exam("BestFirst", choices=CHOICES)), "not drawn from"),
+    "tree: argmax, soft q": (of(tree=exam("Argmax", choices=CHOICES)), "not drawn from"),
+    "verifier: longest chain": (of(exam("LongestChain"), tree=CHAINS), "AR law"),
     "verifier: generous below": (of(exam("DeepGenerous")), "another probability"),
     "verifier: the number that tested": (of(exam("TestedNumber")), "AR law"),
     "rule: padded": (of(rule=exam("Padded")), "where 0.0000 is declared"),
@@ -65,6 +69,8 @@ RIGHT = {
     "proposer: a block of heads": (window(PartSpec(f"{CONTRACTS}.Coupled", {"width": 2})), "exact"),
     "drafter: the last code": (drafting("LastCode"), "exact"),
     "drafter: counting": (drafting("Counting"), "exact"),
+    "drafter: one row up": (of(drafter=PartSpec(f"{VERTICAL}.Vertical")), "exact"),
+    "drafter: EAGLE and one row up": (of(drafter=PartSpec(f"{VERTICAL}.EagleVertical")), "exact"),
     "tree: twins are dropped": (of(tree=exam("Twins", choices=CHOICES)), "exact"),
     "tree: Gumbel rows": (of(tree=exam("Rows", choices=CHOICES)), "exact as far as sampled"),
     "verifier: its own numbers": (of(exam("OwnNumbers")), "exact"),

@@ -98,7 +98,7 @@ def one_by_one(window: list[Drafted], laws: list[Probs]) -> list[tuple[int, floa
 
 
 def joint(fresh: bool, alpha: float = 0.8) -> Judge:
-    """SJD-SV: runs of drafts of non-decreasing p; one number for a run's fallbacks, or fresh ones."""
+    """SJD-SV: runs of drafts of non-decreasing p; one number for a run's fallbacks, or new ones."""
 
     def judge(window: list[Drafted], laws: list[Probs]) -> list[tuple[int, float]]:
         mine = [p[x] for (x, _), p in zip(window, laws, strict=False)]
@@ -194,6 +194,20 @@ def plus(published: bool) -> Redraw:
         law = tuple(s + (1 - sum(stay)) * m for s, m in zip(stay, p, strict=True))
         law = p if published else law
         return [(1.0, (x, law))] if stay[x] else [(m, (y, law)) for y, m in draws(p)]
+
+    return redraw
+
+
+def rising(released: bool) -> Redraw:
+    """SJD-VP with N = 0: before its first law a place has 1 / V; of three none has a second."""
+
+    def redraw(
+        x: int, q: Probs, p: Probs, accepted: bool, missed: bool
+    ) -> list[tuple[float, Drafted]]:
+        weights = [0.8**k for k in range(4)]
+        mean = [(m + sum(weights[1:]) / V) / sum(weights) for m in p]
+        r = norm([m * m / a if m > 1 / V else m for m, a in zip(p, mean, strict=True)])
+        return [(m, (y, p if released else r)) for y, m in draws(r)]
 
     return redraw
 
@@ -312,6 +326,7 @@ def part(name: str, **options: Any) -> PartSpec:
 SLOW = PartSpec("tests.exact.test_exact_released.Slowest")
 LONGEST = PartSpec("decoders.verify.released.LongestPath")
 BLOCK = PartSpec("decoders.verify.block.Block")
+VP = {"window": 3, "rises": 0, "share": 1.0}
 JACOBI = part("jacobi.Jacobi", window=3)
 
 
@@ -328,6 +343,13 @@ RELEASED: dict[str, Any] = {  # proposer, verifier, the enumeration, its TV
         EXACT,
         (False, plus(True)),
         0.04264,
+    ),
+    "sjd-vp": (part("rising.Rising", **VP), EXACT, (False, rising(False)), 0.0),
+    "sjd-vp, p declared": (
+        part("rising.Rising", **VP, released=True),
+        EXACT,
+        (False, rising(True)),
+        0.02047,
     ),
     "sjd-sv": (JACOBI, subsequences(fresh=False), (False, fresh, joint(False)), 0.13494),
     "sjd-sv, fresh": (JACOBI, subsequences(fresh=True), (False, fresh, joint(True)), 0.16569),

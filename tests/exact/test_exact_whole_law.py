@@ -171,7 +171,11 @@ def test_errors_of_the_field_are_caught_and_sized(name: str) -> None:
 
 ROWS = {
     **dict.fromkeys(("sjd", "sjd_random", "sjd_horizontal", "sjd_vertical", "sjd_sample"), 0.0),
-    **dict.fromkeys(("scd_mc", "sjd_pac"), 0.0),
+    **dict.fromkeys(("scd_mc", "sjd_pac", "sjd_plus", "sjd_vp", "sjd_block"), 0.0),
+    **dict.fromkeys(("vertical_chain", "vertical_eagle"), 0.0),  # with a table drafter
+    "sjd_plus_published": 0.0157,
+    "sjd_vp_released": 0.0089,
+    "sjd_sv": 0.0492,
     "sjd_released": 0.0561,  # of a batch whose slowest row rejects at once
     "scd_mc_released": 0.0244,
     "sjd_pac_released": 0.0169,

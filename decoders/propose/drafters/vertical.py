@@ -1,7 +1,7 @@
 """Drafts from the law one row up (Hawk, 2510.25739, decoders.md (h2)), without training.
 
-Hawk trains heads for the codes below, and keeps what they say for a row's time. The target's own law
-at the place one row up costs nothing: its state is kept from when that place was decided. So
+Hawk trains heads for the codes below, and keeps what they say for a row's time. The target's own
+law at the place one row up costs one head: its state is kept from when that place was decided. So
 
     q(n) = p(n - row), read after the codes before that place; in the first row the newest known law
 

@@ -26,6 +26,8 @@ from decoders.propose.gumbel import Gumbel as GumbelWindow
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.maximal import Maximal, coupling
 from decoders.propose.pac import Pac
+from decoders.propose.plus import Plus
+from decoders.propose.rising import Rising
 from decoders.propose.trees.gumbel import GumbelStatic
 from decoders.propose.window import Left, Places, copied, lattice, lines_of
 from decoders.verify.block import Block
@@ -41,6 +43,8 @@ PROMPTS = [f"p{i}" for i in range(5)]
 WINDOWS: dict[str, Any] = {
     "sjd": Jacobi(MODEL, 6), "vertical": Jacobi(MODEL, 8, "vertical"),
     "sample": Jacobi(MODEL, 6, "sample"), "scd": Maximal(MODEL, 6),
+    "plus": Plus(MODEL, 6), "rising": Rising(MODEL, 6, rises=0, share=1.0),
+    "back": Jacobi(MODEL, 8, "vertical", back=3),
     "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 16, candidates=3, levels=2),
 }  # fmt: skip
 
@@ -65,7 +69,7 @@ def test_rows_advance_alone(name: str) -> None:
     assert not whole.trace.drafter_calls.any()
 
 
-@pytest.mark.parametrize("name", ["vertical", "pac"])
+@pytest.mark.parametrize("name", ["vertical", "pac", "rising"])
 def test_a_recorded_step_drafts_as_an_eager_one_does(name: str) -> None:
     """A graph's replay reads and writes the tensors that it was recorded on."""
     found = []
@@ -151,6 +155,8 @@ def test_new_drafts_are_copied_from_the_left_or_from_above() -> None:
     assert copied("horizontal", *asked)[0].tolist() == [[7] * 6]
     assert copied("vertical", *asked)[0].tolist() == [[7, 13, 14, 15, 7, 13]]  # 7: in the window
     assert copied("uniform", *asked)[0].tolist() == codes.tolist()
+    near = Places.of(MODEL.target, back=3), *asked[1:]  # 3 places back, whatever the row
+    assert copied("vertical", *near)[0].tolist() == [[7, 14, 15, 7, 14, 15]]
     forced = torch.full((20,), -1)
     forced[8] = 99  # a row's end
     found, known = copied("vertical", Places(4, forced), *asked[1:])
@@ -171,7 +177,7 @@ def test_candidates_share_their_level_and_a_chain_follows() -> None:
 
 
 def test_what_is_kept_from_step_to_step_suits_no_verifier_that_looks_ahead() -> None:
-    for proposer in (Maximal(MODEL, 4), GumbelWindow(MODEL, 4), Pac(MODEL, 24)):
+    for proposer in (Maximal(MODEL, 4), Plus(MODEL, 4), GumbelWindow(MODEL, 4), Pac(MODEL, 24)):
         with pytest.raises(DecoderError, match="looks ahead has selected them by then"):
             made(proposer, Block(MODEL), ["a"])
     assert made(Jacobi(MODEL, 4), Block(MODEL), ["a"]).codes.shape == (1, GRID * GRID)
