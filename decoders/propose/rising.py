@@ -104,5 +104,6 @@ class RisingSession(WindowSession):
         new = torch.where(left.told[..., None], left.p, self.blank)
         laws = torch.cat([new[:, None], wider.gather(2, index)], 1)  # [B, H + 1, W, V]
         self.laws.copy_(laws[:, :-1])
+        tilted = left.p if self.greedy else self.rule.tilted(laws)  # the likeliest code stays it
         same = left.told, left.codes, left.q, left.drafted, left.behind, left.last, left.greedy
-        return Tilted(self.rule.tilted(laws), *same, left.p)
+        return Tilted(tilted, *same, left.p)

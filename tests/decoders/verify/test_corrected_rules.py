@@ -216,6 +216,20 @@ def test_the_entropy_rule_by_its_closed_form(scale_only):
         assert node_law(Entropy(None, scale_only), p, q, 1).tv == pytest.approx(wanted, abs=1e-6)
 
 
+def test_the_entropy_sampler_s_temperatures():
+    """T = 2.5 exp(-H / 3) + 0.6: near 3.1 on a sharp law, below 1 on one of more than 6 nats."""
+    for size, sharpness in ((5, 1.0), (4, 30.0), (2000, 0.1)):
+        logits = torch.randn(size, generator=torch.Generator().manual_seed(size)) * sharpness
+        p = logits.softmax(-1)
+        entropy = -sum(m * math.log(m) for m in p.tolist() if m > 0)
+        temperature = 2.5 * math.exp(-entropy / 3) + 0.6
+        wanted = (logits / temperature).softmax(-1)
+        torch.testing.assert_close(Entropy().truncated(p), wanted, atol=1e-5, rtol=1e-3)
+        assert (entropy > 6) is (temperature < 1)
+    ruled_out = torch.tensor([0.6, 0.4, 0.0])
+    assert float(Entropy().truncated(ruled_out)[2]) == 0
+
+
 def test_typical_s_two_thresholds() -> None:
     """On a flat law alpha exp(-H) = alpha / V decides, near a sharp one the cap eps does."""
     assert Typical().typical(torch.full((V,), 0.2)).all()
