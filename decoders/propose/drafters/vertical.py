@@ -1,4 +1,4 @@
-"""Drafts from the law one row up (Hawk, 2510.25739, decoders.md (h2)), without training.
+"""Drafts from the law one row up (Hawk, 2510.25739, decoders.md (k)), without training.
 
 Hawk trains heads for the codes below, and keeps what they say for a row's time. The target's own
 law at the place one row up costs one head: its state is kept from when that place was decided. So
