@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.commands.checkpoints import network_keys
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.cost.plan.checkpoints import source_of
+from bench.cost.plan.parts import network_keys
 from bench.data.errors import ConfigError, FolderError
 from bench.records.schema import write_text
 

@@ -24,7 +24,7 @@ from decoders.kinds import KindError, fitted
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
-    from bench.cost.plan.parts import Part
+    from bench.cost.plan.parts import Need
 
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
@@ -47,7 +47,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
     pins = Path(named) if named else Path(config.run_dir).parent / PINS
     parts = parts_of(config)
     revisions = read_pins(pins)
-    hub = dict.fromkeys(part.source for part in parts if from_hub(part.source))
+    hub = dict.fromkeys(part.source for part in parts if known.from_hub(part.source))
     for source in hub:
         revisions[source] = fetch(source, revisions.get(source), pins)
         say(f"{source}: revision {revisions[source]}")
@@ -62,16 +62,11 @@ def cmd_fetch(words: Sequence[str]) -> int:
     return 1 if left else 0
 
 
-def parts_of(config: StudyConfig) -> list[Part]:
+def parts_of(config: StudyConfig) -> list[Need]:
     """The checkpoints of a study, those of its metrics too."""
     from bench.cost.plan.command import make
 
     return make(config).parts
-
-
-def from_hub(source: str) -> bool:
-    """Whether a source is a repository of the hub, and no file or folder here."""
-    return bool(known.HUB_ID.fullmatch(source)) and not Path(source).expanduser().exists()
 
 
 def fetch(source: str, revision: str | None, pins: Path) -> str:
@@ -101,10 +96,8 @@ def _require_main(source: str, revision: str, pins: Path) -> None:
     """Models read the `main` of the hub's cache, which other programs share: one that is there
     stays as it is. Raises BenchError where it is not the revision of a study."""
     from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.file_download import repo_folder_name
 
-    folder = repo_folder_name(repo_id=source, repo_type="model")
-    main = Path(HF_HUB_CACHE) / folder / "refs" / "main"
+    main = known.main_of(source)
     if not main.is_file():
         write_text(main, revision)
     there = main.read_text().strip()

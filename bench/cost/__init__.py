@@ -6,7 +6,7 @@ measured steps, and the speed-up that follows from them.
     steps.py    what a step takes here, next to its matrix products and its floor
     speed.py    steps and acceptance -> speed-up
     plan/       what a study needs before it starts
-    predict/    a run's speed-ups explained; the search by them (tune)
+    predict/    a run's speed-ups explained, here or on a machine that is not here; the search by
+                them (tune)
     profile/    where a step's time goes
-    project/    a run on a machine that is not here
 """

@@ -148,6 +148,20 @@ def published(source: str) -> Published | None:
     return REPOSITORIES.get(source) or REPOSITORIES.get(Path(source).name)
 
 
+def from_hub(source: str) -> bool:
+    """Whether a source is a repository of the hub, and no file or folder here."""
+    return bool(HUB_ID.fullmatch(source)) and not Path(source).expanduser().exists()
+
+
+def main_of(repository: str) -> Path:
+    """The file of the hub's cache that says which commit its `main` is."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = repo_folder_name(repo_id=repository, repo_type="model")
+    return Path(HF_HUB_CACHE) / folder / "refs" / "main"
+
+
 def present(source: str) -> tuple[list[Path], list[str]]:
     """(weight files of a source that are on this disk, names of those that are not).
 

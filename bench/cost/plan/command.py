@@ -1,6 +1,6 @@
 """`python -m bench plan study=...`: what a study needs, before anything is fetched or started.
 
-Models and their parts with what is still to download, GPU memory, images and hours. Nothing is
+What must lie on this disk, with where it is looked for, GPU memory, images and hours. Nothing is
 loaded: sizes come from shapes (`decoders.models.sizes`), hours from the rows of an earlier run of
 the same study (`bench.cost.plan.hours`).
 """
@@ -8,22 +8,31 @@ the same study (`bench.cost.plan.hours`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.config.catalogue import groups
 from bench.config.plugins import call_prompts
+from bench.config.words import apart, given, split
 from bench.console import say
 from bench.cost.plan import checkpoints as known
 from bench.cost.plan.hours import launch_lines, projected_lines, time_lines, work_lines
 from bench.cost.plan.parts import (
+    COLUMNS,
+    EVERY,
     GB,
-    Part,
+    Need,
+    file_needs,
+    merged,
     metric_parts,
     model_parts,
     no_tokenizer,
-    parts_table,
 )
 from bench.cost.plan.plan import Call, Load, Moment, Plan
+from bench.data.errors import BenchError, ConfigError
+from bench.data.files import ready_file, write_text
+from bench.report.table import csv_text, filled, markdown, terminal
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
@@ -31,8 +40,12 @@ if TYPE_CHECKING:
 
 def cmd_plan(words: Sequence[str]) -> int:
     """What a study needs before it starts: downloads, GPU memory, images, hours.
-    With launch= also shards and hours of workers. Loads no model and fetches nothing.
+    Lists weights, tokenizers, text encoders, networks of the metrics, captions and reference
+    pictures: what is found, and where the rest is looked for. With launch= also shards and hours
+    of workers. Loads no model and fetches nothing.
     Settings: study decoders run_dir ...
+        study=all      what all studies need on this disk, and nothing else
+        out=FILE       the list as .csv or .md
         launch=NAME    and its settings, as `run` takes them
         hardware=NAME  hours on a machine that is not here (`list hardware`), projected from its
                        data sheet
@@ -41,9 +54,17 @@ def cmd_plan(words: Sequence[str]) -> int:
     Raises ConfigError as `run` would.
     """
     from bench.config.compose import compose_study
-    from bench.cost.project.settings import machine_of
+    from bench.cost.predict.machines import machine_of
     from bench.run.launch.task import asked
 
+    own, words = apart(words, ("out",))
+    out = _out(given(own, ("out",), "plan").get("out"))
+    if any((word.key, word.value) == ("study", "all") for word in map(split, words)):
+        found, notes = of_all([word for word in words if split(word).key != "study"])
+        say(terminal(filled(EVERY, found)))
+        say("\n".join([f"\n{_lacking(found)}", *notes]))
+        _write(out, found)
+        return 0
     machine, words = machine_of(words)
     mine = asked(words)
     plan = make(compose_study(mine.words))
@@ -52,8 +73,9 @@ def cmd_plan(words: Sequence[str]) -> int:
         f"{config.name}: {config.model.name} on {config.backend.device} ({config.backend.dtype}), "
         f"{len(config.decoders)} decoders, into {config.run_dir}"
     )
-    say("\n" + parts_table(plan.parts))
-    say("\n" + "\n".join(_download_lines(plan)))
+    needs = [*plan.parts, *plan.others]
+    say("\n" + terminal(filled(COLUMNS, needs)))
+    say("\n" + "\n".join([_lacking(needs), *_download_lines(plan)]))
     say("\n" + "\n".join(_memory_lines(plan)))
     say("\n" + "\n".join(work_lines(plan)))
     say("\n" + "\n".join(time_lines(plan)))
@@ -63,7 +85,60 @@ def cmd_plan(words: Sequence[str]) -> int:
         say("\n" + "\n".join(launch_lines(plan, mine.launch)))
     for note in plan.notes:
         say(f"note: {note}")
+    _write(out, needs)
     return 0
+
+
+def _out(named: str | None) -> Path | None:
+    if named is None:
+        return None
+    out = Path(named)
+    if out.suffix not in (".csv", ".md"):
+        raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
+    ready_file(out)
+    return out
+
+
+def _write(out: Path | None, needs: Sequence[Need]) -> None:
+    if out is None:
+        return
+    rows = [
+        {"role": n.role, "source": n.source, "where": n.where, "revision": n.revision,
+         "setting": n.setting, "state": n.state, "studies": " ".join(n.studies),
+         "gigabytes": None if n.bytes is None else n.bytes / GB}
+        for n in needs
+    ]  # fmt: skip
+    text = csv_text(rows) if rows and out.suffix == ".csv" else ""
+    write_text(out, markdown(filled(EVERY, needs)) + "\n" if out.suffix == ".md" else text)
+    say(f"written: {out}")
+
+
+def _lacking(needs: Sequence[Need]) -> str:
+    lacking = [need for need in needs if need.missing]
+    return f"{len(lacking)} of {len(needs)} are missing" if lacking else "all is there"
+
+
+def of_all(words: Sequence[str]) -> tuple[list[Need], list[str]]:
+    """What all studies need under these words, and notes: studies that need nothing or cannot be
+    read."""
+    from bench.config.compose import compose_study
+
+    found: list[Need] = []
+    nothing, notes = [], []
+    for name in groups()["study"]:
+        try:
+            config = compose_study([*words, f"study={name}"])
+            plan = make(config)
+        except BenchError as error:
+            notes.append(f"{name}: {error}")
+            continue
+        embedded = known.source_of(config.model)[2]
+        own = [*([] if embedded else plan.parts), *plan.others]
+        found += [replace(need, studies=(config.name,)) for need in own]
+        nothing += [] if own else [config.name]
+    if nothing:
+        notes.insert(0, f"need nothing but what is embedded: {', '.join(nothing)}")
+    return merged(found), notes
 
 
 def make(config: StudyConfig) -> Plan:
@@ -78,12 +153,22 @@ def make(config: StudyConfig) -> Plan:
             "models are in bench/cost/plan/checkpoints.py"
         )
     parts = model_parts(config, source, shape, usual, embedded) + metric_parts(config)
-    notes += no_tokenizer(config, source, usual)
+    unset, files = no_tokenizer(config, source, usual), file_needs(config)
+    notes += [
+        f"model.tokenizer is not set, so nothing makes pictures or finds neighbours; set "
+        f"model.tokenizer={need.source}"
+        for need in unset
+    ]
     calls = _calls(config, usual.cfg if usual else 2.0, notes)
-    notes += _files(config)
+    notes += [
+        f"{need.setting}: {need.source} is not there; put it there before the run, or set "
+        f"{need.setting}= to where it is"
+        for need in files
+        if need.missing
+    ]
     if Path(str(config.prompts.kwargs.get("path") or "")).is_file():  # what `run` would refuse
         call_prompts(config.prompts, config.prompts_needed)
-    return Plan(config, shape, vq, parts, calls, notes)
+    return Plan(config, shape, vq, parts, calls, notes, [*unset, *files])
 
 
 def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call]:
@@ -117,22 +202,6 @@ def _tree(entry: DecoderEntry, notes: list[str]) -> tuple[int, int, int]:
     return tree.nodes, tree.depth, tree.session_nodes
 
 
-def _files(config: StudyConfig) -> list[str]:
-    """Files and folders named by prompts and metric that are not there."""
-    found = []
-    for group, loader in (("prompts", config.prompts), ("metric", config.metric)):
-        for key, value in (loader.kwargs if loader else {}).items():
-            path = isinstance(value, str) and ("/" in value) and not key.endswith("dir")
-            if path and not Path(value).expanduser().exists():
-                if known.HUB_ID.fullmatch(value) and not Path(value).suffix:
-                    continue
-                found.append(
-                    f"{group}.{key}: {value} is not there; put it there before the run, or set "
-                    f"{group}.{key}= to where it is"
-                )
-    return found
-
-
 def _download_lines(plan: Plan) -> list[str]:
     total = f"to download: {plan.download / GB:.1f} GB"
     if any(part.estimated for part in plan.parts):
@@ -146,7 +215,7 @@ def _download_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _origin(part: Part) -> str:
+def _origin(part: Need) -> str:
     release = "Meta's Chameleon release, after its form is signed"
     return part.source if part.role == "metric" else release
 

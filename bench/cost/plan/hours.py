@@ -21,7 +21,7 @@ from bench.cost.plan.plan import Plan
 
 if TYPE_CHECKING:
     from bench.config.schema import DecoderEntry, StudyConfig
-    from bench.cost.project.settings import Hardware
+    from bench.cost.predict.machines import Hardware
     from bench.run.launch.task import LaunchConfig
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,8 @@ def time_lines(plan: Plan) -> list[str]:
 def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
     """Hours on a machine by its data sheet. How many drafts are accepted is not known before a run,
     so they lie between every one and none."""
-    from bench.cost.project.steps import NOT_TIMED, Recorded, of_shape, project
+    from bench.cost.predict.recorded import NOT_TIMED, Recorded
+    from bench.cost.predict.there import of_shape, project
 
     if plan.shape is None:
         return [f"time on {machine.gpu}: not projected, as the model's shape is not known"]

@@ -1,4 +1,4 @@
-"""The checkpoints a study needs: where each is, how large, and what of it is still to fetch.
+"""What a study needs on this disk: where it is looked for, how large it is, what is missing.
 
 Sizes of what is on this disk are measured, the others estimated (`bench.cost.plan.checkpoints`).
 Weights of the quality metrics are never fetched (`metrics.official`), so they are to be put there
@@ -7,36 +7,73 @@ by hand.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cost.plan import checkpoints as known
-from bench.report.table import Column, filled, terminal
+from bench.report.table import Column
 from decoders.models.sizes import BYTES, FLAN_T5_XL, Shape
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
 
 GB = 1e9
+SHOWN = 3  # names of studies in a cell
+SETTINGS = {
+    "target": "model.checkpoint", "tokenizer": "model.tokenizer", "text": "model.text",
+    "drafter": "model.drafters.<name>",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Part:
-    """One checkpoint of a model. bytes: of its files (None: not known); missing: files that are not
-    on this disk; loaded: bytes of it in memory while decoding."""
+class Need:
+    """One thing that a study needs on this disk: a checkpoint, a network of a metric, a file.
+
+    source: a path, hub id or address; setting: what names another place. bytes: of its files (None:
+    not known); missing: files that are not here; loaded: bytes of it in memory while decoding;
+    studies: that need it.
+    """
 
     role: str
     source: str
-    params: int | None
-    bytes: float | None
-    estimated: bool
-    missing: tuple[str, ...]
-    download: float | None
-    loaded: float
+    setting: str
+    missing: tuple[str, ...] = ()
+    bytes: float | None = None
+    estimated: bool = False
+    download: float | None = None
+    params: int | None = None
+    loaded: float = 0.0
     dtype: str = ""
     by_hand: bool = False
+    studies: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
+        return f"missing {self.missing[0]}{more}" if self.missing else "found"
+
+    @property
+    def where(self) -> str:
+        """In which file or folder it is looked for; of a hub id with the variable that says so."""
+        if not known.from_hub(self.source):
+            place = self.missing[0] if self.role == "metric" and self.missing else self.source
+            path = Path(place).expanduser().absolute()
+            return str(path.parent if self.role == "metric" else path)
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        names = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
+        return f"{HF_HUB_CACHE} ({names[0] if names else 'HF_HOME is not set'})"
+
+    @property
+    def revision(self) -> str:
+        """Of a hub id: the branch, with the commit that is on this disk."""
+        if not known.from_hub(self.source):
+            return ""
+        stored = known.main_of(self.source)
+        return f"main = {stored.read_text().strip()[:12]}" if stored.is_file() else "main"
 
 
 def model_parts(
@@ -45,7 +82,7 @@ def model_parts(
     shape: Shape | None,
     usual: known.Model | None,
     embedded: bool,
-) -> list[Part]:
+) -> list[Need]:
     """Every checkpoint of the study's model; a tokenizer that is left open lies with the target
     (see `no_tokenizer`)."""
     if not source:
@@ -69,8 +106,9 @@ def model_parts(
     return parts
 
 
-def no_tokenizer(config: StudyConfig, source: str, usual: known.Model | None) -> list[str]:
-    """A note where the study has no tokenizer: neither named, nor in or beside the target."""
+def no_tokenizer(config: StudyConfig, source: str, usual: known.Model | None) -> list[Need]:
+    """What is missing where the study has no tokenizer: neither named, nor in or beside the
+    target."""
     if usual is None or not usual.tokenizer or config.model.kwargs.get("tokenizer"):
         return []
     public = known.published(usual.tokenizer)
@@ -78,10 +116,9 @@ def no_tokenizer(config: StudyConfig, source: str, usual: known.Model | None) ->
     folder = place if place.is_dir() else place.parent
     if public and place.exists() and any((folder / name).exists() for name in public.files):
         return []
-    return [
-        f"model.tokenizer is not set, so nothing makes pictures or finds neighbours; set "
-        f"model.tokenizer={usual.tokenizer}"
-    ]
+    size = float(public.bytes) if public else None
+    why = ("model.tokenizer is not set",)
+    return [Need("tokenizer", usual.tokenizer, SETTINGS["tokenizer"], why, size, estimated=True)]
 
 
 def _drafters(config: StudyConfig, usual: known.Model | None) -> list[str]:
@@ -99,92 +136,107 @@ def _drafters(config: StudyConfig, usual: known.Model | None) -> list[str]:
     return list(found)
 
 
-def _part(role: str, source: str, loaded: float, params: int | None) -> Part:
+def _part(role: str, source: str, loaded: float, params: int | None) -> Need:
     """One checkpoint: measured where it is on this disk, else estimated."""
     here, missing = known.present(source)
     published = known.published(source)
     if published is not None:
         params = published.params
     there = float(sum(path.stat().st_size for path in here))
+    need = Need(role, source, SETTINGS[role], tuple(missing), params=params, loaded=loaded)
     if not missing:
-        return Part(role, source, params, there, False, (), 0.0, loaded)
+        return replace(need, bytes=there, download=0.0)
     if published is None:
-        return Part(role, source, params, None, True, tuple(missing), None, loaded)
+        return replace(need, estimated=True)
     share = len(missing) / (len(missing) + len(here))
-    return Part(
-        role, source, params, float(published.bytes), True, tuple(missing),
-        published.bytes * share, loaded, published.dtype, published.by_hand,
+    return replace(
+        need, bytes=float(published.bytes), estimated=True, download=published.bytes * share,
+        dtype=published.dtype, by_hand=published.by_hand,
     )  # fmt: skip
 
 
-def _size(part: Part) -> str:
-    if part.bytes is None:
+def _size(need: Need) -> str:
+    if need.bytes is None:
         return "?"
-    return f"~{part.bytes / GB:.2f} ({part.dtype})" if part.estimated else f"{part.bytes / GB:.2f}"
+    return f"~{need.bytes / GB:.2f} ({need.dtype})" if need.estimated else f"{need.bytes / GB:.2f}"
 
 
-def _state(missing: Sequence[str]) -> str:
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"missing {missing[0]}{more}" if missing else "on disk"
+def _studies(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 COLUMNS = (
-    Column("role", "part"),
-    Column("source", "source"),
+    Column("role", "part", words=True),
+    Column("source", "source", words=True),
+    Column("revision", "revision", words=True),
     Column("params", "parameters", lambda n: "?" if n is None else f"{n / 1e6:.0f} M"),
     Column("", "GB", _size),
     Column("download", "to download, GB", lambda n: "?" if n is None else f"{n / GB:.2f}"),
-    Column("missing", "files", _state),
+    Column("state", "state", words=True),
+    Column("where", "looked for in", words=True),
+    Column("setting", "setting", words=True),
 )
+EVERY = (*COLUMNS, Column("studies", "needed by", _studies, words=True))
 
 
-def parts_table(parts: Sequence[Part]) -> str:
-    return terminal(filled(COLUMNS, parts))
+def merged(needs: Iterable[Need]) -> list[Need]:
+    """Each thing once, with all the studies that need it."""
+    out: dict[tuple[str, str], Need] = {}
+    for need in needs:
+        key = need.role, need.source
+        before = out[key].studies if key in out else ()
+        out[key] = replace(need, studies=tuple(dict.fromkeys((*before, *need.studies))))
+    return sorted(out.values(), key=lambda need: (need.studies, not need.missing))
 
 
-def metric_parts(config: StudyConfig) -> list[Part]:
-    """Weight files of the metrics that `metric.metrics` lists, as `metrics.official` looks for
-    them: named in metric.weights, else under metric.folder."""
-    kwargs = config.metric.kwargs if config.metric else {}
-    wanted = kwargs.get("metrics")
-    if not isinstance(wanted, list) or not config.quality.images:
-        return []
-    from metrics.official.papers import METRICS
-
-    keys = dict.fromkeys(METRICS[name].weights for name in wanted if name in METRICS)
-    return weight_parts(keys, kwargs.get("weights") or {}, kwargs.get("folder"))
-
-
-def weight_parts(
-    keys: Iterable[str | None], given: Mapping[str, Any], folder: str | None
-) -> list[Part]:
-    """Weight files of these keys of `metrics.official.checkpoint`; others are no files."""
-    from metrics.official.checkpoint import FILES, FOLDER
-
-    place = Path(folder or FOLDER).expanduser()
+def file_needs(config: StudyConfig) -> list[Need]:
+    """Files and folders that the settings of prompts and metric name."""
     found = []
-    for key in keys:
-        if key is None or key not in FILES:
-            continue
-        file = FILES[key]
-        names = [given[key]] if given.get(key) else [n for n in (file.path, file.other) if n]
-        here = [path for path in (place / name for name in names) if path.is_file()]
-        found.append(_metric_part(key, file.url, here[:1], str(place / names[0])))
+    for group, loader in (("prompts", config.prompts), ("metric", config.metric)):
+        for key, value in (loader.kwargs if loader else {}).items():
+            if not isinstance(value, str) or "/" not in value or key.endswith("dir"):
+                continue
+            path = Path(value).expanduser()
+            if path.exists() or not known.HUB_ID.fullmatch(value) or path.suffix:
+                role = {"path": "captions"}.get(key, key)
+                gone = () if path.exists() else (value,)
+                found.append(Need(role, value, f"{group}.{key}", gone))
     return found
 
 
-def _metric_part(key: str, url: str, here: Sequence[Path], wanted: str) -> Part:
-    published = known.METRIC_WEIGHTS.get(key)
-    size = float(here[0].stat().st_size) if here else float(published.bytes if published else 0)
-    return Part(
-        role="metric",
-        source=str(here[0]) if here else url,
-        params=published.params if published else None,
-        bytes=size or None,
-        estimated=not here,
-        missing=() if here else (wanted,),
-        download=0.0 if here else (size or None),
-        loaded=0.0,
-        dtype=published.dtype if published else "",
-        by_hand=not here,
-    )
+def metric_parts(config: StudyConfig) -> list[Need]:
+    """Weight files of the metrics that `metric.metrics` lists, or whose files `metric.weights`
+    names, as `metrics.official` looks for them: named there, else under a folder."""
+    kwargs = config.metric.kwargs if config.metric else {}
+    if not config.quality.images:
+        return []
+    given, wanted = kwargs.get("weights") or {}, kwargs.get("metrics")
+    keys: Iterable[str | None] = network_keys(kwargs)
+    if isinstance(wanted, list):
+        from metrics.official.papers import METRICS
+
+        keys = dict.fromkeys(METRICS[name].weights for name in wanted if name in METRICS)
+    elif not given:
+        return []
+    from metrics.official.checkpoint import FILES, FOLDER
+
+    folder = Path(kwargs.get("folder") or given.get("folder") or FOLDER).expanduser()
+    found = []
+    for key in (key for key in keys if key in FILES):
+        file, listed = FILES[key], known.METRIC_WEIGHTS.get(key)
+        names = [given[key]] if given.get(key) else [n for n in (file.path, file.other) if n]
+        here = [path for path in (folder / name for name in names) if path.is_file()]
+        size = float(here[0].stat().st_size if here else listed.bytes if listed else 0) or None
+        found.append(Need(
+            "metric", str(here[0]) if here else file.url, "metric.weights.<name>",
+            () if here else (str(folder / names[0]),), bytes=size, estimated=not here,
+            download=0.0 if here else size, params=listed.params if listed else None,
+            dtype=listed.dtype if listed else "", by_hand=not here,
+        ))  # fmt: skip
+    return found
+
+
+def network_keys(kwargs: Mapping[str, Any]) -> list[str]:
+    """Keys of the weight files in a metric's settings, without what is off by its name."""
+    return [key for key in kwargs.get("weights") or {} if key != "folder" and kwargs.get(key, True)]

@@ -10,11 +10,11 @@ of a cache, N nodes of a draft tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.cost.plan.parts import Part
+from bench.cost.plan.parts import Need
 from decoders.models.sizes import BYTES, Shape, VQShape
 
 if TYPE_CHECKING:
@@ -61,14 +61,16 @@ class Moment:
 
 @dataclass(frozen=True)
 class Plan:
-    """notes: what is not known, and files that are not where they are expected."""
+    """parts: of the model and the metrics; others: what is no weights, or is not named. notes: what
+    is not known, and files that are not where they are expected."""
 
     config: StudyConfig
     shape: Shape | None
     vq: VQShape | None
-    parts: list[Part]
+    parts: list[Need]
     calls: list[Call]
     notes: list[str]
+    others: Sequence[Need] = ()
 
     @property
     def download(self) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.cost.predict.recorded import PARTS
 from bench.cost.speed import SpeedError, StepCosts, StepSeconds
 from bench.cost.steps import warmed
 from bench.measure.clock import Clock
@@ -27,7 +28,6 @@ from decoders.pieces import ar_steps, prefills, speculative_step
 
 REPEATS, SETTLE, BUDGET = 40, 4, 5.0  # of a piece: repeats at most, first ones left out, seconds
 LEAST = 5  # repeats however slow a piece is
-PARTS = ("draft", "forward", "accept")
 Pieces = dict[tuple[str, str], Callable[[], Any]]  # by kind and loop, "" where all share it
 FOLLOWS = {"ar": "ar", "draft": "forward", "forward": "draft"}  # what comes before a piece
 

@@ -103,7 +103,7 @@ def test_help_of_a_command_loads_no_model_and_an_unknown_one_is_no_help(capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import KEYS
-    from bench.cost.predict.rows import PredictConfig
+    from bench.cost.predict.here import PredictConfig
     from bench.cost.predict.settings import TuneConfig
     from bench.cost.profile.record import ProfileSettings
     from bench.run.launch.pack import PackSettings

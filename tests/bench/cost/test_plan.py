@@ -263,8 +263,8 @@ def test_memory_grows_with_the_batch_and_hours_are_not_guessed(no_hub):
 
 
 def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hub, capsys):
-    from bench.cost.project.settings import machine_of
-    from bench.cost.project.steps import forward_of, of_shape
+    from bench.cost.predict.machines import machine_of
+    from bench.cost.predict.there import forward_of, of_shape
 
     machine, rest = machine_of(["study=speed", "hardware=h200", "hardware.graph_us=0"])
     assert machine is not None and machine.graph_us == 0 and rest == ["study=speed"]
@@ -285,7 +285,7 @@ def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hu
 
 
 def test_more_drafts_accepted_take_fewer_hours_and_unknown_ones_are_named(no_hub):
-    from bench.cost.project.settings import machine_of
+    from bench.cost.predict.machines import machine_of
 
     machine, _ = machine_of(["hardware=a100"])
     lines = projected_lines(plan_of("study=vvs_table", "decoders=[eagle2]"), machine)

@@ -14,9 +14,10 @@ from bench.compare.methods import load_names
 from bench.compare.published import Published
 from bench.config.catalogue import groups
 from bench.config.schema import LoaderConfig
-from bench.cost.project import papers
-from bench.cost.project.settings import Hardware, shipped
-from bench.cost.project.steps import NOT_TIMED, Recorded, of_shape, project, recorded_of, sizes_of
+from bench.cost.predict import papers
+from bench.cost.predict.machines import Hardware, shipped
+from bench.cost.predict.recorded import NOT_TIMED, Recorded, recorded_of
+from bench.cost.predict.there import forward_of, of_shape, project, sizes_of
 from bench.cost.work import Growth, Known, Work, place_of, regime
 from decoders.models.sizes import LLAMAGEN_256, LUMINA, Shape
 from tests.bench.fakes import SEARCHPATH
@@ -32,13 +33,14 @@ def test_a_step_costs_what_counting_by_hand_gives():
     """Layer: 4 x 16 + 3 x 32 + 8 = 168 numbers, with the norm 172; head 40; 2 bytes each. An AR
     step sees 2 + 2 + 1 slots of 2 x 4 numbers, a verification of two codes one more."""
     found = project(CHAIN, SMALL, MACHINE)
-    assert found.forward.reading == pytest.approx((2 * (172 + 40) + 2 * 8 * 6) / 1e9)
-    assert found.forward.computing == pytest.approx((2 * 2 * 212 + 4 * 2 * 6 * 4) / 1e12)
-    assert found.forward.bound == "memory"
+    forward = forward_of(SMALL.target, SMALL.target.work(1, 2), MACHINE)
+    assert forward.reading == pytest.approx((2 * (172 + 40) + 2 * 8 * 6) / 1e9)
+    assert forward.computing == pytest.approx((2 * 2 * 212 + 4 * 2 * 6 * 4) / 1e12)
+    assert found.bound == "memory" and found.step.forward == forward.seconds
     # Drafter: fc 36, layer 4 x 16 + 3 x 32 + 4 = 164; half-way through an image 1 + 2 slots.
-    assert found.draft == pytest.approx((2 * (200 + 40) + 2 * 8 * 3) / 1e9)
-    assert found.step == pytest.approx(found.forward.seconds + found.draft)
-    assert project(AR, SMALL, MACHINE).step == pytest.approx((2 * 212 + 2 * 8 * 5) / 1e9)
+    assert found.step.draft == pytest.approx((2 * (200 + 40) + 2 * 8 * 3) / 1e9)
+    assert found.step.step == pytest.approx(forward.seconds + found.step.draft)
+    assert project(AR, SMALL, MACHINE).step.step == pytest.approx((2 * 212 + 2 * 8 * 5) / 1e9)
 
 
 def test_the_speed_up_is_the_images_of_ar_over_those_of_the_decoder():
@@ -57,9 +59,10 @@ def test_the_speed_up_is_the_images_of_ar_over_those_of_the_decoder():
 def test_launches_are_counted_per_kernel_and_per_step():
     slow = dataclasses.replace(MACHINE, graph_us=7.0, kernel_us=2.0)
     found, free = project(CHAIN, SMALL, slow), project(CHAIN, SMALL, MACHINE)
-    assert found.forward.launching == pytest.approx(20 * 2e-6), "10 of the layer and 10 more"
-    assert found.step - free.step == pytest.approx(2 * 20 * 2e-6 + 7e-6)
-    assert found.forward.bound == "launches"
+    forward = forward_of(SMALL.target, SMALL.target.work(1, 2), slow)
+    assert forward.launching == pytest.approx(20 * 2e-6), "10 of the layer and 10 more"
+    assert found.step.step - free.step.step == pytest.approx(2 * 20 * 2e-6 + 7e-6)
+    assert found.bound == "launches"
 
 
 def test_arithmetic_takes_over_where_the_first_forward_is_bound_by_it():
@@ -203,9 +206,10 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
 def test_acceptance_is_read_off_quality_images_where_none_was_timed() -> None:
     image = {
         "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
-        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "tree": "chain(depth=2)",
+        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0, "tree": "chain(depth=2)",
         "temperature": 1.0, "cfg": 3.0, "tree_nodes": 2, "tree_depth": 2, "drafter_calls": 8,
         "accepted": [2, 0, 1, 1],
+        **{f"seconds_{part}": math.nan for part in ("prefill", "draft", "forward", "accept")},
     }  # fmt: skip
     other = image | {"prompt_index": 1, "accepted": [0, 2, 0]}
     failed = image | {"prompt_index": 2, "status": "failed", "nfe": 0, "accepted": []}

@@ -13,8 +13,9 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schedule import cells
 from bench.config.schema import StudyConfig
 from bench.console import complain, say
-from bench.cost.predict.rows import STEP, PredictConfig, Row, frame, rows_of
-from bench.cost.project.settings import is_asked
+from bench.cost.predict import table
+from bench.cost.predict.here import PredictConfig, rows_of
+from bench.cost.predict.machines import asked
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import ready_folder
 from bench.judge.paired import every_latency_row
@@ -23,7 +24,7 @@ from bench.records.load import read_rows
 from bench.records.schema import write_text
 from bench.records.study import read_identity, require_own
 from bench.report.plots.predict import predicted_plot
-from bench.report.table import ABSENT, Column, filled, interval, number, of_cells, percent, terminal
+from bench.report.table import csv_text, filled, terminal
 from bench.run.session import opened
 from decoders.api import ImageModel
 
@@ -36,16 +37,15 @@ def cmd_predict(words: Sequence[str]) -> int:
     on a machine that is not here (projected), and papers' AR steps in floors. Of the run it
     takes study= or run_dir= alone. Writes projected.csv and projected.md there.
     Settings: study decoders run_dir ...
-        predict.*       bench/cost/predict/rows.py PredictConfig
+        predict.*       bench/cost/predict/here.py PredictConfig
         hardware=NAME   a machine (`list hardware`), or your own through hydra.searchpath
         model=NAME      with hardware=: at whose size (default: the run's own model)
         published=FILE  with hardware=: another table of published numbers
     Example: predict study=smoke
     """
-    if is_asked(words):
-        from bench.cost.project.table import cmd_project
-
-        return cmd_project(words)
+    elsewhere = asked(words)
+    if elsewhere is not None:
+        return table.projection(elsewhere)
     settings, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
     rows = read_run(config)
@@ -58,17 +58,16 @@ def cmd_predict(words: Sequence[str]) -> int:
     if not found:
         complain("no decoder of this run drafts and has a baseline: nothing to predict")
         return 1
-    result = frame(found)
-    write_text(folder / "predicted.csv", result.to_csv(index=False))
-    say(_speedups(found))
-    say("\n" + _parts(found))
-    plot = predicted_plot(result, f"Speed model: {config.name}", folder)[0]
+    path = write_text(folder / "predicted.csv", csv_text(table.lines(found)))
+    say(terminal(filled(table.SPEEDUPS, found)))
+    say("\n" + terminal(table.parts(found)))
+    plot = predicted_plot(pd.read_csv(path), f"Speed model: {config.name}", folder)[0]
     errors = [abs(row.error) for row in found if row.ran]
     say(
         f"\nmean size of the error: {100 * sum(errors) / len(errors):.1f} %, largest "
         f"{100 * max(errors):.1f} %"
     )
-    say(f"saved: {folder / 'predicted.csv'}, {plot}")
+    say(f"saved: {path}, {plot}")
     return 0
 
 
@@ -97,34 +96,3 @@ def same_machine(config: StudyConfig, model: ImageModel) -> None:
             f"{differences(theirs, ours, MACHINES)}; costs are to be measured on the machine of "
             "the run"
         )
-
-
-def _speedups(found: Sequence[Row]) -> str:
-    columns = (
-        Column("decoder", "decoder"),
-        Column("tree", "tree"),
-        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
-        Column("prediction", "predicted", lambda made: f"{made.speedup:.2f}"),
-        Column("", "measured", lambda row: interval(row.measured, 2) if row.ran else ""),
-        Column("", "error", lambda row: percent(row.error, sign="+") if row.ran else ""),
-    )
-    return terminal(filled(columns, found))
-
-
-def _parts(found: Sequence[Row]) -> str:
-    """Milliseconds of a step and its parts, predicted and as the run charged them; AR's first."""
-    rows = [
-        [name, _ms(now), _ms(then), *[ABSENT] * (2 * len(STEP) - 2)]
-        for name, now, then in dict.fromkeys(row.ar for row in found)
-    ]
-    rows += [
-        [row.decoder, *(_ms(getattr(s, n)) for n in STEP for s in (row.step, row.recorded))]
-        for row in found
-        if row.ran
-    ]
-    headings = ["ms a step", *(f"{n} {k}" for n in STEP for k in ("pred.", "run"))]
-    return terminal(of_cells(headings, rows))
-
-
-def _ms(seconds: float) -> str:
-    return number(1e3 * seconds, 2)

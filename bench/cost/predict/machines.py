@@ -20,7 +20,8 @@ from bench.data.errors import ConfigError
 from decoders.kinds import Within, require
 
 RUNS = Path("results/runs")
-KEYS = ("hardware", "model", "study", "run_dir", "published", "hydra.searchpath")
+COMPOSED, SEARCH = ("hardware", "model"), "hydra.searchpath"
+KEYS = (*COMPOSED, "study", "run_dir", "published", SEARCH)
 Rate = Annotated[float, Within(1e-3, 1e6)]
 Overhead = Annotated[float, Within(0, 1e4)]
 
@@ -75,20 +76,13 @@ class Asked:
     published: Path | None
 
 
-def is_asked(words: Sequence[str]) -> bool:
-    """Whether a command line of `predict` names a machine."""
-    return any(split(word).group == "hardware" for word in words)
-
-
-def asked(words: Sequence[str]) -> Asked:
-    """The command line, checked. Raises ConfigError: an unknown setting, machine or model (with the
-    nearest names), a figure that cannot be."""
-    mine: list[str] = []
-    rest: list[str] = []
-    for word in words:
-        found = split(word)
-        composes = found.group in ("hardware", "model") or found.key == "hydra.searchpath"
-        (mine if composes else rest).append(word)
+def asked(words: Sequence[str]) -> Asked | None:
+    """The command line of `predict`, checked; None where it names no machine. Raises ConfigError:
+    an unknown setting, machine or model (with the nearest names), a figure that cannot be."""
+    if not any(split(word).group == "hardware" for word in words):
+        return None
+    mine = [w for w in words if split(w).group in COMPOSED or split(w).key == SEARCH]
+    rest = [word for word in words if word not in mine]
     own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
     root = _composed(mine)
     return Asked(
@@ -106,7 +100,7 @@ def machine_of(words: Sequence[str]) -> tuple[Hardware | None, list[str]]:
     rest = [word for word in words if word not in mine]
     if not mine:
         return None, rest
-    places = [word for word in rest if split(word).key == "hydra.searchpath"]
+    places = [word for word in rest if split(word).key == SEARCH]
     return build(Hardware, _composed([*mine, *places]).get("hardware"), "hardware"), rest
 
 
@@ -115,7 +109,7 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     if "hardware" not in (split(word).key for word in words):
         raise ConfigError(f"{words[0]!r} is a figure of a machine; name it with hardware=NAME")
     for word in words:
-        if split(word).key == "hydra.searchpath":
+        if split(word).key == SEARCH:
             require_folders(parse_override(word).value())
     with hydra_session("conf"):
         own = [str(parse_override(word).input_line) for word in words]

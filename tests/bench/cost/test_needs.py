@@ -1,8 +1,9 @@
-"""`python -m bench checkpoints`: what is needed, and where it is looked for; stand-ins that run."""
+"""`python -m bench plan`: what a disk must hold and where it is looked for; stand-ins that run."""
 
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,10 +11,17 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.commands.checkpoints import MISSING, merged, needs_of
 from bench.config.compose import compose_study
+from bench.config.schema import StudyConfig
+from bench.cost.plan.command import make
+from bench.cost.plan.parts import Need, merged
 from bench.data.errors import BenchError
 from tests import stand_ins
+
+
+def needs_of(config: StudyConfig) -> list[Need]:
+    plan = make(config)
+    return [replace(need, studies=(config.name,)) for need in (*plan.parts, *plan.others)]
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def test_every_part_of_a_study_is_listed_with_where_it_is_looked_for(no_hub):
         "target", "tokenizer", "text", "drafter", "metric", "captions", "reference",
     }  # fmt: skip
     target = found["target"]
-    assert not target.found and target.source == "jadohu/LlamaGen-T2I"
+    assert target.missing and target.source == "jadohu/LlamaGen-T2I"
     assert str(no_hub) in target.where and "HF_HOME" in target.where
     assert target.revision == "main" and target.setting == "model.checkpoint"
     assert found["captions"].where.endswith("data/coco/annotations/captions_val2017.json")
@@ -52,7 +60,7 @@ def test_the_commit_of_a_fetched_repository_is_shown(no_hub):
 def test_a_tokenizer_that_nothing_names_is_missing(no_hub):
     words = ["study=vvs_table", "metric=none", "model.tokenizer=null"]
     (need,) = [n for n in needs_of(compose_study(words)) if n.role == "tokenizer"]
-    assert need.state.startswith(MISSING) and need.setting == "model.tokenizer"
+    assert need.state.startswith("missing model.tokenizer") and need.setting == "model.tokenizer"
 
 
 def test_what_two_studies_need_is_listed_once(no_hub):
@@ -64,12 +72,17 @@ def test_what_two_studies_need_is_listed_once(no_hub):
 
 def test_the_command_lists_one_study_and_writes_it(no_hub, tmp_path, capsys):
     out = tmp_path / "needs.csv"
-    assert main(["checkpoints", "study=anole_table", f"out={out}"]) == 0
+    assert main(["plan", "study=anole_table", f"out={out}"]) == 0
     assert "are missing" in capsys.readouterr().out
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert {"leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter"} <= {row["source"] for row in rows}
-    assert main(["checkpoints", "study=smoke"]) == 0
-    assert "need nothing but what is embedded: smoke" in capsys.readouterr().out
+    every = tmp_path / "every.md"
+    assert main(["plan", "study=all", "metric=none", f"out={every}"]) == 0
+    shown = capsys.readouterr().out
+    assert "need nothing but what is embedded: " in shown and "smoke" in shown
+    (line,) = [x for x in every.read_text().splitlines() if "leloy/Anole-7b-v0.1-hf" in x]
+    line = line.replace("\\", "")
+    assert "anole_table" in line and str(no_hub) in line
 
 
 @pytest.mark.parametrize("study", ["lantern_table", "lantern_pp_table", "anole_table"])
@@ -82,7 +95,7 @@ def test_a_study_runs_on_its_stand_ins(study, tmp_path):
     rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
     assert set(rows.decoder) == {"ar", "eagle2"} and set(rows.status) == {"ok"}
     assert (tmp_path / "run" / rows.image[0]).is_file()
-    assert not [need for need in needs_of(compose_study([*words, *settings])) if not need.found]
+    assert not [need for need in needs_of(compose_study([*words, *settings])) if need.missing]
 
 
 def test_the_networks_of_the_metrics_have_the_public_layout_and_are_small(tmp_path):
@@ -108,7 +121,7 @@ def test_the_networks_of_the_metrics_have_the_public_layout_and_are_small(tmp_pa
 def test_bad_words_are_explained(tmp_path, capsys, words, expected):
     (tmp_path / "file").write_text("")
     given = [word.replace("{here}", str(tmp_path)) for word in words]
-    assert main(["checkpoints", *given]) == 2
+    assert main(["plan", *given]) == 2
     assert expected in capsys.readouterr().err
 
 

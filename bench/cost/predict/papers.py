@@ -18,8 +18,8 @@ from bench.compare.measured import Measured
 from bench.compare.methods import Names
 from bench.compare.published import Published
 from bench.cost.plan.checkpoints import MODELS
-from bench.cost.project.settings import Hardware
-from bench.cost.project.steps import Sizes, of_shape
+from bench.cost.predict.machines import Hardware
+from bench.cost.predict.there import Sizes, of_shape
 
 GUIDED = 2  # rows where a source does not state the guidance: all of these models are sampled so
 
