@@ -54,8 +54,8 @@ report: $(STAMP) ## table, plots and page again from the records of STUDY
 # Without .venv it runs in PYTHON where that has what it needs, and installs nothing.
 gpu-check: ## check an NVIDIA card in half an hour; ARGS='out=DIR' (docs/gpu.md)
 	@if [ ! -e $(STAMP) ] && "$(PYTHON)" -c 'import hydra, torch, pyarrow, scipy' 2>/dev/null; then \
-	    "$(PYTHON)" -m bench gpu-check $(ARGS); \
-	else $(MAKE) -s setup && $(PY) -m bench gpu-check $(ARGS); fi
+	    "$(PYTHON)" -m scripts.gpu_check $(ARGS); \
+	else $(MAKE) -s setup && $(PY) -m scripts.gpu_check $(ARGS); fi
 
 # Not over the shipped weights: that takes WEIGHTS=decoders/tiny/weights and ARGS='... overwrite=true'.
 tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)

@@ -16,6 +16,7 @@ from bench.data.errors import ConfigError, unknown
 from bench.report.table import of_cells, terminal
 
 if TYPE_CHECKING:
+    from bench.config.schema import StudyConfig
     from bench.records.run_data import RunData
 
 TINY_STAGES = ("vq", "target", "drafter", "clip")
@@ -42,13 +43,18 @@ def cmd_run(words: Sequence[str]) -> int:
 
         return launched(words, cmd_run)
     from bench.config.compose import compose_study
+
+    return _run(compose_study(words), words)
+
+
+def _run(config: StudyConfig, words: Sequence[str]) -> int:
+    """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
     from bench.records.run_json import write_record
     from bench.run.finish import finish, scorer_of
     from bench.run.partial import clear, interruptible
     from bench.run.runner import run_study
 
-    config = compose_study(words)
     with interruptible(config, words):
         scorer = scorer_of(config)
         result = run_study(config)
@@ -86,45 +92,15 @@ def cmd_sweep(words: Sequence[str]) -> int:
             "nothing to sweep: no setting of a decoder has several values; give one, as in "
             "acceptance.delta=0.1,0.2, or use `run`"
         )
-    named = {split(word).key for word in words}
-    own = [] if "run_dir" in named else ["run_dir=results/runs/${name}_sweep"]
-    status = cmd_run([*words, *own])
-    if not status and not is_asked(words):
-        cmd_best([compose_study([*words, *own]).run_dir])
+    if not any(split(word).key == "run_dir" for word in words):
+        words = [*words, "run_dir=results/runs/${name}_sweep"]
+    if is_asked(words):
+        return cmd_run(words)
+    config = compose_study(words)
+    status = _run(config, words)
+    if not status:
+        cmd_best([config.run_dir])
     return status
-
-
-def cmd_scaling(words: Sequence[str]) -> int:
-    """Run study=scaling: images per second and latency by batch size.
-    Or another study. Resumes and reports as `run` does, with a table and a plot by batch size.
-    Settings: study decoders run_dir ...
-        latency.batch=[1,4]  batch sizes, 1 among them
-        latency.prompts=N    timed images of each size, cut to full batches, one at least
-        latency.repeats=N    how often all of them are timed
-    Example: scaling study=main decoders=[ar,eagle2] latency.batch=[1,4,16]
-    """
-    return _run_by_default("scaling", words)
-
-
-def cmd_peers(words: Sequence[str]) -> int:
-    """Run study=peers: ours and transformers' generate on equal weights.
-    Or another study with decoder=hf_generate*, which shows first that its weights are equal.
-    Resumes and reports as `run` does.
-    Settings: study decoders run_dir ...
-        latency.prompts=N    timed images per decoder
-        loop.attention=NAME  transformers' attention: sdpa or eager
-        loop.layers=N        layers of the target that draft for assisted generation
-        loop.drafts=N        its codes per round
-        loop.tolerance=X     largest difference of logits that counts as equal
-    Example: peers latency.repeats=2 decoders=[ar,hf_generate,hf_generate_static]
-    """
-    return _run_by_default("peers", words)
-
-
-def _run_by_default(study: str, words: Sequence[str]) -> int:
-    from bench.config.hydra_edge import with_study
-
-    return cmd_run(with_study(words, study))
 
 
 def cmd_report(words: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
 """Runs against other numbers: the papers', another run's, everybody's.
 
     published.py    published.csv, and rows of it that contradict each other
-    methods.py      what conf/decoder says of a published method; `bench methods`
-    measured.py, match.py, verdicts.py, compare.py                `bench compare`
+    methods.py      what conf/decoder says of a published method, and which rows are of it
+    measured.py, verdicts.py, compare.py                          `bench compare`
     paired.py, diff.py, verify.py                    `bench diff`, `bench verify`
     publish.py, leaderboard.py    `bench publish`, `bench leaderboard`
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.words import with_folders
+from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.judge.paired import CLIP_LESS
@@ -76,12 +76,7 @@ def cmd_best(words: Sequence[str]) -> int:
 def criterion(given: dict[str, str]) -> Criterion:
     """Of `quality=clip` (as without words), `quality=fid` or `tv=0.3`. Raises ConfigError."""
     if "tv" in given:
-        try:
-            most = float(given["tv"])
-        except ValueError:
-            most = math.nan
-        if not 0 <= most <= 1:
-            raise ConfigError(f"tv must be a number from 0 to 1, found {given['tv']!r}; {USAGE}")
+        most = fraction("tv", given["tv"], USAGE)
         return Criterion(f"output TV at most {most:g}", lambda _, e: most - tv(e))
     quality = given.get("quality", "clip")
     if quality not in QUALITIES:

@@ -17,7 +17,6 @@ from typing import Any
 from bench.compare.checked import checked
 from bench.config.words import with_folders
 from bench.console import say
-from bench.data.clean import for_page
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import ready_file, write_text
 from bench.judge.fairness import FAIR
@@ -302,15 +301,7 @@ def csv(lines: Sequence[Line]) -> str:
 
 def html(sections: Sequence[Section], records: int) -> str:
     """One page that needs no other file."""
-    import jinja2
+    from bench.report.page import environment
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        finalize=for_page,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("leaderboard.html.j2")
+    template = environment(TEMPLATES).get_template("leaderboard.html.j2")
     return template.render(title=TITLE, sections=sections, records=records)

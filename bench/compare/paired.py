@@ -24,10 +24,9 @@ from scipy.stats import false_discovery_control, permutation_test
 from scipy.stats import t as student
 
 from bench.config.schedule import BATCHED
-from bench.data.errors import FolderError
 from bench.judge.paired import every_latency_row, image_rows, quiet
 from bench.records.kept import images_digest, judged
-from bench.records.load import ROWS, load
+from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.latency import LogRatio
 from metrics.stats import Interval, bootstrap_mean
@@ -113,11 +112,6 @@ class Side:
 
 def read_sides(folder: Path) -> dict[str, Side]:
     """The decoders of a finished run by name. Raises FolderError on a folder that is none."""
-    if (folder / "study.json").is_file() and not any((folder / n).exists() for n in (ROWS, "rows")):
-        raise FolderError(
-            f"{folder} holds tables without {ROWS}, so it cannot be compared: expected a finished "
-            "run, or one that `python -m bench publish` copied with its records"
-        )
     run, figures = load(folder), judged(folder)
     return {
         entry.name: Side(run, section, entry, figures.get(entry.name, {}))

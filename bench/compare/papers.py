@@ -1,4 +1,4 @@
-"""`python -m bench papers [model=NAME] [published=FILE] [out=DIR]`: published tables side by side.
+"""`python -m bench papers [model=NAME] [method=NAME] [out=DIR]`: published tables side by side.
 
 The same method on the same target in different papers, and how far their AR baselines lie apart: a
 speed-up says as much of its baseline as of its method.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.plot import LINE, MARKS
+from bench.compare.compare import LINE, MARKS
 from bench.compare.published import DEFAULT, Published, load
 from bench.config.words import given
 from bench.console import say
@@ -20,7 +20,7 @@ from bench.data.files import ready_folder, write_text
 from bench.report.plots.chart import HUES, Chart, Spec, axis, layer, line_of, linked, save, tooltip
 from bench.report.table import Column, figures, filled, markdown, terminal
 
-KEYS = ("model", "published", "out")
+KEYS = ("model", "method", "published", "out")
 AR = "AR"
 TITLE = "One method in several papers"
 CAPTION = (
@@ -59,6 +59,7 @@ def cmd_papers(words: Sequence[str]) -> int:
     What several papers measured of a method on one model, and the seconds of their AR.
     Settings:
         model=NAME      only this model, as the papers call it
+        method=NAME     only this method, with AR
         published=FILE  another table of published numbers
         out=DIR         also writes papers.md and a picture there
     Example: papers model=Lumina-mGPT-7B
@@ -71,6 +72,8 @@ def cmd_papers(words: Sequence[str]) -> int:
         if asked["model"] not in found:
             raise ConfigError(unknown("model of several papers", asked["model"], [*found]))
         found = {asked["model"]: found[asked["model"]]}
+    if "method" in asked:
+        found = of_method(found, asked["method"])
     tables = [filled(COLUMNS, lines, model) for model, lines in found.items()]
     say("\n\n".join([*map(terminal, tables), LEGEND]))
     if "out" in asked:
@@ -102,8 +105,14 @@ def side_by_side(rows: Sequence[Published]) -> dict[str, list[Line]]:
     return found
 
 
-def _order(one: Line) -> tuple[bool, str, float]:
-    return one.row.method != AR, one.row.method, one.seconds
+def of_method(found: dict[str, list[Line]], method: str) -> dict[str, list[Line]]:
+    """The lines of one method and of AR, of the models on which it was measured. Raises
+    ConfigError."""
+    known = {one.row.method for lines in found.values() for one in lines}
+    if method not in known:
+        raise ConfigError(unknown("method of several papers", method, sorted(known)))
+    kept = {m: [o for o in lines if o.row.method in (AR, method)] for m, lines in found.items()}
+    return {m: ls for m, ls in kept.items() if any(o.row.method == method for o in ls)}
 
 
 def _line(row: Published, timed: Sequence[Published]) -> Line:

@@ -1,9 +1,9 @@
 """`python -m bench publish RUN DIR`: copies what is shared of a run: its records without the lists
 of every code, tables and judgements.
 
-Why without: the lists (codes, masses, accepted lengths; `bench.records.schema.LISTS`) are nine
-tenths of records.parquet and no comparison of two runs reads them. Pictures stay behind; their
-hashes are in the rows.
+Why without: the lists (codes, masses; `bench.records.schema.LISTS`) are nine tenths of
+records.parquet and no comparison of two runs reads them. Accepted lengths of timed images stay, as
+`bench predict hardware=NAME` reads them. Pictures stay behind; their hashes are in the rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bench.config.schedule import LATENCY
 from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
@@ -111,9 +112,15 @@ def _require_own(run: Path, folder: Path) -> None:
 
 
 def _without(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """The table with empty lists in these columns: the schema stays the same."""
+    """The table with empty lists in these columns, but for accepted lengths of timed images: the
+    schema stays the same."""
+    timed = [protocol == LATENCY for protocol in table.column("protocol").to_pylist()]
     for name in names:
         at = table.schema.get_field_index(name)
         kind = table.schema.field(at)
-        table = table.set_column(at, kind, pa.array([[]] * table.num_rows, kind.type))
+        kept: list[list[int]] = [[]] * table.num_rows
+        if name == "accepted":
+            every = table.column(at).to_pylist()
+            kept = [own if keep else [] for own, keep in zip(every, timed, strict=True)]
+        table = table.set_column(at, kind, pa.array(kept, kind.type))
     return table

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bench.compare.match import Pair, is_method, pairs
 from bench.compare.measured import FIGURES, UNKNOWN, Measured, MeasuredRun
-from bench.compare.methods import Names
+from bench.compare.methods import Names, Pair, is_method, pairs
 from bench.compare.published import LABELS, Disagreement, Published, disagreements
 from bench.judge.paired import paired_speedup
 from metrics.stats import Interval

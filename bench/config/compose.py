@@ -181,12 +181,14 @@ def _entries(
             else:
                 log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
     if unused:
-        names = ", ".join(map(repr, sorted(unused)))
         first = split(min(unused))
-        part = first.group
+        keys, part = {split(word).key for word in unused}, first.group
+        swept = len(keys) < len(unused)
+        names = ", ".join(map(repr, sorted(keys if swept else unused)))
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        hint = did_you_mean(first.key, known)
+        own = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
+        hint = did_you_mean(first.key, own or known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

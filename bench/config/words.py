@@ -67,7 +67,7 @@ def apart(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[s
 
 
 def fraction(key: str, text: str, example: str) -> float:
-    """The value of a setting that lies between 0 and 1. example: what one of them means."""
+    """The value of a setting from 0 to less than 1. example: what one of them means."""
     try:
         value = float(text)
     except ValueError as error:

@@ -102,8 +102,8 @@ def reach(images: Iterable[Sequence[int]], depth: int) -> tuple[float, ...]:
     steps = np.concatenate([np.empty(0, dtype=np.int64), *map(whole_steps, images)])
     if not steps.size:
         raise SpeedError(
-            "no steps to read acceptance from: images of one step, or a published run, whose lists "
-            "are emptied (`publish lists=true` keeps them); name a run of your own"
+            "no steps to read acceptance from: images of one step, or a run that was published "
+            "without its accepted lengths; name another run"
         )
     if steps.max() > depth:
         raise SpeedError(f"a step accepted {steps.max()} drafts in a tree of {depth} levels")

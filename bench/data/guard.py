@@ -220,18 +220,22 @@ def _of_torch(torch: Any) -> list[Setting]:
             lambda: tuple(getattr(cuda, f"{name}_enabled")() for name in sdp),
             write_sdp,
         ),
-        *(
-            Setting(
-                f"autocast on {kind}",
-                partial(torch.is_autocast_enabled, kind),
-                partial(torch.set_autocast_enabled, kind),
-            )
-            for kind in ("cpu", "cuda")
-        ),
+        *_autocast(torch),
         Setting(
             "waiting for the GPU",
             lambda: torch.cuda.synchronize,
             lambda own: setattr(torch.cuda, "synchronize", own),
             False,
         ),
+    ]
+
+
+def _autocast(torch: Any) -> list[Setting]:
+    return [
+        Setting(
+            f"autocast on {kind}",
+            partial(torch.is_autocast_enabled, kind),
+            partial(torch.set_autocast_enabled, kind),
+        )
+        for kind in ("cpu", "cuda")
     ]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from bench.console import complain
 
-RUNS = ("run", "sweep", "scaling", "peers")  # commands that decode a study
+RUNS = ("run", "sweep")  # commands that decode a study
 PASSED = {
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
 }  # fmt: skip

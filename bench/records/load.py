@@ -24,13 +24,13 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differe
 from bench.records.kept import today
 from bench.records.read import (
     OLDER_SUMMARY,
-    REMEDY,
     SUMMARY,
     SUMMARY_NUMBERS,
     SUMMARY_TEXT,
     lines_of,
     plain,
     read_table,
+    remedy,
     require_columns,
     require_file,
 )
@@ -94,7 +94,7 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
     path = folder / ROWS
     require_file(path)
     if damaged(path):
-        raise FolderError(f"{path} is damaged: it is not as it was written; {REMEDY}")
+        raise FolderError(f"{path} is damaged: it is not as it was written; {remedy(path)}")
     try:
         names = pq.read_schema(path).names
         if not {*columns} <= {*names, *LOAD} and (wrong := other_version(path)):
@@ -102,11 +102,13 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
         require_columns(path, columns, [*names, *LOAD])
         records = frame(path, columns)
     except (pa.ArrowException, OSError) as error:
-        raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
+        raise FolderError(
+            f"{path} is damaged: no readable Parquet ({error}); {remedy(path)}"
+        ) from error
     if {*records["schema_version"]} - {*READABLE}:
         raise FolderError(other_version(path))
     if records.empty:
-        raise FolderError(f"{path} has no rows: no image was decoded yet; {REMEDY}")
+        raise FolderError(f"{path} has no rows: no image was decoded yet; {remedy(path)}")
     return records
 
 
@@ -118,7 +120,7 @@ def _read_summary(path: Path, whole: bool) -> pd.DataFrame:
     """whole: with every column; else what `CORE` lacks is unknown where it is not there."""
     table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
     if table.empty:
-        raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
+        raise FolderError(f"{path} has no rows: nothing was measured yet; {remedy(path)}")
     lacking: dict[str, str | float] = {name: "" for name in SUMMARY_TEXT if name not in table}
     lacking |= {name: math.nan for name in SUMMARY_NUMBERS if name not in table}
     return table.assign(exactness=table.exactness.map(today) if "exactness" in table else "",

@@ -20,6 +20,7 @@ from decoders.documents import read_object
 from decoders.kinds import KindError, entries
 
 REMEDY = "run `python -m bench run study=...` again: it resumes and writes what is missing"
+COPY = "it is a published run, which nothing here makes again: copy its folder once more"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
         # Only empty cells are missing: a part may well be called "none" or "null".
         table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
     except ValueError as error:  # empty, no table, no UTF-8
-        raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
+        raise FolderError(f"{path} is not a readable table ({error}); {remedy(path)}") from error
     require_columns(path, (*form.words, *form.numbers), list(table.columns))
     numbers = {*form.numbers, *form.later_numbers}
     if form.further:
@@ -115,14 +116,29 @@ def _numbered(path: Path, table: pd.DataFrame, columns: Collection[str]) -> pd.D
             table[column] = table[column].mask(blank).astype(float)
         except ValueError as error:
             raise FolderError(
-                f"{path}: column {column} holds a non-number ({error}); {REMEDY}"
+                f"{path}: column {column} holds a non-number ({error}); {remedy(path)}"
             ) from error
         if table[column].abs().max() == math.inf:
             raise FolderError(f"{path}: column {column} holds a number that is not finite")
     return table
 
 
+def remedy(path: Path) -> str:
+    """What to do where a file of a run folder is not as it was written. A published run has no rows
+    that it could be made from."""
+    published = (path.parent / "run.json").is_file() and not (path.parent / "rows").is_dir()
+    return COPY if published else REMEDY
+
+
 def require_file(path: Path) -> None:
+    folder = path.parent
+    tables = any((folder / name).is_file() for name in ("summary.csv", "study.json"))
+    tables = tables and not (folder / "rows").is_dir()
+    if not path.is_file() and path.suffix == ".parquet" and tables:
+        raise FolderError(
+            f"{folder} holds tables without {path.name}, so it cannot be compared: expected a "
+            "finished run, or one that `python -m bench publish` copied with its records"
+        )
     if not path.is_file():
         raise FolderError(
             f"there is no {path}, so {path.parent} holds no finished run; run the study first "
@@ -134,7 +150,7 @@ def require_file(path: Path) -> None:
 def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:
     lacking = [column for column in wanted if column not in found]
     if lacking:
-        raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {REMEDY}")
+        raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {remedy(path)}")
 
 
 def read_json(

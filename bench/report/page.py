@@ -85,7 +85,7 @@ def render(
     document: Document, figures: Sequence[Figure] = (), prompts: Sequence[PromptPage] = ()
 ) -> str:
     """The page. prompts: those with a page."""
-    template = _environment().get_template("index.html.j2")
+    template = environment().get_template("index.html.j2")
     return template.render(
         document=document, libraries=libraries(), prompts=prompts, figures=figures
     )
@@ -93,18 +93,19 @@ def render(
 
 def render_prompt(study: str, page: PromptPage, before: int | None, after: int | None) -> str:
     """The page of a prompt, with links to those before and after it (None: there is none)."""
-    template = _environment().get_template("prompt.html.j2")
+    template = environment().get_template("prompt.html.j2")
     return template.render(
         study=study, page=page, before=before, after=after, key=KEY, phases=PHASE_KEY
     )
 
 
-@lru_cache(maxsize=1)  # a template is compiled once for all prompts
-def _environment() -> jinja2.Environment:
+@lru_cache(maxsize=2)  # a template is compiled once for all prompts
+def environment(templates: Path = TEMPLATES) -> jinja2.Environment:
+    """Templates of a folder for a page whose texts others wrote: escaped, and shown as they are."""
     import jinja2
 
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(templates),
         autoescape=True,
         finalize=for_page,
         undefined=jinja2.StrictUndefined,

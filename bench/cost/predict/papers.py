@@ -13,9 +13,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.compare.match import Pair, pairs
 from bench.compare.measured import Measured
-from bench.compare.methods import Names
+from bench.compare.methods import Names, Pair, pairs
 from bench.compare.published import Published
 from bench.cost.plan.checkpoints import MODELS
 from bench.cost.predict.machines import Hardware

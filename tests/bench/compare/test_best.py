@@ -62,8 +62,8 @@ def test_nothing_that_keeps_it_is_status_1(run, capsys) -> None:
     ("words", "says"),
     [
         (["quality=clp"], "did you mean 'clip'"),
-        (["tv=2"], "from 0 to 1, found '2'"),
-        (["tv=x"], "from 0 to 1, found 'x'"),
+        (["tv=2"], "tv lies between 0 and 1, found 2"),
+        (["tv=x"], "tv must be a number, found 'x'"),
         (["tv=0.1", "quality=clip"], "found 1 folders and 2 criteria"),
     ],
 )

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.compare import measured, plot
+from bench.compare import measured
 from bench.compare import published as table
-from bench.compare.compare import cmd_compare, terminal
+from bench.compare.compare import cmd_compare, draw, terminal
 from bench.compare.methods import load_names
 from bench.compare.verdicts import Result, Verdict, build, has_interval
 from bench.data.errors import BenchError, ConfigError
@@ -265,11 +265,11 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
         PAPER | {"speedup": "1.45", "mal": "2.1"},
         PAPER | {"method": "EAGLE-2", "params": "", "speedup": "0.87"},
     ]
-    panels = plot.draw(compared(tmp_path, published, *rows)).spec["concat"]
+    panels = draw(compared(tmp_path, published, *rows)).spec["concat"]
     assert [panel["title"] for panel in panels] == ["speed-up over AR", "MAL"]
     assert panels[0]["layer"][-1]["encoding"]["x"]["title"] == "speed-up over AR"
     assert panels[0]["layer"][0]["encoding"]["y"]["sort"] == ["eagle2", "lantern"]
-    empty = plot.draw(compared(tmp_path / "b", [PAPER | {"fid": "25"}], AR)).spec["concat"]
+    empty = draw(compared(tmp_path / "b", [PAPER | {"fid": "25"}], AR)).spec["concat"]
     assert len(empty) == 1 and "No published row" in str(empty), "says so instead of failing"
 
 

@@ -54,3 +54,7 @@ def test_the_command_writes_table_and_picture(published: Path, tmp_path: Path, c
 def test_an_unknown_model_is_answered_with_the_nearest(published: Path, capsys) -> None:
     assert main(["papers", f"published={published}", "model=Modl"]) == 2
     assert "did you mean 'Model'" in capsys.readouterr().err
+    assert main(["papers", f"published={published}", "method=SJ"]) == 2
+    assert "did you mean 'SJD'" in capsys.readouterr().err
+    assert main(["papers", f"published={published}", "method=AR"]) == 0
+    assert "SJD" not in capsys.readouterr().out

@@ -201,12 +201,24 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
     assert "| yes |" in text and " of mine |" in text
     assert main(["predict", *words]) == 2
     assert "shape of the model 'fake'" in capsys.readouterr().err
+    # A published run has lost most lists of its rows, and not what is needed here.
+    assert main(["publish", str(run), str(tmp_path / "shared")]) == 0
+    words = [*words[:-1], "model=llamagen_xl_256_random", f"run_dir={tmp_path / 'shared'}"]
+    assert main(["predict", *words]) == 0
+    shared = pd.read_csv(tmp_path / "shared" / "predict" / "projected.csv").set_index("decoder")
+    assert shared.codes_a_step.equals(rows.codes_a_step)
+    path = tmp_path / "shared" / "records.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert main(["predict", *words]) == 2
+    said = capsys.readouterr().err
+    assert "is damaged" in said and "copy its folder once more" in said and "resumes" not in said
 
 
 def test_acceptance_is_read_off_quality_images_where_none_was_timed() -> None:
     image = {
         "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
-        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0, "tree": "chain(depth=2)",
+        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0,
+        "tree": "chain(depth=2)",
         "temperature": 1.0, "cfg": 3.0, "tree_nodes": 2, "tree_depth": 2, "drafter_calls": 8,
         "accepted": [2, 0, 1, 1],
         **{f"seconds_{part}": math.nan for part in ("prefill", "draft", "forward", "accept")},

@@ -237,7 +237,7 @@ def test_the_command_runs_a_study_of_both_and_what_fails_is_a_row(tmp_path: Path
         "loop.layers=1", "latency.busy=1",
         "decoders=[" + ", ".join(every) + "]",
     ]  # fmt: skip
-    assert main(["peers", *words]) == 1
+    assert main(["run", "study=peers", *words]) == 1
     assert "batch_size = 1" in capsys.readouterr().err  # guidance needs two rows
     summary = pd.read_csv(tmp_path / "summary.csv", index_col="decoder")
     assert (summary.status == "ok").tolist() == [True, True, True, True, False]

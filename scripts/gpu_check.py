@@ -1,6 +1,6 @@
-"""`python -m bench gpu-check [out=DIR] [stages=a,b]`: the first half hour on a GPU, in stages that
-have not passed yet. Each has a process and a verdict of its own, so that a card that is lost, or a
-stage that fails, takes no other stage along.
+"""`python -m scripts.gpu_check [out=DIR] [stages=a,b]`: the first half hour on a GPU, in stages
+that have not passed yet. Each has a process and a verdict of its own, so that a card that is lost,
+or a stage that fails, takes no other stage along.
 
 What an H200 is expected to show are estimates from the bytes and operations of a step and from
 counted launches. Those in floors hold for other cards too: a floor is the card's own.
@@ -25,16 +25,16 @@ from typing import Any
 
 from bench.config.words import given
 from bench.console import complain, say, terminable
-from bench.data.errors import ConfigError, FolderError, unknown
+from bench.data.errors import BenchError, ConfigError, FolderError, unknown
 from bench.data.files import ready_folder
 from bench.records.read import Form, read_table
 from bench.records.schema import write_text
 from bench.report.table import markdown, of_cells
 
 FOLDER, VERDICTS = "results/gpu_check", "verdicts.json"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PASSED, OFF, FAILED, SKIPPED = "passed", "passed, not as expected", "failed", "skipped"
-NEEDED = "gpu-check needs an NVIDIA card of compute capability 8.0 (Ampere) or newer with 8 GB"
+NEEDED = "gpu_check needs an NVIDIA card of compute capability 8.0 (Ampere) or newer with 8 GB"
 OUT = "OUT"  # in a stage's command: its folder
 LOG = "log.txt"  # in the stage's folder: all that its command prints
 SECONDS = 480  # after which a stage is stopped
@@ -131,19 +131,19 @@ STAGES = (
 # fmt: on
 
 
-def cmd_gpu_check(words: Sequence[str]) -> int:
-    """The first half hour on an NVIDIA card: stages, a verdict each, one folder.
-    A stage that fails stops no other. Writes verdicts.json, README.md, every stage's log and
-    tables. The same command takes it up again: stages that passed are not run again.
-    Usage: [out=DIR] [stages=A,B]
-    Settings:
-        out=DIR     the folder (default: results/gpu_check)
-        stages=A,B  some of the stages (docs/gpu.md)
-    Example: gpu-check out=results/gpu_check
+def main(words: Sequence[str]) -> int:
+    """Runs the stages: a verdict each, in one folder. 1 where one failed or there is no card, 2
+    where it cannot, with what to do."""
+    try:
+        return check(*read_words(words))
+    except BenchError as error:
+        complain(f"error: {error}")
+        return 2
 
-    1 where one failed, or where there is no card.
-    """
-    out, stages = read_words(words)
+
+def check(out: Path, stages: Sequence[Stage]) -> int:
+    """Writes verdicts.json, README.md, every stage's log and tables. A stage that fails stops no
+    other; those that passed in an earlier call are not run again."""
     found = card()
     if isinstance(found, str):
         complain(f"error: {NEEDED}; found: {found}")
@@ -167,7 +167,7 @@ def cmd_gpu_check(words: Sequence[str]) -> int:
 
 def read_words(words: Sequence[str]) -> tuple[Path, list[Stage]]:
     """The folder and the stages. Raises ConfigError on another word and an unknown stage."""
-    found, every = given(words, ("out", "stages"), "gpu-check"), {s.name: s for s in STAGES}
+    found, every = given(words, ("out", "stages"), "gpu_check"), {s.name: s for s in STAGES}
     wanted = found.get("stages", ",".join(every)).strip("[]").split(",")
     for wrong in set(wanted) - set(every):
         raise ConfigError(unknown("stage", wrong, every))
@@ -269,3 +269,7 @@ def save(out: Path, machine: Row, rows: dict[str, Row]) -> None:
     about = "\n".join(f"* {name}: {value}" for name, value in machine.items())
     table = markdown(of_cells(headings, cells))
     write_text(out / "README.md", f"# GPU check\n\n{about}\n\n{table}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`bench gpu-check`: each stage by itself, a verdict each, taken up where it stopped. Stand-in
+"""`scripts.gpu_check`: each stage by itself, a verdict each, taken up where it stopped. Stand-in
 stages run on any machine; the real ones run on the processor, without what a bare machine lacks."""
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.__main__ import main
-from bench.commands import gpu_check
-from bench.commands.gpu_check import (
+from bench.config.compose import compose_study
+from scripts import gpu_check
+from scripts.gpu_check import (
     FAILED,
     OFF,
     PASSED,
@@ -22,10 +22,10 @@ from bench.commands.gpu_check import (
     SKIPPED,
     Figure,
     Stage,
+    main,
     read_words,
     run_stage,
 )
-from bench.config.compose import compose_study
 from tests.bench.fakes import SEARCHPATH
 
 
@@ -55,7 +55,7 @@ def test_each_stage_is_by_itself_and_a_used_folder_is_taken_up(
 ) -> None:
     monkeypatch.setattr(gpu_check, "card", lambda: (MACHINE, 16.0))
     monkeypatch.setattr(gpu_check, "STAGES", (FITS, BREAKS, LARGE, SLOW))
-    words = ["gpu-check", f"out={tmp_path}"]
+    words = [f"out={tmp_path}"]
     assert main(words) == 1
     found = {"fits": PASSED, "breaks": FAILED, "large": SKIPPED, "slow": OFF}
     assert verdicts(tmp_path) == found
@@ -127,7 +127,7 @@ def test_without_a_card_one_line_says_what_is_needed(
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(broken))
     monkeypatch.setattr(torch.cuda, "get_device_properties", refused)
-    assert main(["gpu-check"]) == 1
+    assert main([]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "compute capability 8.0" in line and ("too old" if broken else "nvidia-smi") in line
 
