@@ -10,19 +10,16 @@ import dataclasses
 import gc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.console import complain, say
 from bench.data.files import ready_folder
 from bench.records.schema import write_text
-from bench.report.table import Column, figures, filled, interval, of_cells, percent, terminal
+from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
 from metrics.stats import Interval
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.config.schema import DecoderEntry, StudyConfig
     from bench.cost.predict.search import Candidate, Search
     from bench.cost.predict.settings import TuneStudy
@@ -31,46 +28,8 @@ SHOWN = 16  # frontier points printed
 CLASS = {"exact": "exact", "relaxed": "exact or relaxed"}  # tune.exactness in words
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A decoder's paired speed-up over AR; codes committed a target forward."""
-
-    speedup: Interval
-    mal: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a search came to. kept: candidates within the limits, fastest first; front: those of
-    them that none beats; chosen: those that were to be measured; verdicts, measured: by name."""
-
-    candidates: Sequence[Candidate]
-    kept: Sequence[Candidate]
-    front: Sequence[Candidate]
-    chosen: Sequence[Candidate]
-    verdicts: dict[str, str]
-    measured: dict[str, Measured]
-
-    def table(self) -> pd.DataFrame:
-        """tune.csv: one row a candidate, fastest prediction first. error: predicted over measured,
-        less 1."""
-        import pandas as pd
-
-        rows = []
-        for c in sorted(self.candidates, key=lambda c: -c.prediction.speedup):
-            seen, made = self.measured.get(c.name), c.prediction
-            ratio = Interval(math.nan, math.nan, math.nan) if seen is None else seen.speedup
-            rows.append({
-                "decoder": c.name, "rule": c.rule.label, "tree": c.tree.label,
-                "nodes": c.shape.nodes, "depth": c.shape.depth, "codes_a_step": made.codes,
-                "seconds_image": made.seconds, "speedup": made.speedup,
-                "acceptance": "derived" if c.derived else "recorded", "moved_mean": c.moved,
-                "output_tv": c.tv, "bound_max": c.bound, "eligible": c in self.kept,
-                "frontier": c in self.front, "verdict": self.verdicts.get(c.name, ""),
-                "measured": ratio.value, "measured_lo": ratio.lo, "measured_hi": ratio.hi,
-                "error": made.speedup / ratio.value - 1,
-            })  # fmt: skip
-        return pd.DataFrame(rows)
+Measured = tuple[Interval, float]  # a paired speed-up over AR; codes committed a target forward
+NOT_MEASURED: Measured = (Interval(math.nan, math.nan, math.nan), math.nan)
 
 
 def cmd_tune(words: Sequence[str]) -> int:
@@ -97,7 +56,11 @@ def cmd_tune(words: Sequence[str]) -> int:
     candidates = explore(search, prompts)
     kept = eligible(search, candidates)
     front = frontier(kept)
-    say(_frontier(front, len(candidates), len(kept)))
+    head = f"{len(candidates)} candidates, {len(kept)} within the limits"
+    if front:
+        shown = terminal(filled(FRONTIER, [*reversed(front)][:SHOWN]))
+        head += f"; not beaten in speed and quality:\n{shown}"
+    say(head)
     chosen = choose(search, kept)
     entries, verdicts = [entry_of(search, c) for c in chosen], search.verdicts
     if not chosen:
@@ -105,19 +68,61 @@ def cmd_tune(words: Sequence[str]) -> int:
     del search
     _release()
     measured = measure(asked.study, entries, folder) if entries else {}
-    found = Outcome(candidates, kept, front, chosen, verdicts, measured)
-    _write(found, asked.study.model.name, folder)
+    lines = [
+        {**line_of(c, c in kept, c in front, verdicts.get(c.name, ""),
+                   measured.get(c.name, NOT_MEASURED)), "chosen": c in chosen}
+        for c in sorted(candidates, key=lambda c: -c.prediction.speedup)
+    ]  # fmt: skip
+    _write(lines, asked.study.model.name, folder)
     if not chosen:
         return 1
-    say("\n" + _measured(found))
+    say("\n" + terminal(filled(MEASURED, [line for line in lines if line["chosen"]])))
     if not measured:
         complain(f"no chosen decoder could be measured; the rows below {folder / 'measured'} say "
                  "why (column error)")  # fmt: skip
         return 1
-    best = max(measured, key=lambda name: measured[name].speedup.value)
+    best = max(measured, key=lambda name: measured[name][0].value)
     entry = next(e for e in entries if e.name == best)
-    _winner(asked, entry, measured[best].speedup, verdicts[best], out)
+    _winner(asked, entry, measured[best][0], verdicts[best], out)
     return 0
+
+
+def line_of(
+    candidate: Candidate, kept: bool, front: bool, verdict: str, measured: Measured
+) -> dict[str, Any]:
+    """Of tune.csv. kept: within the limits; front: none beats it; error: predicted over measured,
+    less 1."""
+    made, (ratio, codes) = candidate.prediction, measured
+    return {
+        "decoder": candidate.name, "rule": candidate.rule.label, "tree": candidate.tree.label,
+        "nodes": candidate.shape.nodes, "depth": candidate.shape.depth, "codes_a_step": made.codes,
+        "seconds_image": made.seconds, "speedup": made.speedup,
+        "acceptance": ACCEPTANCE[candidate.derived], "moved_mean": candidate.moved,
+        "output_tv": candidate.tv, "bound_max": candidate.bound, "eligible": kept,
+        "frontier": front, "verdict": verdict, "measured": ratio,
+        "error": made.speedup / ratio.value - 1, "measured_codes": codes,
+    }  # fmt: skip
+
+
+ACCEPTANCE = {True: "derived", False: "recorded"}
+FRONTIER = (
+    Column("rule", "rule", lambda rule: rule.label),
+    Column("tree", "tree", lambda tree: tree.label),
+    Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+    Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
+    Column("moved", "mass moved", figures(3)),
+    Column("tv", "output TV", figures(3)),
+    Column("derived", "acceptance", lambda own: ACCEPTANCE[own]),
+)
+MEASURED = (
+    Column("decoder", "decoder"),
+    Column("speedup", "predicted", figures(2)),
+    Column("measured", "measured", lambda v: "failed" if math.isnan(v.value) else interval(v, 2)),
+    Column("error", "error", lambda value: percent(value, sign="+")),
+    Column("codes_a_step", "codes predicted", figures(2)),
+    Column("measured_codes", "measured", figures(2)),
+    Column("verdict", "verdict"),
+)
 
 
 def measure(
@@ -142,7 +147,7 @@ def measure(
         if ratio is not None:
             mine = latency_rows(own)
             mal = float((mine.mal * mine.nfe).sum() / mine.nfe.sum())
-            found[entry.name] = Measured(ratio, mal)
+            found[entry.name] = ratio, mal
     return found
 
 
@@ -185,48 +190,15 @@ def _release() -> None:
         torch.cuda.empty_cache()
 
 
-def _frontier(front: Sequence[Candidate], count: int, kept: int) -> str:
-    head = f"{count} candidates, {kept} within the limits"
-    if not front:
-        return head
-    columns = (
-        Column("rule", "rule", lambda rule: rule.label),
-        Column("tree", "tree", lambda tree: tree.label),
-        Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
-        Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
-        Column("moved", "mass moved", figures(3)),
-        Column("tv", "output TV", figures(3)),
-        Column("derived", "acceptance", lambda own: "derived" if own else "recorded"),
-    )
-    shown = list(reversed(front))[:SHOWN]
-    return f"{head}; not beaten in speed and quality:\n{terminal(filled(columns, shown))}"
+def _write(lines: Sequence[dict[str, Any]], model: str, folder: Path) -> None:
+    import pandas as pd
 
-
-def _measured(found: Outcome) -> str:
-    """Of each chosen candidate what was predicted and what was measured."""
-    rows = []
-    for c in found.chosen:
-        seen, predicted = found.measured.get(c.name), c.prediction
-        if seen is None:
-            rows.append([c.name, f"{predicted.speedup:.2f}", "failed", "", "", "", ""])
-            continue
-        ratio = seen.speedup
-        rows.append(
-            [c.name, f"{predicted.speedup:.2f}",
-             interval(ratio, 2), percent(predicted.speedup / ratio.value - 1, sign="+"),
-             f"{predicted.codes:.2f}", f"{seen.mal:.2f}", found.verdicts.get(c.name, "")]
-        )  # fmt: skip
-    headings = ["decoder", "predicted", "measured", "error", "codes predicted", "measured"]
-    return terminal(of_cells([*headings, "verdict"], rows))
-
-
-def _write(found: Outcome, model: str, folder: Path) -> None:
     from bench.report.plots.predict import frontier_plot
 
-    rows = found.table()
-    write_text(folder / "tune.csv", rows.to_csv(index=False))
-    plot = frontier_plot(rows, f"Search on {model}", folder)[0]
-    say(f"\nsaved: {folder / 'tune.csv'}, {plot}")
+    shown = [{key: line[key] for key in line if key != "chosen"} for line in lines]
+    path = write_text(folder / "tune.csv", csv_text(shown))
+    plot = frontier_plot(pd.read_csv(path), f"Search on {model}", folder)[0]
+    say(f"\nsaved: {path}, {plot}")
 
 
 def _winner(

@@ -1,4 +1,4 @@
-"""What a decoding step costs, what its matrix products alone would cost, and what its floor is.
+"""`python -m bench steps`: what a decoding step costs, its matrix products alone, and its floor.
 
 Why: a speed-up is bounded by (codes a step) x (AR step) / (draft + forward + rest), so a missed
 ratio is explained by these few numbers; and a baseline that is far above its own matrix products
@@ -11,16 +11,24 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from bench.config.compose import compose_study
+from bench.config.plugins import tree_sizes
+from bench.console import say
+from bench.cost.machine import measure_rates
 from bench.cost.rates import NOISY, MachineRates
-from bench.cost.work import Unknown, Work, drafter_net, target_net
+from bench.cost.work import Unknown, Work, drafter_net, step_bytes, target_net
+from bench.data.files import ready_folder, write_text
 from bench.measure.clock import Clock
+from bench.report.table import Column, figures, filled, percent, terminal
+from bench.run.session import opened
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.pieces import Steps, ar_steps, attended, draft_call, products, verification
 
@@ -30,6 +38,7 @@ WARMUP = 8
 BUDGET, LEAST = 20.0, 5  # seconds after which slow steps are repeated no further, rounds they have
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
 UNASKED = Unknown("its work was not asked for")
+Turn = tuple[Callable[[], Any], Callable[[], Any] | None]  # a work, and what comes before it
 
 
 @dataclass(frozen=True)
@@ -59,18 +68,6 @@ class StepCost:
         return 1e3 * self.work.floor_seconds(rates)
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Something to time: a step, its products (None: not known), and what it needs."""
-
-    name: str
-    nodes: int
-    step: Steps
-    products: Steps | None
-    work: Work | Unknown
-    attention: Steps | None = None  # the products and attention
-
-
 def step_costs(
     model: ImageModel,
     sampling: Sampling,
@@ -89,7 +86,15 @@ def step_costs(
     target: Any = model.target
     copies, half, net = sampling.guidance_rows, target.length // 2, target_net(model)
     layers = getattr(target, "layers", None)
-    runs = []
+    found: list[StepCost] = []
+    works: dict[Any, Turn] = {}
+
+    def add(name: str, codes: int, work: Work | Unknown, *parts: Steps | None) -> None:
+        works.update({(name, at): (part, None) for at, part in enumerate(parts) if part})
+        step = parts[0]
+        assert step is not None
+        found.append(StepCost(name, codes, math.nan, math.nan, work=work, steps=step.count))
+
     for count in nodes:
         name = "AR step" if count == 1 else f"forward over {count - 1} nodes + root"
         seen = target.prefix + half + count
@@ -99,49 +104,59 @@ def step_costs(
         else:
             step = Steps(1, verification(model, sampling, text, count - 1))
         alone = products(model, target, layers, copies, count, step.count)
-        all_products = attended(model, target, copies, count, seen, step.count)
-        runs.append(Timed(name, count, step, alone, work, all_products))
+        add(
+            name, count, work, step, alone, attended(model, target, copies, count, seen, step.count)
+        )
     for name in list(model.drafters):
         step = Steps(1, draft_call(model, sampling, text, name))
         own = model.drafters[name]  # loaded by now
         drafter = drafter_net(own, net)
         work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
         alone = products(model, own, own, copies, 1)
-        all_products = attended(model, own, copies, 1, target.prefix + half)
-        runs.append(Timed(f"draft call ({name})", 1, step, alone, work, all_products))
-    taken = _interleaved(runs, Clock(model.device))
-    return [
-        StepCost(run.name, run.nodes, *figures, work=run.work, steps=run.step.count)
-        for run, figures in zip(runs, taken, strict=True)
-    ]
+        with_attention = attended(model, own, copies, 1, target.prefix + half)
+        add(f"draft call ({name})", 1, work, step, alone, with_attention)
+    taken = in_turns(works, Clock(model.device), ROUNDS, WARMUP, BUDGET)
+    return [_timed(cost, *(taken.get((cost.name, at), []) for at in range(3))) for cost in found]
 
 
-def _interleaved(runs: list[Timed], clock: Clock) -> list[tuple[float, float, float, float, float]]:
-    """(median ms of the step, of its products, of those with attention, spread and 10th percentile
-    of the step) of each, measured in turns; steps of a large model in fewer rounds."""
-    taken: list[tuple[list[float], list[float], list[float]]] = [([], [], []) for _ in runs]
+def _timed(
+    cost: StepCost, step: list[float], products: list[float], attention: list[float]
+) -> StepCost:
+    """With the median of the repeats of a step, of its products and of those with attention."""
+    each = [seconds / cost.steps for seconds in step]
+    deciles = statistics.quantiles(each, n=10)
+    return replace(
+        cost,
+        step_ms=_median_ms(each),
+        products_ms=_median_ms(products) / cost.steps,
+        attention_ms=_median_ms(attention) / cost.steps,
+        spread=(deciles[-1] - deciles[0]) / statistics.median(each),
+        fast_ms=1e3 * deciles[0],
+    )
+
+
+def in_turns(
+    works: Mapping[Any, Turn], clock: Clock, rounds: int, settle: int, budget: float
+) -> dict[Any, list[float]]:
+    """Seconds of every work's repeats, taken in turns so that drift hits all alike. Before one is
+    timed, it runs some times behind what comes before it (None: itself): weights and caches are
+    then as near to the processor as within an image. The first `settle` rounds are left out; where
+    rounds are slow there are fewer, LEAST at least (steps are compiled in the first one)."""
+    seconds: dict[Any, list[float]] = {key: [] for key in works}
     began = time.perf_counter()
     with torch.inference_mode():
-        for turn in range(ROUNDS + WARMUP):
-            if turn == 1:  # steps are compiled in the first round
+        for turn in range(rounds + settle):
+            if turn == 1:
                 began = time.perf_counter()
-            spent = time.perf_counter() - began
-            if spent > BUDGET and len(taken[0][0]) >= LEAST:
+            if turn > LEAST and time.perf_counter() - began > budget:
+                settle = min(settle, 1)
                 break
-            warm = turn >= WARMUP or (turn > 1 and spent > BUDGET / 4)
-            for run, times in zip(runs, taken, strict=True):
-                parts = (run.step, run.products, run.attention)
-                for work, seconds in zip(parts, times, strict=True):
-                    if work is None:
-                        continue
-                    warmed(work)
-                    clock.synchronise()
-                    begin = time.perf_counter()
+            for key, (work, before) in works.items():
+                warmed(work, *([before] if before else []))
+                with clock.time("work"):
                     work()
-                    clock.synchronise()
-                    if warm:
-                        seconds.append((time.perf_counter() - begin) / work.count)
-    return [(_median_ms(a), _median_ms(b), _median_ms(c), *_spread(a)) for a, b, c in taken]
+                seconds[key].append(clock.seconds["work"])
+    return {key: times[settle:] for key, times in seconds.items()}
 
 
 def warmed(*works: Callable[[], Any]) -> None:
@@ -159,12 +174,6 @@ def warmed(*works: Callable[[], Any]) -> None:
 
 def _median_ms(seconds: list[float]) -> float:
     return 1e3 * statistics.median(seconds) if seconds else math.nan
-
-
-def _spread(seconds: list[float]) -> tuple[float, float]:
-    """((90th - 10th percentile) / median, milliseconds of the 10th)."""
-    deciles = statistics.quantiles(seconds, n=10)
-    return (deciles[-1] - deciles[0]) / statistics.median(seconds), 1e3 * deciles[0]
 
 
 def step_table(costs: list[StepCost], rates: MachineRates | None) -> pd.DataFrame:
@@ -203,3 +212,69 @@ def step_table(costs: list[StepCost], rates: MachineRates | None) -> pd.DataFram
     for name in ("bytes_per_s", "large_bytes_per_s", "operations_per_s", "threads", "device"):
         table[name] = math.nan if rates is None else getattr(rates, name)
     return table
+
+
+def _share(value: float) -> str:
+    return percent(value, 0)
+
+
+COLUMNS = (
+    Column("step", "step (batch 1)"),
+    Column("ms", "ms", figures(2)),
+    Column("spread", "spread", _share),
+    Column("products_ms", "products alone, ms", figures(2)),
+    Column("factor", "factor", figures(2)),
+    Column("outside_products", "outside products", _share),
+    Column("outside_products_and_attention", "outside these and attention", _share),
+    Column("ar_steps", "AR steps", figures(2)),
+    Column("bytes", "MB", figures(1, 1e-6)),
+    Column("operations", "Mflop", figures(1, 1e-6)),
+    Column("floor_ms", "floor, ms", figures(3)),
+    Column("over_floor", "over floor", figures(1)),
+    Column("fast_over_floor", "fastest tenth over floor", figures(1)),
+)
+
+
+def cmd_steps(words: Sequence[str]) -> int:
+    """What a decoding step costs here, its matrix products alone, and its floor.
+    Times an AR step, verifications of the study's trees and a drafter call of its model. Writes
+    steps.csv to run_dir.
+    Settings: run_dir ...
+        model=NAME    the model (`list model`)
+        backend=NAME  where it runs
+    Example: steps backend=cpu_torch
+    """
+    config = compose_study(words)
+    ready_folder(Path(config.run_dir))
+    own = opened(config, 1)
+    model, made = own.model, own.made
+    net, rates = target_net(model), None
+    if not isinstance(net, Unknown):
+        name = made.gpu or made.cpu
+        rates = measure_rates(model.device, model.dtype, step_bytes(net, model), name)
+    with torch.inference_mode():
+        text = model.text.encode([own.prompts[0].text])
+        nodes = (1, *(size + 1 for size in tree_sizes(config.decoders)))
+        costs = step_costs(model, model.sampling, text, nodes)
+    found = step_table(costs, rates)
+    say(terminal(filled(COLUMNS, found.to_dict("records"))))
+    for note in notes(costs, rates):
+        say(note)
+    path = write_text(Path(config.run_dir) / TABLE, found.to_csv(index=False))
+    say(f"saved: {path}")
+    return 0
+
+
+def notes(costs: list[StepCost], rates: MachineRates | None) -> list[str]:
+    """The machine, what has no floor, and a warning where it was not quiet."""
+    lines = [] if rates is None else [str(rates)]
+    lines += dict.fromkeys(f"{c.name}: {c.work}" for c in costs if isinstance(c.work, Unknown))
+    noisy = [f"{c.name} {100 * c.spread:.0f} %" for c in costs if c.noisy]
+    if rates is not None and rates.noisy:
+        noisy.append(f"the machine's rates {100 * rates.spread:.0f} %")
+    if noisy:
+        lines.append(
+            f"noisy machine: repeats lie more than {100 * NOISY:.0f} % of their median apart "
+            f"({', '.join(noisy)}); something else runs here, measure again when it does not"
+        )
+    return lines

@@ -19,7 +19,8 @@ class Shape:
     """A decoder-only target. tokens: embedding rows where the codes are part of a larger vocabulary
     (0: they are all of it); side: pixels of an image, 0 where no picture is made.
     head_layers: 2 for a head with a hidden layer of D units (Janus). group: G, query heads that
-    share a head of keys and values (2305.13245)."""
+    share a head of keys and values (2305.13245); heads: of queries, 0 where the loader knows them
+    by the width."""
 
     vocab: int
     width: int
@@ -34,12 +35,12 @@ class Shape:
     qk_norm: bool = False
     head_layers: int = 1
     group: int = 1
+    heads: int = 0
 
     @classmethod
     def of(cls, cfg: Any) -> Shape:
         """The shape of a loaded target's configuration (`decoders.models.shape`, or one with the
-        same names). Raises AttributeError where it lacks one of vocab, width, layers, ffn, length
-        and prefix."""
+        same names). Raises AttributeError where it lacks one of them."""
         return cls(
             vocab=cfg.vocab,
             width=cfg.width,
@@ -48,10 +49,11 @@ class Shape:
             length=cfg.length,
             prefix=cfg.prefix,
             side=0,
-            tokens=getattr(cfg, "tokens", 0),
-            qk_norm=getattr(cfg, "qk_norm", False),
-            head_layers=2 if getattr(cfg, "head", "linear") == "mlp" else 1,
-            group=getattr(cfg, "group", 1),
+            tokens=cfg.tokens,
+            qk_norm=cfg.qk_norm,
+            head_layers=2 if cfg.head == "mlp" else 1,
+            group=cfg.group,
+            heads=cfg.heads,
         )
 
     @property
@@ -125,10 +127,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class VQShape:
-    """A VQGAN tokenizer: its parameters, counted in the network itself (tests/bench/cost), and the
-    channels of its level at full resolution."""
+    """A VQGAN tokenizer: its parameters, counted in the network itself (tests/bench/cost), numbers
+    of a code's latent, and the channels of its level at full resolution."""
 
     params: int
+    latent: int
     channels: int = 128
 
 
@@ -162,21 +165,32 @@ LLAMAGEN_256 = replace(class_conditional("XL", 16), classes=0, prefix=120, text_
 LLAMAGEN_512 = replace(LLAMAGEN_256, length=32**2, side=512)
 ANOLE = Shape(
     vocab=8192, width=4096, layers=32, ffn=11008, length=1024, prefix=128, side=512, tokens=65536,
-    qk_norm=True,
+    qk_norm=True, heads=32,
 )  # fmt: skip
 # 48 x 48 codes and a structural code that ends each row.
 LUMINA = replace(ANOLE, vocab=8193, length=48 * 49, side=768)
 # The codes' embedding stands below the 102,400 words, in one table.
 JANUS = Shape(
     vocab=16384, width=4096, layers=30, ffn=11008, length=576, prefix=128, side=384,
-    tokens=102400 + 16384, head_layers=2,
+    tokens=102400 + 16384, head_layers=2, heads=32,
 )  # fmt: skip
 EMU3 = Shape(
     vocab=32769, width=4096, layers=32, ffn=14336, length=90 * 91, prefix=160, side=720,
-    tokens=184622, group=4,
+    tokens=184622, group=4, heads=32,
 )  # fmt: skip
-LLAMAGEN_VQ = VQShape(71_883_403)
-CHAMELEON_VQ = VQShape(68_718_467)
+LLAMAGEN_VQ = VQShape(71_883_403, latent=8)
+CHAMELEON_VQ = VQShape(68_718_467, latent=256)
 # Without convolutions over time and spatial norms: a thousandth less than it has.
-EMU3_VQ = VQShape(270_504_239, channels=256)
+EMU3_VQ = VQShape(270_504_239, latent=4, channels=256)
 FLAN_T5_XL = T5Shape(encoder=1_223_527_424, stored=2_849_757_184)
+# Every released model: target and tokenizer.
+RELEASED = {
+    "llamagen_xl_256": (LLAMAGEN_256, LLAMAGEN_VQ),
+    "llamagen_xl_512": (LLAMAGEN_512, LLAMAGEN_VQ),
+    "llamagen_c2i": (class_conditional("XL"), LLAMAGEN_VQ),
+    "llamagen_3b": (class_conditional("3B"), LLAMAGEN_VQ),
+    "anole_7b": (ANOLE, CHAMELEON_VQ),
+    "lumina_mgpt_7b_768": (LUMINA, CHAMELEON_VQ),
+    "janus_pro_7b": (JANUS, LLAMAGEN_VQ),
+    "emu3_gen": (EMU3, EMU3_VQ),
+}

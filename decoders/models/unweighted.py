@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models import hub, llamagen, sizes
+from decoders.models import hub, llamagen
 from decoders.models.chameleon import ANOLE, LUMINA
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
@@ -28,7 +28,7 @@ from decoders.models.emu3 import EMU3
 from decoders.models.janus import JANUS
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
-from decoders.models.sizes import Shape
+from decoders.models.sizes import RELEASED
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.models.weights import dtype_of
@@ -38,35 +38,18 @@ TEXT_SEED = 1
 SHORTEST = 0.25  # of the prefix that even the shortest prompt fills
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A released model. latent: C of the codebook; heads: 0 where the loader knows them by the
-    width; family: whose conventions it has, None: LlamaGen's."""
-
-    shape: Shape
-    latent: int
-    heads: int = 0
-    family: hub.Family | None = None
-
-
-PRESETS = {
-    "llamagen_xl_256": Preset(sizes.LLAMAGEN_256, latent=8),
-    "llamagen_xl_512": Preset(sizes.LLAMAGEN_512, latent=8),
-    "llamagen_3b": Preset(sizes.class_conditional("3B"), latent=8),
-    "anole_7b": Preset(sizes.ANOLE, 256, 32, ANOLE),
-    "lumina_mgpt_7b_768": Preset(sizes.LUMINA, 256, 32, LUMINA),
-    "janus_pro_7b": Preset(sizes.JANUS, 8, 32, JANUS),
-    "emu3_gen": Preset(sizes.EMU3, 4, 32, EMU3),
-}
+# By whose loader's conventions; LlamaGen's where no family is named.
+FAMILIES: dict[str, hub.Family] = {
+    "anole_7b": ANOLE, "lumina_mgpt_7b_768": LUMINA, "janus_pro_7b": JANUS, "emu3_gen": EMU3,
+}  # fmt: skip
 
 
 def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
     """The target's configuration, made by the loader of its family; grid: codes a side in place of
     the released model's. DecoderError on an unknown name or an impossible grid."""
-    if preset not in PRESETS:
-        raise DecoderError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
-    known = PRESETS[preset]
-    shape, family = known.shape, known.family
+    if preset not in RELEASED:
+        raise DecoderError(f"unknown preset {preset!r}; known: {', '.join(RELEASED)}")
+    (shape, _), family = RELEASED[preset], FAMILIES.get(preset)
     if grid is None:
         grid = shape.grid
     elif not 2 <= grid <= shape.grid:
@@ -81,7 +64,7 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
             vocab=shape.vocab,
             width=shape.width,
             layers=shape.layers,
-            heads=known.heads or llamagen.heads_of(shape.width, NOWHERE),
+            heads=shape.heads or llamagen.heads_of(shape.width, NOWHERE),
             ffn=shape.ffn,
             grid=grid,
             prefix=shape.prefix,
@@ -91,8 +74,8 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
     config = {
         "hidden_size": shape.width,
         "intermediate_size": shape.ffn,
-        "num_attention_heads": known.heads,
-        "num_key_value_heads": known.heads // shape.group,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads // shape.group,
         "num_hidden_layers": shape.layers,
         "vocab_size": shape.tokens - (shape.vocab if family is JANUS else 0),  # words alone
     }
@@ -123,7 +106,7 @@ def load(
     else:
         drafter = empty(EagleNet, replace(shape, layers=1))
     randomise(drafter, 1, kind, place, generator)
-    latent = torch.randn(shape.vocab, PRESETS[preset].latent, generator=generator, device=place)
+    latent = torch.randn(shape.vocab, RELEASED[preset][1].latent, generator=generator, device=place)
     return ImageModel(
         name=f"{preset}_random",
         target=cast(target, place, kind),

@@ -35,8 +35,9 @@ from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.parts import pad_head
+from decoders.models.sizes import RELEASED
 from decoders.models.transformer import Transformer, TransformerConfig, empty
-from decoders.models.unweighted import PRESETS, MadeUpText, config_of
+from decoders.models.unweighted import MadeUpText, config_of
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 
@@ -151,12 +152,12 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
     kind = ChameleonEagleNet if config.tokens else EagleNet
     drafter = _filled(kind, replace(config, layers=1), dtype)
     target.kernels = None if attention == "torch" else Fitting()
-    size = PRESETS[preset]
+    _, vq = RELEASED[preset]
     return ImageModel(
         name=f"{preset}_fake",
         target=target,
         text=MadeUpText(config, CUDA, dtype),
-        tokenizer=NoTokenizer("none", torch.empty(config.vocab, size.latent, device=CUDA)),
+        tokenizer=NoTokenizer("none", torch.empty(config.vocab, vq.latent, device=CUDA)),
         sampling=Sampling(cfg=7.5, top_k=min(1000, config.vocab)),
         device=CUDA,
         dtype=dtype,

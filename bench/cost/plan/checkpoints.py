@@ -23,16 +23,14 @@ from decoders.models.sizes import (
     BYTES,
     CHAMELEON_VQ,
     EMU3,
-    EMU3_VQ,
     FLAN_T5_XL,
-    JANUS,
     LLAMAGEN_256,
     LLAMAGEN_512,
     LLAMAGEN_VQ,
     LUMINA,
+    RELEASED,
     Shape,
     VQShape,
-    class_conditional,
 )
 
 EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
@@ -114,33 +112,25 @@ class Model:
     vq: VQShape
     checkpoint: str
     drafter: str
-    tokenizer: str = ""
-    text: str = ""
-    cfg: float = 7.5
+    tokenizer: str
+    text: str
+    cfg: float
 
 
 _T5 = "google/flan-t5-xl"
 _VQ = "peizesun/llamagen_t2i"
-MODELS = {
-    "llamagen_xl_256": Model(
-        LLAMAGEN_256, LLAMAGEN_VQ, "jadohu/LlamaGen-T2I", "jadohu/llamagen_drafter", _VQ, _T5
+_PLACES: dict[str, tuple[str, str, str, str, float]] = {  # checkpoint, drafter, ..., cfg
+    "llamagen_xl_256": ("jadohu/LlamaGen-T2I", "jadohu/llamagen_drafter", _VQ, _T5, 7.5),
+    "llamagen_xl_512": ("jadohu/LlamaGen-T2I-2", "jadohu/llamagen2_drafter", _VQ, _T5, 7.5),
+    "llamagen_c2i": ("FoundationVision/LlamaGen", "", "", "", 4.0),
+    "anole_7b": ("leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter", "", "", 3.0),
+    "lumina_mgpt_7b_768": (
+        "Alpha-VLLM/Lumina-mGPT-7B-768", "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, "", 3.0
     ),
-    "llamagen_xl_512": Model(
-        LLAMAGEN_512, LLAMAGEN_VQ, "jadohu/LlamaGen-T2I-2", "jadohu/llamagen2_drafter", _VQ, _T5
-    ),
-    "llamagen_c2i": Model(
-        class_conditional("XL"), LLAMAGEN_VQ, "FoundationVision/LlamaGen", "", cfg=4.0
-    ),
-    "anole_7b": Model(
-        ANOLE, CHAMELEON_VQ, "leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter", cfg=3.0
-    ),
-    "lumina_mgpt_7b_768": Model(
-        LUMINA, CHAMELEON_VQ, "Alpha-VLLM/Lumina-mGPT-7B-768",
-        "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, cfg=3.0,
-    ),
-    "janus_pro_7b": Model(JANUS, LLAMAGEN_VQ, "deepseek-community/Janus-Pro-7B", "", cfg=5.0),
-    "emu3_gen": Model(EMU3, EMU3_VQ, "BAAI/Emu3-Gen-hf", "", cfg=3.0),
+    "janus_pro_7b": ("deepseek-community/Janus-Pro-7B", "", "", "", 5.0),
+    "emu3_gen": ("BAAI/Emu3-Gen-hf", "", "", "", 3.0),
 }  # fmt: skip
+MODELS = {name: Model(*RELEASED[name], *places) for name, places in _PLACES.items()}
 
 
 def published(source: str) -> Published | None:

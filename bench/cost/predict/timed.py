@@ -9,7 +9,6 @@ can be wrong: that is what makes it a test of the model.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 
 from bench.cost.predict.recorded import PARTS
 from bench.cost.speed import SpeedError, StepCosts, StepSeconds
-from bench.cost.steps import warmed
+from bench.cost.steps import in_turns
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
 from bench.run.outcome import Outcome, decode
@@ -27,7 +26,6 @@ from decoders.api import Decoder, ImageModel, TextFeatures
 from decoders.pieces import ar_steps, prefills, speculative_step
 
 REPEATS, SETTLE, BUDGET = 40, 4, 5.0  # of a piece: repeats at most, first ones left out, seconds
-LEAST = 5  # repeats however slow a piece is
 Pieces = dict[tuple[str, str], Callable[[], Any]]  # by kind and loop, "" where all share it
 FOLLOWS = {"ar": "ar", "draft": "forward", "forward": "draft"}  # what comes before a piece
 
@@ -73,28 +71,11 @@ def piece_by_piece(
             pieces["draft", name], pieces["forward", name] = made
         ar = pieces["ar", ""] = ar_steps(model, loop.sampling, text)
         pieces["prefill", ""], pieces["begin", ""] = prefills(loop, text)
-        taken = _in_turns(pieces, Clock(model.device))
+        turns = {(kind, loop): (piece, pieces.get((FOLLOWS.get(kind, ""), loop)))
+                 for (kind, loop), piece in pieces.items()}  # fmt: skip
+        every = in_turns(turns, Clock(model.device), REPEATS, SETTLE, BUDGET)
+    # Lower quartiles: what else runs on a machine only adds time.
+    taken = {key: float(np.quantile(times, 0.25)) for key, times in every.items()}
     draft, forward = ({n: taken[part, n] for n in loops} for part in ("draft", "forward"))
     step = taken["ar", ""] / ar.count
     return StepCosts(step, taken["prefill", ""], taken["begin", ""], draft, forward)
-
-
-def _in_turns(pieces: Pieces, clock: Clock) -> dict[tuple[str, str], float]:
-    """Lower quartiles of every piece's seconds, taken in turns so that drift hits all alike (what
-    else runs on a machine only adds time); where a round is slow there are fewer. Before a piece is
-    timed, it runs some times behind what comes before it in a decoding (FOLLOWS): weights and
-    caches are then as near to the processor as they would be."""
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in pieces}
-    began = time.perf_counter()
-    for turn in range(SETTLE + REPEATS):
-        for (kind, loop), piece in pieces.items():
-            before = pieces.get((FOLLOWS.get(kind, ""), loop))
-            if before is not None:
-                warmed(piece, before)
-            with clock.time("piece"):
-                piece()
-            seconds[kind, loop].append(clock.seconds["piece"])
-        if turn >= LEAST and time.perf_counter() - began > BUDGET:
-            break
-    settled = 1 if turn < SETTLE + LEAST else SETTLE
-    return {key: float(np.quantile(times[settled:], 0.25)) for key, times in seconds.items()}

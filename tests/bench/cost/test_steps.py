@@ -11,13 +11,20 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.commands.steps import COLUMNS, notes
 from bench.config.compose import compose_study
 from bench.config.plugins import tree_sizes
 from bench.cost import steps
 from bench.cost.machine import measure_rates
 from bench.cost.rates import NOISY
-from bench.cost.steps import ROUNDS, WARMUP, StepCost, step_costs, step_table
+from bench.cost.steps import (
+    COLUMNS,
+    ROUNDS,
+    WARMUP,
+    StepCost,
+    notes,
+    step_costs,
+    step_table,
+)
 from bench.cost.work import Unknown, target_net
 from bench.report.table import filled
 from decoders import pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import unweighted
 from decoders.models.chameleon import LUMINA
-from decoders.models.sizes import Shape
-from decoders.models.unweighted import PRESETS, Preset, config_of, load
+from decoders.models.sizes import RELEASED, Shape, VQShape
+from decoders.models.unweighted import config_of, load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
@@ -22,28 +22,30 @@ from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.lantern import LanternPP
 
-CAPTION = Shape(vocab=48, width=64, layers=3, ffn=96, length=16, prefix=6, side=0, text_width=16)
-TOKENS = dataclasses.replace(CAPTION, vocab=49, length=20, prefix=8, text_width=0, tokens=200)
+CAPTION = Shape(vocab=48, width=64, layers=3, ffn=96, length=16, prefix=6, side=0, text_width=16,
+                heads=4)  # fmt: skip
+TOKENS = replace(CAPTION, vocab=49, length=20, prefix=8, text_width=0, tokens=200)
 SMALL = {
-    "caption": Preset(CAPTION, 8, 4),
-    "class": Preset(dataclasses.replace(CAPTION, prefix=1, text_width=0, classes=10), 8, 4),
-    "tokens": Preset(TOKENS, 16, 4, LUMINA),
+    "caption": (CAPTION, VQShape(0, latent=8)),
+    "class": (replace(CAPTION, prefix=1, text_width=0, classes=10), VQShape(0, latent=8)),
+    "tokens": (TOKENS, VQShape(0, latent=16)),
 }
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, preset in SMALL.items():
-        monkeypatch.setitem(unweighted.PRESETS, name, preset)
+        monkeypatch.setitem(RELEASED, name, preset)
+    monkeypatch.setitem(unweighted.FAMILIES, "tokens", LUMINA)
 
 
 def prompts(kind: str) -> list[str]:
     return ["3", "7"] if kind == "class" else ["a red circle", "a small blue square"]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", RELEASED)
 def test_presets_have_the_published_shapes(preset: str) -> None:
-    known = PRESETS[preset].shape
+    known, _ = RELEASED[preset]
     assert preset == "llamagen_3b" or MODELS[preset].shape is known
     found = Shape.of(config_of(preset))
     for name in (
@@ -65,7 +67,7 @@ def test_presets_have_the_published_shapes(preset: str) -> None:
 def test_a_smaller_grid_shortens_images_and_nothing_else() -> None:
     whole, short = config_of("lumina_mgpt_7b_768"), config_of("lumina_mgpt_7b_768", grid=4)
     assert (whole.grid, short.grid) == (48, 4)
-    assert dataclasses.replace(short, grid=48) == whole
+    assert replace(short, grid=48) == whole
     assert Shape.of(short).length == 4 * 5  # every row of four has an end
     for wrong in (1, 49):
         with pytest.raises(DecoderError, match=f"codes a side, 2 to 48 .* found {wrong}"):
