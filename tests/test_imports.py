@@ -99,7 +99,7 @@ FLOORS = (
     ("run",),
     ("report",),
     ("compare",),
-    ("cost.plan", "cost.predict", "cost.profile", "cost.project"),  # what is computed with costs
+    ("cost.plan", "cost.predict", "cost.profile"),  # what is computed with costs
     ("commands", "__main__", "notebook"),
 )  # of bench/: a floor imports itself and those above it in this list
 KNOWN = {"bench.run.launch.task imports bench.__main__"}  # a worker is the program once more

@@ -26,7 +26,7 @@ COMMANDS = {
     "sweep": STUDY,
     "report": STUDY,
     "check": STUDY,
-    "steps": "bench.cost.steps",
+    "steps": "bench.cost.predict.steps",
     "profile": "bench.cost.profile.record",
     "context": "bench.commands.context",
     "predict": "bench.cost.predict.command",

@@ -1,7 +1,9 @@
 """`python -m bench tune`: searches trees and rules, measures the best, writes the winner.
 
 Why the runner measures: the winner's figure must be one that any study would have found. AR and the
-chosen decoders take turns prompt by prompt, warmed up, on prompts that nothing was recorded on.
+chosen decoders take turns prompt by prompt, warmed up, on prompts that nothing was recorded on. Why
+the winner's file is checked before the search: one that cannot be written, or that no command could
+choose afterwards, must not cost the minutes of a search first.
 """
 
 from __future__ import annotations
@@ -9,11 +11,21 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+import re
+import shlex
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from bench.config.catalogue import groups
+from bench.config.describe import PARTS, as_yaml
+from bench.config.hydra_edge import parse_override
+from bench.config.words import split
 from bench.console import complain, say
+from bench.data.errors import ConfigError
 from bench.data.files import ready_folder
 from bench.records.schema import write_text
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
@@ -24,6 +36,9 @@ if TYPE_CHECKING:
     from bench.cost.predict.search import Candidate, Search
     from bench.cost.predict.settings import TuneStudy
 
+GROUP = "decoder"  # the folder in which Hydra finds decoders
+MARK = "Found by `bench tune`"  # in a comment of every file that a search writes
+CARRIED = ("model", "backend", "prompts", "seed", "sampling")  # words that a run of it needs too
 SHOWN = 16  # frontier points printed
 CLASS = {"exact": "exact", "relaxed": "exact or relaxed"}  # tune.exactness in words
 
@@ -45,7 +60,6 @@ def cmd_tune(words: Sequence[str]) -> int:
     """
     from bench.cost.predict.search import choose, eligible, entry_of, explore, frontier
     from bench.cost.predict.settings import compose_tune
-    from bench.cost.predict.winner import claim
 
     asked = compose_tune(words)
     folder = Path(asked.study.run_dir)
@@ -204,8 +218,6 @@ def _write(lines: Sequence[dict[str, Any]], model: str, folder: Path) -> None:
 def _winner(
     asked: TuneStudy, entry: DecoderEntry, ratio: Interval, verdict: str, out: Path
 ) -> None:
-    from bench.cost.predict.winner import MARK, command, write_decoder
-
     study, run = asked.study, command(out, asked.words)
     comments = [
         f"{entry.name}: {ratio.value:.2f} times AR [{ratio.lo:.2f}, {ratio.hi:.2f}], {verdict}.",
@@ -214,3 +226,62 @@ def _winner(
     ]
     write_decoder(out, entry, verdict.split(" (")[0], comments)
     say(f"winner: {entry.name}, written to {out}; to run it:\n  {run}")
+
+
+def claim(path: Path) -> None:
+    """Makes sure that the winner can be written to `path` and chosen from there; makes its folder.
+
+    Raises ConfigError: not in a folder called decoder, no name, the name of another decoder, a file
+    that no search wrote, a folder that cannot be made.
+    """
+    ours = Path(str(files("conf"))) / GROUP
+    if path.parent.name != GROUP or not re.fullmatch(r"[\w-]+", path.stem):
+        raise ConfigError(
+            f"tune.out={path}: decoders are found as DIR/{GROUP}/NAME.yaml, so write "
+            f"conf/{GROUP}/NAME.yaml or a folder of your own, NAME in letters, digits, _ and -"
+        )
+    if path.parent.resolve() != ours.resolve() and path.stem in groups()[GROUP]:
+        raise ConfigError(f"tune.out={path}: there is a decoder {path.stem} already; rename yours")
+    try:
+        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+            raise ConfigError(
+                f"tune.out={path} exists and no search wrote it; choose another name or remove it"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"tune.out={path} cannot be written: {error}") from error
+
+
+def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Sequence[str]) -> None:
+    """An entry as an option of conf/decoder: `decoder=<the file's name>` composes it again.
+
+    verdict: the gate's, which becomes what `bench check` expects; comments: one of them with MARK.
+    """
+    spec = entry.spec
+    content: dict[str, Any] = {name: as_yaml(getattr(spec, name)) for name in PARTS}
+    sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
+    if sampling:
+        content["sampling"] = sampling
+    if verdict in ("exact", "relaxed", "broken"):
+        content["expect"] = verdict
+    head = ["# @package _global_", *(f"# {line}" for line in comments)]
+    text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
+    write_text(path, text)
+
+
+def command(path: Path, words: Sequence[str]) -> str:
+    """The command line that runs the decoder at `path` and AR, with those words of the search
+    that say on what: model, backend, prompts, seed, sampling."""
+    places: list[str] = []
+    carried: list[str] = []
+    for word in words:
+        if split(word).key == "hydra.searchpath":
+            value = parse_override(word).value()
+            places += map(str, value if isinstance(value, list) else [value])
+        elif split(word).group in CARRIED:
+            carried.append(word)
+    if path.parent.resolve() != (Path(str(files("conf"))) / GROUP).resolve():
+        places.append(f"file://{path.parent.parent.resolve()}")
+    search = [f"hydra.searchpath=[{','.join(places)}]"] if places else []
+    run = ["python", "-m", "bench", "run", f"name={path.stem}", f"decoders=[ar,{path.stem}]"]
+    return shlex.join([*run, *carried, *search])

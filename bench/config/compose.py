@@ -183,12 +183,12 @@ def _entries(
     if unused:
         first = split(min(unused))
         keys, part = {split(word).key for word in unused}, first.group
-        swept = len(keys) < len(unused)
-        names = ", ".join(map(repr, sorted(keys if swept else unused)))
+        # Values of a sweep are of one setting, which is named once.
+        names = ", ".join(map(repr, sorted(keys if len(keys) < len(unused) else unused)))
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        own = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
-        hint = did_you_mean(first.key, own or known)
+        near = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
+        hint = did_you_mean(first.key, near or known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

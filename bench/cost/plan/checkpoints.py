@@ -130,7 +130,10 @@ _PLACES: dict[str, tuple[str, str, str, str, float]] = {  # checkpoint, drafter,
     "janus_pro_7b": ("deepseek-community/Janus-Pro-7B", "", "", "", 5.0),
     "emu3_gen": ("BAAI/Emu3-Gen-hf", "", "", "", 3.0),
 }  # fmt: skip
-MODELS = {name: Model(*RELEASED[name], *places) for name, places in _PLACES.items()}
+MODELS = {
+    name: Model(*RELEASED[name], checkpoint, drafter, tokenizer, text, cfg)
+    for name, (checkpoint, drafter, tokenizer, text, cfg) in _PLACES.items()
+}
 
 
 def published(source: str) -> Published | None:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from bench.cost.predict.recorded import PARTS
+from bench.cost.predict.steps import in_turns
 from bench.cost.speed import SpeedError, StepCosts, StepSeconds
-from bench.cost.steps import in_turns
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
 from bench.run.outcome import Outcome, decode

@@ -10,9 +10,9 @@ from typing import Any
 
 from bench.config.schema import StudyConfig
 from bench.cost.profile.read import Profiled, Reading
+from bench.measure.clock import now
 from bench.measure.device import Provenance
 from bench.records.schema import write_text
-from bench.report.plain import code_columns, machine_columns, place, setting_columns
 from bench.report.table import Column, csv_text, figures, filled, percent
 from bench.report.table import terminal as terminal_table
 
@@ -49,7 +49,11 @@ LEGEND = (
 
 def terminal(config: StudyConfig, found: Sequence[Profiled], top: int) -> str:
     """All tables of every decoder, the `top` operators of each."""
-    parts = [f"{place(config)}, {config.backend.threads} threads"]
+    backend = config.backend
+    parts = [
+        f"{config.model.name}, backend {backend.name} ({backend.device}, {backend.dtype}), "
+        f"{backend.threads} threads"
+    ]
     for one in found:
         if one.reading is None:
             parts.append(f"{one.decoder}: failed: {one.error}")
@@ -135,9 +139,12 @@ def save(
         else {**blank, "decoder": one.decoder, "status": "failed", "error": one.error}
         for one in found
     ]
+    backend = config.backend
     common = {
-        **setting_columns(config), **machine_columns(made), "torch": made.versions["torch"],
-        **code_columns(made),
+        "model": config.model.name, "backend": backend.name, "device": backend.device,
+        "dtype": backend.dtype, "threads": made.threads, "cpu": made.cpu, "gpu": made.gpu,
+        "torch": made.versions["torch"], "git_commit": made.git_commit,
+        "git_dirty": made.git_dirty, "made_at": now(),
     }  # fmt: skip
     tables: dict[str, list[dict[str, Any]]] = {
         "summary": lines,

@@ -13,10 +13,9 @@ import torch
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.plugins import tree_sizes
-from bench.cost import steps
 from bench.cost.machine import measure_rates
-from bench.cost.rates import NOISY
-from bench.cost.steps import (
+from bench.cost.predict import steps
+from bench.cost.predict.steps import (
     COLUMNS,
     ROUNDS,
     WARMUP,
@@ -25,6 +24,7 @@ from bench.cost.steps import (
     step_costs,
     step_table,
 )
+from bench.cost.rates import NOISY
 from bench.cost.work import Unknown, target_net
 from bench.report.table import filled
 from decoders import pieces

@@ -13,6 +13,7 @@ import torch
 
 import conf
 from bench.__main__ import main
+from bench.commands.tune import MARK, claim, command
 from bench.config.compose import compose_study
 from bench.cost.predict.acceptance import (
     Workshop,
@@ -24,7 +25,6 @@ from bench.cost.predict.acceptance import (
 )
 from bench.cost.predict.search import declared
 from bench.cost.predict.settings import combinations, compose_tune
-from bench.cost.predict.winner import MARK, claim, command
 from bench.cost.speed import TreeShape, codes_a_step
 from bench.data.errors import ConfigError
 from bench.judge.gate import sampled
