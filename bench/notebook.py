@@ -105,7 +105,7 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
 
 
 def records(run: str | Path) -> pd.DataFrame:
-    """A run's rows, one per image and timing: the columns of `bench.records.schema.SCHEMA`. Raises
+    """A run's rows, one per image and timing: the columns of `bench.records.rows.SCHEMA`. Raises
     FolderError."""
     from bench.records.load import load
 

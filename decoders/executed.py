@@ -32,7 +32,7 @@ def execution(mode: str, compiled: Container[int] = ()) -> Execution:
 
         return Compiled()
     if mode == "graph":
-        from decoders.execution.graphs import Graphed
+        from decoders.execution.cuda_graphs import Graphed
 
         return Graphed()
     if mode == "cpu":

@@ -28,7 +28,7 @@ from bench.console import complain, say, terminable
 from bench.data.errors import BenchError, ConfigError, FolderError, unknown
 from bench.data.files import ready_folder
 from bench.records.read import Form, read_table
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.report.table import markdown, of_cells
 
 FOLDER, VERDICTS = "results/gpu_check", "verdicts.json"

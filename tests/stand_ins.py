@@ -21,7 +21,7 @@ from bench.console import say
 from bench.cost.plan.checkpoints import source_of
 from bench.cost.plan.parts import network_keys
 from bench.data.errors import ConfigError, FolderError
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig

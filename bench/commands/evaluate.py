@@ -22,7 +22,7 @@ from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder
 from bench.prompts.file import OWN_FILE, captions_of
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
 

@@ -27,7 +27,7 @@ from bench.config.words import split
 from bench.console import complain, say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_folder
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
 from metrics.stats import Interval
 
@@ -147,7 +147,7 @@ def measure(
     The rows lie in `folder`/measured/<configuration hash>, so that a search that comes to the same
     choice resumes. Entries that fail are left out. Raises what `run_study` raises.
     """
-    from bench.judge.paired import latency_rows, paired_speedup
+    from bench.judge.speedup import latency_rows, paired_speedup
     from bench.run.runner import run_study
 
     config = dataclasses.replace(study, decoders=(*study.decoders, *entries))

@@ -3,7 +3,7 @@
     published.py    published.csv, and rows of it that contradict each other
     methods.py      what conf/decoder says of a published method, and which rows are of it
     measured.py, verdicts.py, compare.py                          `bench compare`
-    paired.py, diff.py, verify.py                    `bench diff`, `bench verify`
+    chance.py, diff.py, verify.py                    `bench diff`, `bench verify`
     publish.py, leaderboard.py    `bench publish`, `bench leaderboard`
 
 Why a room: the papers' numbers contradict each other, leave settings out and were taken on other

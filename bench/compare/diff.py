@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.compare.paired import APART, RATIOS, Finding, Side, findings, read_sides, worse
+from bench.compare.chance import APART, RATIOS, Finding, Side, findings, read_sides, worse
 from bench.config.differences import differences
 from bench.config.words import fraction, with_folders
 from bench.console import say

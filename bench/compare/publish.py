@@ -1,7 +1,7 @@
 """`python -m bench publish RUN DIR`: copies what is shared of a run: its records without the lists
 of every code, tables and judgements.
 
-Why without: the lists (codes, masses; `bench.records.schema.LISTS`) are nine tenths of
+Why without: the lists (codes, masses; `bench.records.rows.LISTS`) are nine tenths of
 records.parquet and no comparison of two runs reads them. Accepted lengths of timed images stay, as
 `bench predict hardware=NAME` reads them. Pictures stay behind; their hashes are in the rows.
 """
@@ -20,7 +20,7 @@ from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links, write_text
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.load import ROWS
 from bench.records.run_json import FILE, FILES, TABLES, read_record, record_of
 from bench.records.study import read_identity

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.compare.chance import BOTH, SPEEDUP, Finding, Side, findings, read_sides, same_images
 from bench.compare.diff import heads
-from bench.compare.paired import BOTH, SPEEDUP, Finding, Side, findings, read_sides, same_images
 from bench.config.compose import recomposed
 from bench.config.differences import MACHINES, differences
 from bench.config.schedule import part_of

@@ -27,7 +27,7 @@ from bench.cost.work import Net, Unknown, Work, drafter_net, target_net
 from bench.data.errors import Failure, attempt
 from bench.data.files import write_text
 from bench.judge.fairness import ROOFLINE, below_floor
-from bench.judge.paired import latency_rows
+from bench.judge.speedup import latency_rows
 from bench.measure.moments import watch_of
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part

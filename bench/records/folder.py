@@ -39,7 +39,7 @@ import pyarrow as pa
 from bench.data.errors import DiskFullError, FolderError
 from bench.data.files import refuse_links
 from bench.prompts.file import write_captions
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.study import (
     SAME,
     Changed,

@@ -20,7 +20,7 @@ from bench.cost.rates import MACHINE, read_rates
 from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
-from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.judge.speedup import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
 from bench.records.kept import today
 from bench.records.read import (
     OLDER_SUMMARY,
@@ -34,8 +34,8 @@ from bench.records.read import (
     require_columns,
     require_file,
 )
+from bench.records.rows import LOAD, READABLE, SCHEMA, damaged, frame, other_version
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
-from bench.records.schema import LOAD, READABLE, SCHEMA, damaged, frame, other_version
 
 Rows = Literal["needed", "if there", "no"]
 ROWS = "records.parquet"

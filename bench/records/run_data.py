@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config.schedule import REPLAYED
 from bench.cost.rates import MachineRates
 from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, UNMEASURED, Fairness
-from bench.judge.paired import CLIP_LESS, image_rows, latency_rows
+from bench.judge.speedup import CLIP_LESS, image_rows, latency_rows
 from bench.records.study import read_study
 from metrics.stats import Interval, holm, p_of_zero, reseed_p, reseed_range
 

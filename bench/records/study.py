@@ -19,7 +19,7 @@ from bench.config.differences import MACHINES, differences
 from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.read import fitting, read_json
 from decoders.kinds import Amount
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.judge import paired
-from bench.judge.paired import CLIP_LESS
+from bench.judge import speedup
+from bench.judge.speedup import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, scaling
 from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv, quality
@@ -150,7 +150,7 @@ def quiet(section: Section, entry: Entry) -> str:
     """The speed-up from lower quartiles of a step's seconds."""
     if entry.role is not Role.DECODER or section.baseline is None:
         return ABSENT
-    found = paired.quiet([("", section.baseline.records)], [("", entry.records)])
+    found = speedup.quiet([("", section.baseline.records)], [("", entry.records)])
     return ABSENT if found is None else interval(found[0].interval(), 2)
 
 
@@ -158,7 +158,7 @@ def failures(run: RunData) -> list[tuple[str, str]]:
     """(decoder, what went wrong in full) of every entry with a failed image."""
     lines = []
     for entry in run.failures:
-        total, unit = len(entry.records), paired.counted(entry.records)
+        total, unit = len(entry.records), speedup.counted(entry.records)
         count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
         lines.append((entry.name, count + entry.error))
     return lines

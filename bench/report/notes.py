@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.config.schedule import REPLAYED
-from bench.judge.paired import every_latency_row, repeats, timings
+from bench.judge.speedup import every_latency_row, repeats, timings
 from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, Role, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared

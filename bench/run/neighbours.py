@@ -2,7 +2,7 @@
 
 Why: figures of a busy hour must not look like those of a quiet one. An image during which others
 take more than `latency.busy` of the cores is *disturbed* and counts for no figure of time
-(`bench.judge.paired`). The run waits for quiet before it goes on. At its end it times the blocks
+(`bench.judge.speedup`). The run waits for quiet before it goes on. At its end it times the blocks
 again that hold such images, all decoders of a block, interleaved as before (`bench.run.runner`).
 On a GPU the host's part is one thread that launches the work: it suffers where no core is left.
 """

@@ -16,7 +16,7 @@ from bench.config.schedule import Batch
 from bench.config.schema import StudyConfig, digest
 from bench.measure.device import Provenance
 from bench.prompts import Prompt
-from bench.records.schema import SCHEMA_VERSION, empty_measures
+from bench.records.rows import SCHEMA_VERSION, empty_measures
 from bench.records.study import identity_of
 from bench.run.outcome import Outcome
 from decoders.api import AcceptRule, VerifiedPairs

@@ -21,7 +21,8 @@ import pandas as pd
 from bench.config.schedule import REPLAYED, Cell
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
-from bench.judge.paired import (
+from bench.judge.quality import Scorer
+from bench.judge.speedup import (
     CLIP_PAIRS,
     Scored,
     clip_differences,
@@ -32,7 +33,6 @@ from bench.judge.paired import (
     reseed_name,
     timings,
 )
-from bench.judge.quality import Scorer
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
 from decoders.api import DecoderError

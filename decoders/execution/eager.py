@@ -2,7 +2,7 @@
 
 A loop's step is a chain of *pieces*: functions of the run's state, each given what the one before
 returned. Pieces have static shapes and never wait for the device, so the same ones run as they are
-(here), through torch.compile (`compiled.py`), recorded once and replayed (`graphs.py`), or with
+(here), through torch.compile (`compiled.py`), recorded and replayed (`cuda_graphs.py`), or with
 calls of a kernel in the place of some (`cpu`). The state of B images is an object of any kind; its
 tensors are what a piece reads and changes.
 """

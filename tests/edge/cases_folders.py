@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.records.schema import SCHEMA_VERSION
+from bench.records.rows import SCHEMA_VERSION
 from tests.edge.table import Bad
 
 

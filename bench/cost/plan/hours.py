@@ -247,7 +247,7 @@ def _identity(entry: Mapping[str, Any]) -> str:
 
 def _seconds(paths: list[Path]) -> float | None:
     """Mean seconds per image of the rows that came out; None without any."""
-    from bench.records import schema as records
+    from bench.records import rows as records
 
     found = []
     for path in paths:

@@ -52,8 +52,11 @@ class Need:
 
     @property
     def state(self) -> str:
+        if not self.missing:
+            return "found"
         more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
-        return f"missing {self.missing[0]}{more}" if self.missing else "found"
+        first = Path(self.missing[0]).name if self.role == "metric" else self.missing[0]
+        return f"missing {first}{more}"
 
     @property
     def where(self) -> str:

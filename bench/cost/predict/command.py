@@ -18,10 +18,10 @@ from bench.cost.predict.here import PredictConfig, rows_of
 from bench.cost.predict.machines import asked
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import ready_folder
-from bench.judge.paired import every_latency_row
+from bench.judge.speedup import every_latency_row
 from bench.measure.device import provenance
 from bench.records.load import read_rows
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.records.study import read_identity, require_own
 from bench.report.plots.predict import predicted_plot
 from bench.report.table import csv_text, filled, terminal

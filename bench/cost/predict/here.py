@@ -32,7 +32,7 @@ from bench.cost.speed import (
     step_seconds,
 )
 from bench.data.errors import ConfigError, unknown
-from bench.judge.paired import pairs
+from bench.judge.speedup import pairs
 from bench.run.outcome import Failure, attempt
 from decoders import pieces as timing
 from decoders.api import ImageModel

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from bench.config.describe import own_words
 from bench.config.schema import DecoderEntry
 from bench.console import progress
 from bench.cost.predict.acceptance import Recorded, Workshop, derivable, derived, record
@@ -34,24 +33,12 @@ DIGITS = 3  # of damage: smaller differences are rounding
 
 
 @dataclass(frozen=True)
-class Part:
-    """A tree or a rule of the grid, built. label: in its own words."""
-
-    option: Option
-    built: Any
-
-    @property
-    def label(self) -> str:
-        return own_words(self.built, self.option.slug)
-
-
-@dataclass(frozen=True)
 class Candidate:
     """A rule on a tree, and what is expected of it. derived: whether its acceptance follows from
     the rule's chain; moved, tv, bound: see `bench.cost.predict.acceptance.Recorded`."""
 
-    tree: Part
-    rule: Part
+    tree: Option
+    rule: Option
     shape: TreeShape
     prediction: Prediction
     derived: bool
@@ -62,7 +49,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """As an entry of a study may be called."""
-        return f"{self.rule.option.slug}.{self.tree.option.slug}"
+        return f"{self.rule.slug}.{self.tree.slug}"
 
     @property
     def damage(self) -> float:
@@ -72,13 +59,12 @@ class Candidate:
 
 @dataclass
 class Search:
-    """A search in progress: its model, its parts, and what was measured so far."""
+    """A search in progress: its parts, built on its model, and what was measured so far."""
 
     asked: TuneStudy
-    model: ImageModel
     shop: Workshop
-    trees: list[Part]
-    rules: list[Part]
+    trees: list[Option]
+    rules: list[Option]
     verdicts: dict[str, str] = field(default_factory=dict)  # candidate's name -> the gate's words
 
 
@@ -93,15 +79,20 @@ def begin(asked: TuneStudy, model: ImageModel) -> Search:
         raise ConfigError(f"tune.base={asked.tune.base} has no drafter; name a decoder that drafts")
     drafter = build_part(entry.spec.drafter, model)
     shop = Workshop(model, sampling, entry.spec.loop, drafter)
-    trees = [Part(o, build_part(o.spec, model)) for o in asked.trees]
-    rules = [Part(o, build_part(o.spec, model)) for o in asked.rules]
+    trees, rules = (
+        [_built(option, model) for option in options] for options in (asked.trees, asked.rules)
+    )
     if asked.tune.exactness == "exact":
         rules = [rule for rule in rules if declared(rule.built, model) == 0]
         if not rules:
             raise ConfigError("every rule of tune.rules is relaxed; add {acceptance: exact}")
     for tree in trees:
         shop.decoder(tree.built, rules[0].built)  # a loop may refuse a tree
-    return Search(asked, model, shop, trees, rules)
+    return Search(asked, shop, trees, rules)
+
+
+def _built(option: Option, model: ImageModel) -> Option:
+    return dataclasses.replace(option, built=build_part(option.spec, model))
 
 
 def declared(rule: AcceptRule, model: ImageModel, rows: int = 16) -> float:
@@ -131,27 +122,27 @@ def explore(search: Search, prompts: Sequence[str]) -> list[Candidate]:
                     seen = dataclasses.replace(base, reached=derived(shape, base))
                 else:
                     seen = _record(search, tree, rule, prompts, 1, bar)
-                made = predict(ar, step, seen.reached, search.model.target.length)
+                made = predict(ar, step, seen.reached, search.shop.model.target.length)
                 out.append(
                     Candidate(tree, rule, shape, made, follow, seen.moved, seen.tv, seen.bound)
                 )
     return out
 
 
-def _chain(search: Search, shapes: Sequence[TreeShape]) -> Part | None:
+def _chain(search: Search, shapes: Sequence[TreeShape]) -> Option | None:
     """A chain as deep as the deepest of these trees, None where there are none."""
     if not shapes:
         return None
     option = chain_option(search.asked, max(s.depth for s in shapes))
-    return Part(option, build_part(option.spec, search.model))
+    return _built(option, search.shop.model)
 
 
 def _record(
-    search: Search, tree: Part, rule: Part, prompts: Sequence[str], width: int, bar: Any
+    search: Search, tree: Option, rule: Option, prompts: Sequence[str], width: int, bar: Any
 ) -> Recorded:
     """width: siblings to look at."""
     asked = search.asked
-    bar.set_postfix_str(f"recording {rule.option.slug} on {tree.option.slug}", False)
+    bar.set_postfix_str(f"recording {rule.slug} on {tree.slug}", False)
     found = record(
         search.shop, tree.built, rule.built, prompts, asked.study.seed, asked.tune.pairs, width
     )
@@ -168,15 +159,14 @@ def _costs(
 
     def timed(decoder: Decoder, name: str) -> StepSeconds:
         bar.set_postfix_str(f"timing {name}", False)
-        step = in_place(search.model, decoder, prompt, seed, asked.tune.probes)
+        step = in_place(search.shop.model, decoder, prompt, seed, asked.tune.probes)
         bar.update()
         return step
 
-    ar = build_decoder(search.model, entry.spec, search.shop.sampling)
+    ar = build_decoder(search.shop.model, entry.spec, search.shop.sampling)
     baseline, rule = timed(ar, entry.name), search.rules[-1]
     return baseline, [
-        timed(search.shop.decoder(tree.built, rule.built), tree.option.slug)
-        for tree in search.trees
+        timed(search.shop.decoder(tree.built, rule.built), tree.slug) for tree in search.trees
     ]
 
 
@@ -212,10 +202,10 @@ def choose(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
         for candidate in candidates:
             if len(chosen) == tune.measure:
                 break
-            kind = candidate.rule.option.slug, candidate.shape.paths is None
+            kind = candidate.rule.slug, candidate.shape.paths is None
             if wanted is not None and kind not in screened:
                 first = min(
-                    (c for c in candidates if (c.rule.option.slug, c.shape.paths is None) == kind),
+                    (c for c in candidates if (c.rule.slug, c.shape.paths is None) == kind),
                     key=lambda c: c.shape.nodes,
                 )
                 screened[kind] = _verdict(search, first, bar) in wanted
@@ -235,7 +225,7 @@ def _verdict(search: Search, candidate: Candidate, bar: Any) -> str:
     if candidate.name not in search.verdicts:
         bar.set_postfix_str(candidate.name, False)
         spec = entry_of(search, candidate).spec
-        found = attempt(partial(check_decoder, spec, search.shop.sampling, search.model))
+        found = attempt(partial(check_decoder, spec, search.shop.sampling, search.shop.model))
         if isinstance(found, Failure):
             log.warning("the gate could not judge %s: %s", candidate.name, found.error)
             words = "not checked"
@@ -252,7 +242,7 @@ def entry_of(search: Search, candidate: Candidate) -> DecoderEntry:
     spec = dataclasses.replace(
         base.spec,
         name=candidate.name,
-        tree=candidate.tree.option.spec,
-        acceptance=candidate.rule.option.spec,
+        tree=candidate.tree.spec,
+        acceptance=candidate.rule.spec,
     )
     return dataclasses.replace(base, name=candidate.name, spec=spec, baseline=False, expect=None)

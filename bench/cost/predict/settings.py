@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.config.describe import PARTS
+from bench.config.describe import PARTS, own_words
 from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain, with_study
 from bench.config.schema import DecoderEntry, StudyConfig, build
 from bench.config.words import split
@@ -57,10 +57,17 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Option:
-    """A tree or an acceptance rule of the grid; slug: its name and settings as one word."""
+    """A tree or an acceptance rule of the grid; slug: its name and settings as one word; built: by
+    the search, on its model."""
 
     slug: str
     spec: PartSpec
+    built: Any = None
+
+    @property
+    def label(self) -> str:
+        """In its own words."""
+        return own_words(self.built, self.slug)
 
 
 @dataclass(frozen=True)

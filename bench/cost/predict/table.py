@@ -30,7 +30,7 @@ from bench.cost.predict.there import (
 from bench.cost.work import regime
 from bench.data.files import ready_folder
 from bench.records.load import read_rows
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.records.study import read_identity, require_schema
 from bench.report import table
 from bench.report.table import ABSENT, Column, Table

@@ -12,7 +12,7 @@ from bench.config.schema import StudyConfig
 from bench.cost.profile.read import Profiled, Reading
 from bench.measure.clock import now
 from bench.measure.device import Provenance
-from bench.records.schema import write_text
+from bench.records.rows import write_text
 from bench.report.table import Column, csv_text, figures, filled, percent
 from bench.report.table import terminal as terminal_table
 

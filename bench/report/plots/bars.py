@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.judge import paired
+from bench.judge import speedup
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.notes import unfair_caption
@@ -154,7 +154,7 @@ def draw_speed(run: RunData) -> Chart:
 
 def mal_interval(entry: Entry) -> tuple[float, float]:
     """95 % bootstrap interval over images of codes per target forward; NaN below two images."""
-    found = paired.mal_interval(entry.records)
+    found = speedup.mal_interval(entry.records)
     return (math.nan, math.nan) if found is None else (found.lo, found.hi)
 
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.judge.paired import CLIP_LESS
+from bench.judge.speedup import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
 from bench.report.notes import unfair_caption
 from bench.report.plots.chart import (

@@ -19,7 +19,7 @@ from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links
 from bench.judge.quality import FEATURES
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.folder import Key, RunFolder, open_folder, recorded, row_keys
 from bench.records.study import read_identity, require_schema
 from bench.run.session import ATTENTION, agreed

@@ -27,7 +27,7 @@ from bench.config.schema import require_known
 from bench.console import progress, say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links
-from bench.records import schema as records
+from bench.records import rows as records
 from decoders.kinds import Positive, require
 
 if TYPE_CHECKING:

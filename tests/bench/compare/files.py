@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from bench.compare.published import COLUMNS
-from bench.records import schema
+from bench.records import rows as made
 from bench.run.summary import COLUMNS as SUMMARY
 
 EMPTY = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False}
@@ -41,9 +41,9 @@ def a_run(folder: Path, *rows: dict[str, Any], study: dict[str, Any] | None) -> 
 def records(folder: Path, **seconds: list[float]) -> None:
     """records.parquet with latency rows of each decoder on prompts 0, 1, ..."""
     rows = [
-        {field.name: EMPTY[field.type] for field in schema.SCHEMA if field.type in EMPTY}
-        | schema.empty_measures() | {
-            "schema_version": schema.SCHEMA_VERSION, "decoder": name, "protocol": "latency",
+        {field.name: EMPTY[field.type] for field in made.SCHEMA if field.type in EMPTY}
+        | made.empty_measures() | {
+            "schema_version": made.SCHEMA_VERSION, "decoder": name, "protocol": "latency",
             "model": "llamagen_xl_256", "backend": "eager", "device": "cuda", "dtype": "bfloat16",
             "temperature": 1.0, "cfg": 7.5, "status": "ok", "prompt_index": i, "seed": 0,
             "block": i, "repeat": 0, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
@@ -52,4 +52,4 @@ def records(folder: Path, **seconds: list[float]) -> None:
         for name, times in seconds.items()
         for i, s in enumerate(times)
     ]  # fmt: skip
-    schema.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=schema.SCHEMA))
+    made.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=made.SCHEMA))

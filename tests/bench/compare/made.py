@@ -12,7 +12,7 @@ import pyarrow as pa
 from bench.compare.checked import figures_of
 from bench.config.schema import digest
 from bench.judge.fairness import Fairness
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.kept import images_digest, judged
 from bench.records.load import load
 from bench.records.run_data import Role

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.kept import images_digest
 from tests.bench.report.synthetic import DECODERS, write_run
 

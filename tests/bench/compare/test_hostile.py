@@ -19,7 +19,7 @@ from bench.__main__ import main
 from bench.compare.leaderboard import read_lines
 from bench.data.clean import for_csv, for_markdown, for_page, on_one_line, shown
 from bench.data.errors import FolderError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.load import load
 from bench.records.run_json import _seal, files_of
 from decoders.models.weights import sha256_of

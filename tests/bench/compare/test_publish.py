@@ -10,7 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.data.errors import FolderError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.run_json import read_record, record_of
 from tests.bench.compare.made import finished
 

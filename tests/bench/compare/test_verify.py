@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.compare.paired import read_sides
+from bench.compare.chance import read_sides
 from bench.compare.publish import publish
 from bench.compare.verify import compared
 from bench.config.compose import compose_study, recomposed
 from bench.config.schedule import part_of
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.run_json import write_record
 from bench.run.finish import finish
 from bench.run.runner import run_study

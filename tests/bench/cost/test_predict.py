@@ -16,7 +16,7 @@ import torch
 from bench.__main__ import main
 from bench.cost.predict.timed import piece_by_piece
 from bench.cost.speed import SpeedError, codes_a_step, reach
-from bench.records import schema as records
+from bench.records import rows as records
 from decoders.api import ImageModel, Sampling
 from decoders.executed import executed
 from decoders.execution.cpu.speculation import NativeStep

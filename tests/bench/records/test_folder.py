@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from bench.data.errors import DiskFullError, FolderError, PromptError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.folder import check_space, open_folder
 from bench.records.kept import today
-from bench.records.schema import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
+from bench.records.rows import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
 from bench.run import runner
 from bench.run.runner import run_study
 from decoders.api import DecoderError

@@ -14,7 +14,7 @@ from PIL import Image
 
 from bench.__main__ import main
 from bench.data.errors import FolderError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.load import load
 from bench.records.sources import code_of
 from bench.run.partial import gather

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.load import SUMMARY_NUMBERS
 
 LENGTH = 256

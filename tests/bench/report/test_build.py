@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from bench.data.errors import FolderError
-from bench.records import schema as records
+from bench.records import rows as records
 from bench.records.load import load
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.headline import arranged

@@ -13,10 +13,10 @@ import torch
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.executed import execution
-from decoders.execution import graphs
+from decoders.execution import cuda_graphs
 from decoders.execution.compiled import CUDA_OPTIONS, Compiled
+from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Execution
-from decoders.execution.graphs import Graphed
 from decoders.execution.state import fill, rebind, snapshot, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
@@ -118,7 +118,7 @@ def test_without_a_working_compiler_there_is_one_warning(
 ) -> None:
     tried: list[torch.device] = []
     why = "RuntimeError: no C compiler"
-    monkeypatch.setattr(graphs, "not_compiling", lambda device: tried.append(device) or why)
+    monkeypatch.setattr(cuda_graphs, "not_compiling", lambda device: tried.append(device) or why)
     how = Graphed()
     assert [how._compiles(torch.device("cuda")) for _ in range(2)] == [False, False]
     assert len(tried) == 1 and caplog.text.count("no C compiler") == 1

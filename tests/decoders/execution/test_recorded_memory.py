@@ -86,7 +86,7 @@ def test_recording_copies_no_cache(name: str, monkeypatch: pytest.MonkeyPatch) -
         held.append((run, snapshot(run)))
         return held[-1][1]
 
-    monkeypatch.setattr("decoders.execution.graphs.snapshot", kept)
+    monkeypatch.setattr("decoders.execution.cuda_graphs.snapshot", kept)
     decoder = decoder_of(name)
     found = decoded(decoder, FIRST)
     (run, values), caches = held[0], 0

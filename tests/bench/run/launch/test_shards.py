@@ -210,14 +210,14 @@ def test_a_merge_that_is_killed_at_a_write_goes_on(fake_study, tmp_path):
 
 def changed(path: Path, **columns) -> None:
     """Every row of a folder with other values."""
-    from bench.records import schema
+    from bench.records import rows as records
 
     for file in path.glob("rows/*/*.parquet"):
-        table = schema.read(file)
+        table = records.read(file)
         for name, value in columns.items():
             at = table.schema.get_field_index(name)
             table = table.set_column(at, table.schema[at], pa.array([value], table.schema[at].type))
-        schema.write(file, table)
+        records.write(file, table)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.judge.paired import paired_speedup, pairs, quiet
+from bench.judge.speedup import paired_speedup, pairs, quiet
 from metrics.stats import fastest_ratio, paired_ratio
 
 
