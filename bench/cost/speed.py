@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bench.data.errors import BenchError
-from decoders.api import whole_steps
+from decoders.api import Tree, completed, whole_steps
 
 Paths = tuple[tuple[int, ...], ...]  # a static tree: child ranks from the root, one path a node
 NEVER = 1e-12  # probability of an unfinished row below which the rest of the sum is left out
@@ -60,7 +60,7 @@ class TreeShape:
     def of(cls, tree: Any) -> TreeShape:
         """The shape of a built tree; `paths` are those of a tree that has the same in every
         step."""
-        paths = getattr(tree, "paths", None)
+        paths = completed(tree, Tree).paths
         fixed = None if paths is None else tuple(tuple(path) for path in paths)
         return cls(str(tree), tree.nodes, tree.depth, tree.branching, fixed)
 

@@ -73,7 +73,7 @@ def rows_of(
     """
     costs = settings.costs
     if costs == "auto":
-        eager = getattr(model.execution, "name", "eager") == "eager"
+        eager = model.execution is None or model.execution.name == "eager"
         costs = "steps" if eager else "images"
     found = {one.decoder: one for one in recorded_of(rows, config.baselines)}
     run = [_Decoder(cell, found[cell.entry.name]) for cell in cells if cell.entry.name in found]
