@@ -23,9 +23,8 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schedule import cells
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError
-from bench.data.files import ready_folder
+from bench.data.files import ready_folder, write_text
 from bench.judge.gate.sampled import Captions
-from bench.records.schema import write_text
 from bench.report.plots.chart import Chart, Spec, layer, linked, save, tooltip
 from bench.report.table import Column, csv_text, figures, filled, terminal
 from bench.run.session import opened
