@@ -61,6 +61,68 @@ def tensors(root: Any) -> dict[str, Tensor]:
     return {path: tensor for path, _, tensor in slots(root)}
 
 
+def put_row(run: Any, row: int, one: Any) -> None:
+    """Image `row` of a run becomes the image of `one`, a run of that alone that has just begun. In
+    place, as an execution may hold the addresses. Whatever hangs on a run is replaced, a plug-in's
+    too: it may keep of its images what has one dimension of B, or of R = G * B rows.
+
+    Raises DecoderError where something else has changed since the run began: then it cannot be
+    told which part of it belongs to the image.
+    """
+    batch = len(run.record.codes)
+    mine, other = list(slots(run)), list(slots(one))
+    if [path for path, _, _ in mine] != [path for path, _, _ in other]:
+        odd = sorted({path for path, _, _ in mine} ^ {path for path, _, _ in other})
+        raise _unrefillable(f"{', '.join(odd[:3])} is there after some steps alone, or before")
+    caches: tuple[str, ...] = ()
+    for (path, (owner, name), old), (_, (theirs, _), new) in zip(mine, other, strict=True):
+        if isinstance(owner, KVCache) and name == "data":
+            owner.take(range(row, theirs.rows * batch, batch), theirs)
+            caches += (path.removesuffix("data"),)  # all else below it is made of its data
+        elif old is not new and not path.startswith(caches):
+            _put(path, old, new, batch, row)
+    for name in ("session", "state"):
+        _same_numbers(f".{name}", getattr(run, name, None), getattr(one, name, None))
+
+
+def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
+    """Writes `new`, of a single image, into its place in `old`."""
+    pairs = [*enumerate(zip(old.shape, new.shape, strict=False))]
+    odd = [(dim, many, own) for dim, (many, own) in pairs if many != own]
+    if old.ndim == new.ndim and len(odd) == 1 and odd[0][1] == odd[0][2] * batch:
+        dim, _, copies = odd[0]
+        old.unflatten(dim, (copies, batch)).select(dim + 1, row).copy_(new)
+    elif old.shape == new.shape and batch == 1:
+        old.copy_(new)
+    elif old.shape != new.shape or not torch.equal(old, new):
+        raise _unrefillable(
+            f"{path} is {list(old.shape)}, of one image alone {list(new.shape)}, and its values "
+            "have changed"
+        )
+
+
+def _same_numbers(path: str, mine: Any, other: Any) -> None:
+    """Raises DecoderError where two objects of one kind hold other numbers. A count of `calls`
+    is the whole batch's, and no state."""
+    if mine is other or isinstance(mine, KVCache | Tensor):
+        return
+    if isinstance(mine, int | float | str):
+        if mine != other and not path.endswith(".calls"):
+            raise _unrefillable(f"{path} is {mine!r} by now, and {other!r} of an image that begins")
+    elif _walked(mine):
+        theirs = dict(_members(other)) if _walked(other) else {}
+        for name, value in _members(mine):
+            _same_numbers(f"{path}.{name}", value, theirs.get(name))
+
+
+def _unrefillable(why: str) -> DecoderError:
+    return DecoderError(
+        f"this decoder cannot go on with the next image in a row that is done: {why}. Expected "
+        "tensors with one dimension of B images or R rows, in place from the start. Time it in "
+        "batches that are decoded as a whole (latency.requests=null)"
+    )
+
+
 def form(value: Any) -> Any:
     """What code that was compiled for one value depends on, and must find in another: shapes,
     strides and dtypes of its tensors, and its numbers. Of tensors, tuples, lists, dicts and plain
