@@ -39,8 +39,7 @@ def traced() -> Execution:
 
 
 # Of every kind of loop, tree and noise; eagerly all are tried.
-KINDS = ("ar", "ar_gumbel", "sd_chain", "eagle2", "lantern_pp", "block_chain", "gumbel_chain")
-KINDS += ("sjd_sample", "sjd_pac", "replayed_chain")
+KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "gumbel_chain", "sjd_sample")
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [
@@ -98,7 +97,7 @@ def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> Non
     require_alone(decoder_of(name, how()), 2)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 9])
+@pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd_sample"])
 def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
     greedy = Sampling(temperature=0, cfg=2.0)
@@ -202,7 +201,7 @@ class Rows(Counting):
             Shared,
             r"\.session\.held is \[5\], of one image alone \[5\], and its values",
         ),
-        (Growing, r"\.session\.held\.0 is there after some steps"),
+        (Growing, r"\.session\.held\.0, .* there after some steps"),
         (Rows, ""),
     ],
 )
