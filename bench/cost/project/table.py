@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.compare import measured
@@ -31,16 +31,24 @@ from bench.records.load import read_rows
 from bench.records.schema import write_text
 from bench.records.study import read_identity, require_schema
 from bench.report import table
+from bench.report.plots.predict import projected_plot
 from bench.report.table import ABSENT, Table
 
 HEAD = [
     "decoder", "codes verified", "codes per step", "forward ms", "bound by", "draft ms", "step ms",
     "projected", "measured here", "published",
 ]  # fmt: skip
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PAPERS = [
     "paper", "model", "method", "GPU", "AR ms per code", "floors", "speed-up", "codes per forward",
     "AR slower than a verification",
 ]  # fmt: skip
+
+
+BY_BATCH = (
+    "Projected speed-up over AR at the same batch, places refilled (offline). Whether the images' "
+    "caches fit the GPU's memory is not looked at."
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class Report:
     beside: Mapping[str, Sequence[Published]]
     papers: Sequence[Floors]
     left_out: Sequence[str] = ()
+
+    @property
+    def drafting(self) -> list[Projected]:
+        return [row for row in self.rows if row.recorded.drafts]
 
     @property
     def title(self) -> str:
@@ -76,10 +88,16 @@ def cmd_project(words: Sequence[str]) -> int:
     write_text(folder / "projected.md", markdown(report))
     say(f"{report.title}\n\n{table.terminal(projected(report))}\n")
     say("\n".join(notes(report)))
+    say(f"\n{BY_BATCH}\n\n{table.terminal(batched(report))}\n")
+    every = {machine.name: machine for machine in (report.machine, *shipped())}
+    found = {name: by_batch(report.drafting, report.sizes, one) for name, one in every.items()}
+    plot = projected_plot(
+        found, BATCHES, f"{report.study} at the size of {report.sizes.name}", folder
+    )
     if report.papers:
         say(f"\n{table.terminal(papers(report))}\n")
         say("\n".join(paper_notes(report)))
-    say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}")
+    say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}, {plot[0]}")
     return 0
 
 
@@ -129,6 +147,25 @@ def projected(report: Report) -> Table:
              "; ".join(map(ratio, beside)) or ABSENT]
         )  # fmt: skip
     return table.of_cells(HEAD, out)
+
+
+def by_batch(rows: Sequence[Projected], sizes: Sizes, machine: Hardware) -> dict[str, list[float]]:
+    """Speed-ups over AR at the same batch, by decoder, one of each of BATCHES. Rows advance alone
+    and are refilled, so none waits for another."""
+    return {
+        one.decoder: [
+            project(replace(one, rows=one.rows * batch), sizes, machine).prediction.speedup
+            for batch in BATCHES
+        ]
+        for one in (row.recorded for row in rows)
+    }
+
+
+def batched(report: Report) -> Table:
+    """A row per decoder, a column per batch."""
+    found = by_batch(report.drafting, report.sizes, report.machine)
+    rows = [[name, *(f"{x:.2f}" for x in speedups)] for name, speedups in found.items()]
+    return table.of_cells(["decoder", *map(str, BATCHES)], rows)
 
 
 def ratio(row: Published) -> str:
@@ -198,6 +235,7 @@ def sources(machine: Hardware) -> list[str]:
 def markdown(report: Report) -> str:
     """projected.md."""
     parts = [f"# {report.title}", table.markdown(projected(report)), table.bullets(notes(report))]
+    parts += ["# By batch", BY_BATCH, table.markdown(batched(report))]
     if report.papers:
         parts += ["# Published AR steps", table.markdown(papers(report))]
         parts += [table.bullets(paper_notes(report))]
@@ -207,8 +245,10 @@ def markdown(report: Report) -> str:
 def lines(report: Report) -> list[dict[str, Any]]:
     """projected.csv: one row per decoder; seconds, and published speed-ups as they were stated."""
     out: list[dict[str, Any]] = []
+    many = by_batch(report.rows, report.sizes, report.machine)
     for row in report.rows:
         recorded, made = row.recorded, row.prediction
+        more = many[recorded.decoder]
         out.append({
             "decoder": recorded.decoder, "tree": recorded.tree, "hardware": report.machine.name,
             "model": report.sizes.name, "temperature": recorded.temperature,
@@ -218,6 +258,7 @@ def lines(report: Report) -> list[dict[str, Any]]:
             "measured_hi": recorded.speedup.hi, "projected_step": row.step,
             "projected_forward": row.forward.seconds, "projected_draft": row.draft,
             "bound": row.forward.bound,
+            **{f"projected_at_{b}": x for b, x in zip(BATCHES, more, strict=True)},
             "published": "; ".join(map(ratio, report.beside.get(recorded.decoder, ()))),
         })  # fmt: skip
     return out
