@@ -167,7 +167,7 @@ def draw(run: RunData) -> Chart:
     rate = _panel(ok, "images per second", lambda row: row.images_s)
     fast = [row for row in ok if row.decoder != row.baseline]
     gain = _panel(fast, "speed-up at the same batch", lambda row: row.speedup)
-    whole = _panel(ok, "speed-up over the baseline at batch 1", lambda row: row.over_one)
+    whole = _panel(ok, "over the baseline at batch 1", lambda row: row.over_one)
     failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls. Speed-up: over the baseline at "
@@ -178,7 +178,7 @@ def draw(run: RunData) -> Chart:
         caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     title = "Throughput and speed-up by batch size"
-    return Chart("scaling", title, caption, linked([rate, gain, whole], colors_of(run), 2))
+    return Chart("scaling", title, caption, linked([rate, gain, whole], colors_of(run), 3))
 
 
 def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) -> Spec:

@@ -23,19 +23,23 @@ Slot = tuple[Any, str | int]  # an owner and the name or index under which it ho
 def slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
     """(path, slot, tensor) of every tensor below `root`: attributes of objects, items of lists,
     tuples and dicts. An object is visited once."""
+    return (leaf for leaf in _leaves(root) if isinstance(leaf[2], Tensor))
+
+
+def _leaves(root: Any) -> Iterator[tuple[str, Slot, Any]]:
+    """The same of whatever has nothing below it."""
     seen: set[int] = set()
-    stack: list[tuple[str, Any]] = [("", root)]
+    stack: list[tuple[str, Any]] = [] if root is None else [("", root)]
     while stack:
         path, owner = stack.pop()
         if id(owner) in seen:
             continue
         seen.add(id(owner))
         for name, value in _members(owner):
-            where = f"{path}.{name}"
-            if isinstance(value, Tensor):
-                yield where, (owner, name), value
-            elif _walked(value):
-                stack.append((where, value))
+            if isinstance(value, Tensor) or not _walked(value):
+                yield f"{path}.{name}", (owner, name), value
+            else:
+                stack.append((f"{path}.{name}", value))
 
 
 def _members(owner: Any) -> list[tuple[str | int, Any]]:
@@ -75,14 +79,17 @@ def put_row(run: Any, row: int, one: Any) -> None:
         odd = sorted({path for path, _, _ in mine} ^ {path for path, _, _ in other})
         raise _unrefillable(f"{', '.join(odd[:3])} is there after some steps alone, or before")
     caches: tuple[str, ...] = ()
-    for (path, (owner, name), old), (_, (theirs, _), new) in zip(mine, other, strict=True):
+    for (path, (owner, name), old), (_, (its, _), new) in zip(mine, other, strict=True):
         if isinstance(owner, KVCache) and name == "data":
-            owner.take(range(row, theirs.rows * batch, batch), theirs)
+            owner.take(range(row, its.rows * batch, batch), its)
             caches += (path.removesuffix("data"),)  # all else below it is made of its data
         elif old is not new and not path.startswith(caches):
             _put(path, old, new, batch, row)
-    for name in ("session", "state"):
-        _same_numbers(f".{name}", getattr(run, name, None), getattr(one, name, None))
+    theirs = _numbers(one)
+    for path, value in _numbers(run).items():
+        own = theirs.get(path)
+        if value not in (own, own * batch if isinstance(own, int) else own):
+            raise _unrefillable(f"{path} is {value!r} by now, and {own!r} of an image that begins")
 
 
 def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
@@ -101,18 +108,16 @@ def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
         )
 
 
-def _same_numbers(path: str, mine: Any, other: Any) -> None:
-    """Raises DecoderError where two objects of one kind hold other numbers. A count of `calls`
-    is the whole batch's, and no state."""
-    if mine is other or isinstance(mine, KVCache | Tensor):
-        return
-    if isinstance(mine, int | float | str):
-        if mine != other and not path.endswith(".calls"):
-            raise _unrefillable(f"{path} is {mine!r} by now, and {other!r} of an image that begins")
-    elif _walked(mine):
-        theirs = dict(_members(other)) if _walked(other) else {}
-        for name, value in _members(mine):
-            _same_numbers(f"{path}.{name}", value, theirs.get(name))
+def _numbers(run: Any) -> dict[str, int | float | str]:
+    """Python's numbers and words below a run's session and the verifier's state, by path. A count
+    of `calls` is the whole batch's, and no state."""
+    found = {
+        f".{part}{path}": value
+        for part in ("session", "state")
+        for path, (owner, _), value in _leaves(getattr(run, part, None))
+        if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
+    }
+    return {path: value for path, value in found.items() if not path.endswith(".calls")}
 
 
 def _unrefillable(why: str) -> DecoderError:

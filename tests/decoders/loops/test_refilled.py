@@ -148,7 +148,8 @@ class Counting(Grown):
 
     def begin(self, start: Start) -> Any:
         session: Any = super().begin(start)
-        session.held = self.hold(start)
+        session.held, session.batch = self.hold(start), start.batch  # of the batch: no count
+        session.itself = [session]
         inner = session.propose
 
         def propose(*given: Any) -> Draft:
