@@ -81,7 +81,7 @@ class Noise:
     def to(self, device: torch.device) -> Noise:
         return Noise(self.uniform.to(device), None if self.key is None else self.key.to(device))
 
-    def of(self, images: Sequence[int] | slice) -> Noise:
+    def rows(self, images: Sequence[int] | slice) -> Noise:
         """That of some of the images, outside of a loop."""
         return Noise(self.uniform[images], None if self.key is None else self.key[images])
 

@@ -46,7 +46,7 @@ class TextFeatures:
         drop = torch.arange(copies * self.batch, device=self.mask.device) >= self.batch
         return self._each(lambda t: torch.cat([t] * copies)), drop
 
-    def of(self, images: Sequence[int] | slice) -> TextFeatures:
+    def rows(self, images: Sequence[int] | slice) -> TextFeatures:
         """Those of some of the prompts."""
         return self._each(lambda t: t[images])
 

@@ -103,7 +103,10 @@ class Autoregressive(Composed):
         for first in images[::rows]:
             own = images[first : first + rows]
             filled = [*own, *([own[-1]] * (rows - len(own)))]
-            run = self._decoded(text.of(filled), noise.of(filled))
+            given = (text, noise)
+            if rows < text.batch:
+                given = text.rows(filled), noise.rows(filled)
+            run = self._decoded(*given)
             done.take(own, run.record, range(len(own)))
             done.steps += self.model.target.length - 1
             seconds.update(run.watch.seconds())

@@ -89,7 +89,9 @@ class Finished:
     def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:
         """All images in their order. seconds, path: as in `Trace`."""
         place = torch.tensor(self.order).argsort()
-        found = {name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]}
+        found: dict[str, Any] = {
+            name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]
+        }
         codes, calls = found.pop("codes"), found["target_calls"].int()
         most, taken = int(calls.max()), int(calls.sum())
         found["target_calls"], found["accepted"] = calls, found["accepted"][:, :most]

@@ -111,10 +111,10 @@ class Speculative(Composed):
                 f"verified pairs are recorded of images that are decoded at once, found {images} "
                 f"images on {rows} rows; set rows to their number, or pairs to 0"
             )
-        # A row's noise is overwritten by that of its next image.
-        first = [*range(rows)]
-        kept = self.execution.kept(self, rows)
-        run = self.begin(text.of(first), noise.of(first), pairs, kept)
+        first, drawn = text, noise
+        if rows < images:  # with tensors of their own, as a row's next image takes its place
+            first, drawn = text.rows([*range(rows)]), noise.rows([*range(rows)])
+        run = self.begin(first, drawn, pairs, self.execution.kept(self, rows))
         run = self.execution.begin(self, run)
         queue = Queue(text, noise, rows, self.execution.kept(self, 1) if rows > 1 else None)
         blind = self._unfinished(1)  # steps until the next look at the lengths

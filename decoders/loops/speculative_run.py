@@ -90,7 +90,8 @@ class Queue:
         image = len(self.place)
         self.on[row] = image
         self.place.append((row, self.done.steps))
-        self.spare = begin(self.text.of([image]), self.noise.of([image]), 0, self.spare)
+        one = self.text.rows([image]), self.noise.rows([image])
+        self.spare = begin(*one, 0, self.spare)
         return self.spare
 
     def spans(self, steps: Sequence[int]) -> list[tuple[int, int, int]]:

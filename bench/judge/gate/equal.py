@@ -47,7 +47,7 @@ def equality_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding
     small = small_sampling(sampling, model.target.vocab_size, real)
     wanted = plain_decoding(model, small, shared=True).generate(text, noise).codes
     parts: list[Generation] = [
-        made.decoder.generate(text.of(rows), noise.of(rows))
+        made.decoder.generate(text.rows(rows), noise.rows(rows))
         for rows in (slice(0, PART), slice(PART, IMAGES))
     ]
     codes = torch.cat([part.codes for part in parts])
