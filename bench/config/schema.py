@@ -162,9 +162,8 @@ class LatencyProtocol:
             )
         if self.requests is not None and self.requests < max(self.batch):
             raise ConfigError(
-                f"latency.requests={self.requests} images do not fill latency.batch={self.batch}; "
-                f"set latency.requests={max(self.batch)} or more (a multiple of each size leaves "
-                "no place idle in plain decoding), or null"
+                f"latency.requests={self.requests} do not fill latency.batch={self.batch}; set "
+                f"latency.requests={max(self.batch)} or more, best a multiple of each, or null"
             )
         if self.prompts and self.blocks > self.prompts:
             raise ConfigError(
@@ -328,22 +327,14 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in (
-            "run_dir",
-            "retry_failed",
-            "time_limit",
-            "report",
-            "gate",
-            "metric",
-            "fairness",
-        ):
+        left_out = "run_dir", "retry_failed", "time_limit", "report", "gate", "metric", "fairness"
+        for key in left_out:
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]
-        if self.latency.batch == [1]:  # as in studies from before there were others
-            del plain["latency"]["batch"]
-        if self.latency.requests is None:
-            del plain["latency"]["requests"]
+        for key, value in (("batch", [1]), ("requests", None)):  # as before there were others
+            if plain["latency"][key] == value:
+                del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain
