@@ -7,6 +7,7 @@ that is six times faster than position-major). A row's slots may differ from its
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
@@ -70,6 +71,11 @@ class KVCache:
         but NaN, which an image that failed may have left."""
         self.data.zero_()
         return self
+
+    def take(self, rows: Sequence[int], other: KVCache) -> None:
+        """The content of other's rows, which are as many and have no more slots. Slots behind them
+        keep what they have, which is finite and which no query sees."""
+        self.data[:, :, rows, :, : other.capacity] = other.data
 
     def widened(self, capacity: int) -> KVCache:
         """A cache of `capacity` slots a row with the same content: attention reads every slot, so a

@@ -27,7 +27,7 @@ and 64 Gumbel rows of 1,024 codes 2 ms.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,7 +56,7 @@ class Noise:
 
     uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
     for later ones). key [B, 2] int64: two 32-bit words an image; None for a table given by hand,
-    which has no other numbers. round [1] int64: steps that the loop has taken, 0 in its first step;
+    which has no other numbers. round [B] int64: steps that each image has taken, 0 in its first;
     None outside of a loop of steps. renewed: whether the loop writes every round over the table.
     """
 
@@ -81,8 +81,12 @@ class Noise:
     def to(self, device: torch.device) -> Noise:
         return Noise(self.uniform.to(device), None if self.key is None else self.key.to(device))
 
+    def rows(self, images: Sequence[int] | slice) -> Noise:
+        """That of some of the images, outside of a loop."""
+        return Noise(self.uniform[images], None if self.key is None else self.key[images])
+
     def stepping(self, steps: Tensor, renewed: bool) -> Noise:
-        """The noise of a loop that counts its steps in `steps`, [1] int64, in place. renewed: with
+        """The noise of a loop that counts its steps in `steps`, [B] int64, in place. renewed: with
         a table of its own, for `renew`."""
         table = self.uniform.clone() if renewed else self.uniform
         return replace(self, uniform=table, round=steps, renewed=renewed)

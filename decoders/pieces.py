@@ -131,7 +131,6 @@ def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps
         def steps() -> None:
             if next(ahead) == 0:
                 run.place.fill_(start)
-                run.record.steps.zero_()
                 run.seen[..., target.prefix + start - 1 :] = False
             loop.execution.step(loop, run)
 

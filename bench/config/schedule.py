@@ -4,7 +4,8 @@ The order is part of the protocol. Latency: prompt by prompt, all decoders on th
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that what the machine does at one moment is seen to differ from
 another; all prompts as often as `repeats` says, one round after the other; each round also in the
-larger batches that `latency.batch` asks for. Quality: decoder by decoder in fixed batches, so that
+larger batches that `latency.batch` asks for, whose places are refilled where `latency.requests`
+says so. Quality: decoder by decoder in fixed batches, so that
 a resumed run decodes the very same batches.
 """
 
@@ -39,9 +40,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts that one cell decodes in one call. What is timed (alone, or batched) is in a block of
-    prompts that are timed at one moment (one run again later keeps its block), for the `repeat`-th
-    time; quality has neither (0)."""
+    """Prompts that one cell decodes in one call, `at_once` at a time (0: all). What is timed (alone
+    or batched) is in a block of prompts that are timed at one moment (one run again later keeps its
+    block), for the `repeat`-th time; quality has neither (0)."""
 
     cell: Cell
     protocol: str
@@ -49,6 +50,12 @@ class Batch:
     indices: tuple[int, ...]
     block: int = 0
     repeat: int = 0
+    at_once: int = 0
+
+    @property
+    def size(self) -> int:
+        """Images decoded at once."""
+        return self.at_once or len(self.indices)
 
     @property
     def timed(self) -> bool:
@@ -56,7 +63,7 @@ class Batch:
 
     def stem(self, index: int) -> str:
         """File name of the row of a prompt, without its ending: latency-0-00003-1, batched4-..."""
-        size = len(self.indices) if self.protocol == BATCHED else ""
+        size = self.size if self.protocol == BATCHED else ""
         again = f"-{self.repeat}" if self.repeat else ""
         return f"{self.protocol}{size}-{self.seed}-{index:05d}{again}"
 
@@ -68,7 +75,7 @@ class Batch:
 
 def call_of(batch: Batch) -> tuple[str, int]:
     """What decides the shapes of a call: whose it is, and of how many images."""
-    return batch.cell.key, len(batch.indices)
+    return batch.cell.key, batch.size
 
 
 def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
@@ -91,9 +98,10 @@ def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
         for call in range(count):
             turn = (call + repeat) % len(every)
             block = repeat * latency.blocks + call * latency.blocks // count
-            indices = tuple(range(call * size, (call + 1) * size))
+            images = latency.images(size)
+            indices = tuple(range(call * images, (call + 1) * images))
             for cell in [*every[turn:], *every[:turn]]:
-                out.append(Batch(cell, protocol, config.seed, indices, block, repeat))
+                out.append(Batch(cell, protocol, config.seed, indices, block, repeat, size))
     return out
 
 

@@ -137,7 +137,9 @@ class LatencyProtocol:
     """Decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
     many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
     is timed, each time in a part of its own (the fastest counts). batch: images decoded at once: 1
-    for all figures, larger ones for `bench.report.scaling`. busy: the share of the cores that other
+    for all figures, larger ones for `bench.report.scaling`. requests: images of a call in batches,
+    of which the batch's size is decoded at once; the place of one that is done is refilled by the
+    next. None: one batch, decoded as a whole. busy: the share of the cores that other
     programs may take while an image is timed (1: any), see `bench.run.neighbours`; wait_for_quiet:
     seconds that the run waits for them, 0: not at all."""
 
@@ -149,6 +151,7 @@ class LatencyProtocol:
     busy: Annotated[float, Within(0, 1, above=True)] = 0.1
     wait_for_quiet: NotNegative = 60.0
     batch: list[Annotated[int, Within(1, 2**20)]] = field(default_factory=lambda: [1])
+    requests: Count | None = None
 
     def __post_init__(self) -> None:
         require(self, "latency.", ConfigError)
@@ -156,6 +159,11 @@ class LatencyProtocol:
             raise ConfigError(
                 "latency.batch must hold 1 and any larger sizes, each once, as in "
                 f"latency.batch=[1,4,16]; found {self.batch}"
+            )
+        if self.requests is not None and self.requests < max(self.batch):
+            raise ConfigError(
+                f"latency.requests={self.requests} do not fill latency.batch={self.batch}; set "
+                f"latency.requests={max(self.batch)} or more, best a multiple of each, or null"
             )
         if self.prompts and self.blocks > self.prompts:
             raise ConfigError(
@@ -179,9 +187,13 @@ class LatencyProtocol:
         """Sizes of the batches that are timed."""
         return self.batch if self.prompts else []
 
+    def images(self, size: int) -> int:
+        """Images of a timed call of a batch size."""
+        return size if size == 1 or self.requests is None else self.requests
+
     def calls(self, size: int) -> int:
-        """Timed calls of a batch size in each round: full batches of the prompts, at least one."""
-        return max(self.prompts // size, 1) if self.prompts else 0
+        """Timed calls of a batch size in each round: full ones of the prompts, at least one."""
+        return max(self.prompts // self.images(size), 1) if self.prompts else 0
 
 
 @dataclass(frozen=True)
@@ -308,26 +320,21 @@ class StudyConfig:
     @property
     def prompts_needed(self) -> int:
         """How many prompts the largest of its protocols decodes."""
-        return max(self.latency.prompts, *self.latency.sizes, self.quality.images)
+        calls = map(self.latency.images, self.latency.sizes)
+        return max(self.latency.prompts, *calls, self.quality.images)
 
     def measured(self) -> dict[str, Any]:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in (
-            "run_dir",
-            "retry_failed",
-            "time_limit",
-            "report",
-            "gate",
-            "metric",
-            "fairness",
-        ):
+        left_out = "run_dir", "retry_failed", "time_limit", "report", "gate", "metric", "fairness"
+        for key in left_out:
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]
-        if self.latency.batch == [1]:  # as in studies from before there were others
-            del plain["latency"]["batch"]
+        for key, value in (("batch", [1]), ("requests", None)):  # as before there were others
+            if plain["latency"][key] == value:
+                del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain

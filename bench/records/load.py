@@ -34,7 +34,7 @@ from bench.records.read import (
     require_columns,
     require_file,
 )
-from bench.records.rows import LOAD, READABLE, SCHEMA, damaged, frame, other_version
+from bench.records.rows import LATER, READABLE, SCHEMA, damaged, frame, other_version
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
 
 Rows = Literal["needed", "if there", "no"]
@@ -97,9 +97,9 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
         raise FolderError(f"{path} is damaged: it is not as it was written; {remedy(path)}")
     try:
         names = pq.read_schema(path).names
-        if not {*columns} <= {*names, *LOAD} and (wrong := other_version(path)):
+        if not {*columns} <= {*names, *LATER} and (wrong := other_version(path)):
             raise FolderError(wrong)
-        require_columns(path, columns, [*names, *LOAD])
+        require_columns(path, columns, [*names, *LATER])
         records = frame(path, columns)
     except (pa.ArrowException, OSError) as error:
         raise FolderError(

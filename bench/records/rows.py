@@ -3,7 +3,8 @@
 One row an image, or for each time it was timed. A row is written to a temporary file, synced and
 renamed, so a killed run leaves no half row; all rows of a run are merged into records.parquet at
 the end. Every file holds a SHA-256 of itself, so no byte of it can change unnoticed. A change of a
-column's name, type or meaning raises SCHEMA_VERSION: folders of another version are refused.
+column's name, type or meaning raises SCHEMA_VERSION: folders of another version are refused. A
+column that came later (LATER) says nothing in rows without it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 6
-READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD, which says nothing then
+READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD
 # In the file's metadata, followed by 64 hex digits: the SHA-256 of the file with zeros in their
 # place.
 SEAL, DIGITS = b"lantern_bench.sha256=", 64
@@ -54,6 +55,8 @@ MEASURED = (
 # Processor seconds of the run's own process per second while the image was timed; shares of the
 # cores that others and the hypervisor took; whether that was too much (`latency.busy`).
 LOAD = {"cpu_own": _REAL, "cpu_others": _REAL, "cpu_steal": _REAL, "disturbed": pa.bool_()}
+# Share of a call's row-steps in which a row had no image left to decode (`decoders.api.Trace`).
+LATER = LOAD | {"idle": _REAL}
 SCHEMA = pa.schema(
     [
         ("schema_version", _WHOLE), ("study", _TEXT), ("protocol", _TEXT), ("model", _TEXT),
@@ -63,7 +66,7 @@ SCHEMA = pa.schema(
         ("prompt_index", _WHOLE), ("prompt_id", _TEXT), ("prompt", _TEXT), ("category", _TEXT),
         ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("repeat", _WHOLE),
         ("status", _TEXT), ("error", _TEXT),
-        *((name, _REAL) for name in MEASURED), *LOAD.items(),
+        *((name, _REAL) for name in MEASURED), *LATER.items(),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
         *((name, pa.list_(kind)) for name, kind in LISTS.items()),
         ("path", _TEXT), ("image", _TEXT), ("image_hash", _TEXT), ("peak_memory_mb", _REAL),
@@ -83,7 +86,7 @@ PICTURE = re.compile(
 
 def empty_measures() -> dict[str, Any]:
     """The measured columns of a row that measured nothing: NaN, 0, empty lists."""
-    row: dict[str, Any] = dict.fromkeys((*MEASURED, *LOAD), math.nan) | {"disturbed": False}
+    row: dict[str, Any] = dict.fromkeys((*MEASURED, *LATER), math.nan) | {"disturbed": False}
     row |= dict.fromkeys(("nfe", "drafter_calls", "tree_depth", "tree_nodes"), 0)
     row |= {column: [] for column in LISTS}
     row |= {"path": "", "image": "", "image_hash": "", "peak_memory_mb": math.nan}
@@ -116,11 +119,11 @@ def read(path: Path) -> pa.Table | None:
 
 
 def brought_up(table: pa.Table) -> pa.Table:
-    """Rows of a readable version with all columns of LOAD, in the order of the schema."""
-    lacking = [name for name in LOAD if name not in table.schema.names]
+    """Rows of a readable version with all columns of LATER, in the order of the schema."""
+    lacking = [name for name in LATER if name not in table.schema.names]
     if not lacking:
         return table
-    for name, kind in ((name, LOAD[name]) for name in lacking):
+    for name, kind in ((name, LATER[name]) for name in lacking):
         nothing = False if name == "disturbed" else math.nan
         table = table.append_column(pa.field(name, kind), pa.array([nothing] * len(table), kind))
     return table.select([name for name in SCHEMA.names if name in table.schema.names])
@@ -130,7 +133,7 @@ def frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """These columns of a file of a readable version, each of its type, without nulls. Raises
     FolderError, and what pyarrow raises."""
     there = set(pq.read_schema(path).names)
-    table = pq.read_table(path, columns=[c for c in columns if c in there or c not in LOAD])
+    table = pq.read_table(path, columns=[c for c in columns if c in there or c not in LATER])
     table = brought_up(table).select(list(columns))
     table = table.cast(pa.schema([SCHEMA.field(column) for column in columns]))
     for column in columns:

@@ -1,9 +1,10 @@
 """Images per second, latency and speed-up by batch size, of a run that timed several sizes.
 
 Why: at batch 1 a decoding step waits for weights and launches, and verifying a tree costs little
-more than a code. The larger the batch, the more a step computes, and the longer all wait for the
-slowest image; so speculative gains shrink. A speed-up without its batch size says nothing about
-serving. Every image of a call has the latency of the call, prefill and decoding.
+more than a code. The larger the batch, the more a step computes; so speculative gains shrink. A
+speed-up without its batch size says nothing about serving. Every image of a call has the latency of
+the call, prefill and decoding. A call is one batch, in which all wait for the slowest image, or
+`latency.requests` images (offline, as MLPerf calls it): the place of one that is done is refilled.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ CALL = ["repeat", "call"]
 
 @dataclass(frozen=True)
 class Line:
-    """A decoder at a batch size. images_s: images per second; speedup: over the baseline at the
-    same size; forwards_a_call: of its slowest image; error: what a call raised, and then there are
-    no figures."""
+    """A decoder at a batch size. images: of a call; images_s: images per second; speedup: over the
+    baseline at the same size; over_one: over its images per second at batch 1; forwards_a_call: of
+    its slowest image; idle: the share of row-steps without an image; error: what a call raised,
+    and then there are no figures."""
 
     batch: int
     decoder: str
@@ -49,49 +51,63 @@ class Line:
     images_s: Interval = NONE
     latency_s: Interval = NONE
     speedup: Interval = NONE
+    over_one: Interval = NONE
+    images: int = 0
     mal: float = math.nan
     forwards_a_call: float = math.nan
+    idle: float = math.nan
     peak_memory_mb: float = math.nan
 
 
 def lines(run: RunData) -> list[Line]:
     """Size by size; [] of a run that timed single images alone."""
-    found = [
-        _line(batch, entry, section.baseline)
-        for section in run.sections
-        for entry in section.decoders
-        for batch in _timed(entry).batch.unique()
-    ]
+    found = []
+    for section in run.sections:
+        base = _timed(run, section.baseline)
+        for entry in section.decoders:
+            rows = _timed(run, entry)
+            name = "" if section.baseline is None else section.baseline.name
+            for batch in rows.batch.unique():
+                found.append(_line(int(batch), entry.name, name, rows, base))
     return sorted(found, key=lambda x: x.batch) if any(x.batch > 1 for x in found) else []
 
 
-def _timed(entry: Entry) -> pd.DataFrame:
-    """Rows of timed calls that others did not disturb."""
-    rows = entry.records
+def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
+    """Rows of timed calls that others did not disturb, with how many images a call has, and which
+    call they are of."""
+    rows = run.records[:0] if entry is None else entry.records
     rows = rows[rows.protocol.isin((LATENCY, BATCHED)) & ~rows.disturbed.astype(bool)]
-    return rows.assign(call=rows.prompt_index // rows.batch)
+    asked = run.identity.get("config", {}).get("latency", {}).get("requests")
+    images = rows.batch.where((rows.batch == 1) | (asked is None), asked).astype(int)
+    return rows.assign(images=images, call=rows.prompt_index // images)
 
 
-def _line(batch: int, entry: Entry, baseline: Entry | None) -> Line:
-    rows, name = _timed(entry).query("batch == @batch"), "" if baseline is None else baseline.name
+def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
+    """rows, base: the timed ones of the decoder and of its baseline, of all batch sizes."""
+    rows = rows[rows.batch == batch]
     failed = rows[rows.status == "failed"]
     if len(failed):
-        return Line(int(batch), entry.name, name, str(failed.error.iloc[0]))
-    calls = _calls(rows)
+        return Line(batch, name, baseline, str(failed.error.iloc[0]))
+    calls, images = _calls(rows), int(rows.images.iloc[0])
     latency = Interval(calls.seconds_total.mean(), math.nan, math.nan)
     if len(calls) > 1:
         latency = bootstrap_mean(calls.seconds_total)
+    rate = Interval(*(images / x for x in (latency.value, latency.hi, latency.lo)))
+    alone = base[base.batch == 1].seconds_total.mean()  # NaN where a call of it failed
     return Line(
-        int(batch),
-        entry.name,
+        batch,
         name,
+        baseline,
         "",
         calls=len(calls),
-        images_s=Interval(*(batch / x for x in (latency.value, latency.hi, latency.lo))),
+        images_s=rate,
         latency_s=latency,
-        speedup=NONE if baseline is None else _speedup(_timed(baseline), rows),
+        speedup=_speedup(base, rows) if baseline else NONE,
+        over_one=Interval(*(alone * x for x in (rate.value, rate.lo, rate.hi))),
+        images=images,
         mal=float(rows.mal.mean()),
         forwards_a_call=float(calls.nfe.mean()),
+        idle=float(rows.idle.mean()),
         peak_memory_mb=float(calls.peak_memory_mb.max()),
     )
 
@@ -122,16 +138,20 @@ COLUMNS = (
     Column("", "images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),
     Column("latency_s", "latency, s", intervals(3)),
     Column("", "speed-up at this batch", _over),
+    Column("over_one", "over batch 1", intervals(2)),
     Column("mal", "codes per forward", figures(2)),
     Column("forwards_a_call", "forwards per call", figures(1)),
+    Column("idle", "idle, %", figures(1, 100)),
     Column("peak_memory_mb", "peak MB", figures(0)),
 )
 LEGEND = (
     "By batch size: [a, b] is a 95 % interval over calls. Latency: seconds of prefill and decoding "
-    "until the whole batch is done; images/s: batch over latency. Speed-up: the baseline's seconds "
-    "over the decoder's, same batch, same prompts, paired. Codes per forward: mean over images; "
-    "forwards per call: those of its slowest image. Peak MB: on a GPU what was allocated during a "
-    "call, model included (not known of CUDA graphs); on a CPU resident memory of the process."
+    "until all images of a call are done; images/s: images of a call over latency. Speed-up: the "
+    "baseline's seconds over the decoder's, same batch, same prompts, paired. Over batch 1: images "
+    "per second over the baseline's at batch 1. Codes per forward: mean over images; forwards per "
+    "call: those of its slowest image. Idle: share of a call's row-steps in which a row had no "
+    "image left to decode. Peak MB: on a GPU what was allocated during a call, model included (not "
+    "known of CUDA graphs); on a CPU resident memory of the process."
 )
 
 
@@ -141,20 +161,24 @@ def scaling_table(found: list[Line]) -> Table:
 
 
 def draw(run: RunData) -> Chart:
-    """Two panels; a cell that failed is named in the caption."""
+    """Three panels; a cell that failed is named in the caption."""
     rows = lines(run)
     ok = [row for row in rows if not row.error]
     rate = _panel(ok, "images per second", lambda row: row.images_s)
     fast = [row for row in ok if row.decoder != row.baseline]
     gain = _panel(fast, "speed-up at the same batch", lambda row: row.speedup)
+    whole = _panel(ok, "over the baseline at batch 1", lambda row: row.over_one)
     failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
     caption = (
-        "Prefill and decoding of whole batches; bars are 95 % intervals over calls. Speed-up: over "
-        "the baseline at the same batch."
+        "Prefill and decoding; bars are 95 % intervals over calls. Speed-up: over the baseline at "
+        "the same batch, and over what it does one image at a time."
     )
+    many = {row.images for row in ok if row.batch > 1 and row.images > row.batch}
+    if many:
+        caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     title = "Throughput and speed-up by batch size"
-    return Chart("scaling", title, caption, linked([rate, gain], colors_of(run), columns=2))
+    return Chart("scaling", title, caption, linked([rate, gain, whole], colors_of(run), 3))
 
 
 def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) -> Spec:

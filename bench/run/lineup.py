@@ -152,6 +152,7 @@ class Lineup:
                 meter=self.meter,
                 pairs=self._pairs(batch),
                 limit=self.config.time_limit,
+                rows=batch.size,
             )
 
     def announce(self, bar: Any) -> None:
@@ -185,6 +186,10 @@ class Lineup:
 
     def _warm(self, batch: Batch) -> None:
         key, limits, ran = batch.cell.key, self.config.latency, set[str]()
+        if batch.size < len(
+            batch.indices
+        ):  # one of each kind of work: a batch, and a place refilled
+            batch = dataclasses.replace(batch, indices=batch.indices[: batch.size + 1])
 
         def image() -> float:
             made = self.decode(batch)

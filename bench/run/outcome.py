@@ -11,6 +11,7 @@ Nor can it see work in other threads.
 
 from __future__ import annotations
 
+import inspect
 import re
 import signal
 import threading
@@ -93,15 +94,23 @@ def decode(
     meter: MemoryMeter,
     pairs: float = 0,
     limit: float | None = None,
+    rows: int | None = None,
 ) -> Outcome:
-    """Decodes one image a prompt. The noise tables are made before the clock starts: they stand for
-    the random numbers of a (seed, prompt) and are the same for every decoder.
+    """Decodes one image a prompt, `rows` at once (None: all). The noise tables are made before
+    the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
+    every decoder.
 
     pairs: verified (p, q) pairs to record of an image, on average. limit: seconds that an image may
-    take, without compiling; the images of a batch share theirs. Raises DecoderError where the
+    take, without compiling; the images of a call share theirs. Raises DecoderError where the
     decoder's answer is not what the contract says, TimeLimitError.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
+    more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
+    if more and "rows" not in inspect.signature(decoder.generate).parameters:
+        raise DecoderError(
+            f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
+            "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
+        )
     compiling = model.execution.compiling if model.execution else lambda: 0.0
     meter.reset()
     with no_collection():
@@ -110,7 +119,10 @@ def decode(
         before = read()
         with clock.time("total"):
             generation = within(
-                limit, len(prompts), lambda: decoder.generate(text, noise, pairs=pairs), compiling
+                limit,
+                len(prompts),
+                lambda: decoder.generate(text, noise, pairs=pairs, **more),
+                compiling,
             )
         load = between(before, read())
         check(generation, len(prompts), model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -44,6 +45,10 @@ class TextFeatures:
         """G copies as R = G * B rows, and which are unconditional, [R] bool."""
         drop = torch.arange(copies * self.batch, device=self.mask.device) >= self.batch
         return self._each(lambda t: torch.cat([t] * copies)), drop
+
+    def rows(self, images: Sequence[int] | slice) -> TextFeatures:
+        """Those of some of the prompts."""
+        return self._each(lambda t: t[images])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> TextFeatures:
         every = (self.features, self.mask, self.uncond, self.uncond_mask)
@@ -132,7 +137,7 @@ class VerifiedPairs:
 class Trace:
     """What happened while B images were decoded. All tensors are on the CPU.
 
-    ``step`` counts target forwards after the prefill; the code sampled from the prefill has step 0.
+    ``step`` counts an image's forwards after the prefill; the code sampled from that has step 0.
     ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction
     or bonus), -1 past the image's last step. Codes past the end of the image are not counted.
     """
@@ -146,6 +151,8 @@ class Trace:
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
     drafter_calls: Tensor  # [B] int32
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
+    # Of the row-steps (steps times rows): the share in which a row had no image that was not done.
+    idle: float = math.nan
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
     path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"

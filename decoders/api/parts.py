@@ -106,8 +106,8 @@ class ProposerSession(Protocol):
 
         A place whose draft hangs on no earlier draft at that place may read the same numbers in
         every step. What decides on an earlier draft (a coupling) needs new ones in every step:
-        ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [1] counts the
-        batch's steps.
+        ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [B] counts the
+        steps of every image.
         """
 
     def require_finite(self) -> None:

@@ -123,9 +123,14 @@ class Decoder(Protocol):
         return None if self.verifier is None else self.verifier.rule
 
     @abstractmethod
-    def generate(self, text: TextFeatures, noise: Any, *, pairs: float = 0) -> Generation:
+    def generate(
+        self, text: TextFeatures, noise: Any, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
         """Decodes one image per row of `text`.
 
         noise: a `decoders.noise.Noise` of the same batch. pairs: verified (p, q) pairs to record of
-        an image, on average (0: none); which ones is up to its noise, not to its batch.
+        an image, on average (0: none); which ones is up to its noise, not to its batch. rows: how
+        many images are decoded at once (None: all). The place of one that is done is taken by the
+        next, whose codes are those of a batch of one. A decoder may do without: it is then given
+        no `rows`, and is not timed so.
         """

@@ -23,19 +23,23 @@ Slot = tuple[Any, str | int]  # an owner and the name or index under which it ho
 def slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
     """(path, slot, tensor) of every tensor below `root`: attributes of objects, items of lists,
     tuples and dicts. An object is visited once."""
+    return (leaf for leaf in _leaves(root) if isinstance(leaf[2], Tensor))
+
+
+def _leaves(root: Any) -> Iterator[tuple[str, Slot, Any]]:
+    """The same of whatever has nothing below it."""
     seen: set[int] = set()
-    stack: list[tuple[str, Any]] = [("", root)]
+    stack: list[tuple[str, Any]] = [] if root is None else [("", root)]
     while stack:
         path, owner = stack.pop()
         if id(owner) in seen:
             continue
         seen.add(id(owner))
         for name, value in _members(owner):
-            where = f"{path}.{name}"
-            if isinstance(value, Tensor):
-                yield where, (owner, name), value
-            elif _walked(value):
-                stack.append((where, value))
+            if isinstance(value, Tensor) or not _walked(value):
+                yield f"{path}.{name}", (owner, name), value
+            else:
+                stack.append((f"{path}.{name}", value))
 
 
 def _members(owner: Any) -> list[tuple[str | int, Any]]:
@@ -59,6 +63,69 @@ def _walked(value: Any) -> bool:
 def tensors(root: Any) -> dict[str, Tensor]:
     """The tensors below `root` by path."""
     return {path: tensor for path, _, tensor in slots(root)}
+
+
+def put_row(run: Any, row: int, one: Any) -> None:
+    """Image `row` of a run becomes the image of `one`, a run of that alone that has just begun. In
+    place, as an execution may hold the addresses. Whatever hangs on a run is replaced, a plug-in's
+    too: it may keep of its images what has one dimension of B, or of R = G * B rows.
+
+    Raises DecoderError where something else has changed since the run began: then it cannot be
+    told which part of it belongs to the image.
+    """
+    batch = len(run.record.codes)
+    mine, other = list(slots(run)), list(slots(one))
+    if [path for path, _, _ in mine] != [path for path, _, _ in other]:
+        odd = sorted({path for path, _, _ in mine} ^ {path for path, _, _ in other})
+        raise _unrefillable(f"{', '.join(odd[:3])} is there after some steps alone, or before")
+    caches: tuple[str, ...] = ()
+    for (path, (owner, name), old), (_, (its, _), new) in zip(mine, other, strict=True):
+        if isinstance(owner, KVCache) and name == "data":
+            owner.take(range(row, its.rows * batch, batch), its)
+            caches += (path.removesuffix("data"),)  # all else below it is made of its data
+        elif old is not new and not path.startswith(caches):
+            _put(path, old, new, batch, row)
+    theirs = _numbers(one)
+    for path, value in _numbers(run).items():
+        own = theirs.get(path)
+        if value not in (own, own * batch if isinstance(own, int) else own):
+            raise _unrefillable(f"{path} is {value!r} by now, and {own!r} of an image that begins")
+
+
+def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
+    """Writes `new`, of a single image, into its place in `old`."""
+    pairs = [*enumerate(zip(old.shape, new.shape, strict=False))]
+    odd = [(dim, many, own) for dim, (many, own) in pairs if many != own]
+    if old.ndim == new.ndim and len(odd) == 1 and odd[0][1] == odd[0][2] * batch:
+        dim, _, copies = odd[0]
+        old.unflatten(dim, (copies, batch)).select(dim + 1, row).copy_(new)
+    elif old.shape == new.shape and batch == 1:
+        old.copy_(new)
+    elif old.shape != new.shape or not torch.equal(old, new):
+        raise _unrefillable(
+            f"{path} is {list(old.shape)}, of one image alone {list(new.shape)}, and its values "
+            "have changed"
+        )
+
+
+def _numbers(run: Any) -> dict[str, int | float | str]:
+    """Python's numbers and words below a run's session and the verifier's state, by path. A count
+    of `calls` is the whole batch's, and no state."""
+    found = {
+        f".{part}{path}": value
+        for part in ("session", "state")
+        for path, (owner, _), value in _leaves(getattr(run, part, None))
+        if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
+    }
+    return {path: value for path, value in found.items() if not path.endswith(".calls")}
+
+
+def _unrefillable(why: str) -> DecoderError:
+    return DecoderError(
+        f"this decoder cannot go on with the next image in a row that is done: {why}. Expected "
+        "tensors with one dimension of B images or R rows, in place from the start. Time it in "
+        "batches that are decoded as a whole (latency.requests=null)"
+    )
 
 
 def form(value: Any) -> Any:

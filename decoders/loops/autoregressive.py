@@ -5,6 +5,7 @@ Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from decoders.api import (
 from decoders.cache import BLOCK, KVCache, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.loops.recording import Recorder
+from decoders.loops.recording import Finished, Recorder
 from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -88,10 +89,33 @@ class Autoregressive(Composed):
         return run
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`. All images are as long as each other, so all places of a
+        batch are free in the same step: what refills them is the next batch, the last one filled
+        up with copies."""
         del pairs  # nothing is verified
+        images = range(text.batch)
+        rows = min(rows or text.batch, text.batch)
+        done, seconds = Finished(text.batch, rows), Counter[str]()
+        noise = noise.to(self.model.device)
+        for first in images[::rows]:
+            own = images[first : first + rows]
+            filled = [*own, *([own[-1]] * (rows - len(own)))]
+            given = (text, noise)
+            if rows < text.batch:
+                given = text.rows(filled), noise.rows(filled)
+            run = self._decoded(*given)
+            done.take(own, run.record, range(len(own)))
+            done.steps += self.model.target.length - 1
+            seconds.update(run.watch.seconds())
+        return done.generation(dict(seconds), run.path)
+
+    def _decoded(self, text: TextFeatures, noise: Noise) -> Run:
+        """The run of one batch, all of its codes chosen."""
         target = self.model.target
-        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
+        run = self.execution.begin(self, self.begin(text, noise))
         place = 1
         while place < target.length:
             slot = target.prefix + place - 1
@@ -99,14 +123,13 @@ class Autoregressive(Composed):
                 run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
             run.room = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
             place += self.execution.step(self, run)[0]
-        record = run.record
+        record, steps = run.record, target.length - 1
         require_finite(record, "autoregressive decoding")
-        calls = torch.full((text.batch,), target.length - 1)
+        record.steps.fill_(steps)
+        record.accepted[:, :steps] = 0
         record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
-        trace = record.finish(run.watch.seconds(), calls, torch.zeros(text.batch), 0, 0, None)
-        trace.path = run.path
-        return Generation(record.codes[:, : target.length].cpu(), trace)
+        return run
 
     def begin(self, text: TextFeatures, noise: Noise) -> Run:
         """Prefill and the first code."""
@@ -154,7 +177,6 @@ class Autoregressive(Composed):
         codes, p = self.draw(run, logits)
         run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
         run.record.codes.index_copy_(1, place, codes[:, None])
-        run.record.end_step(torch.zeros_like(codes))
         run.codes.copy_(codes)
         run.place.add_(1)
         return (1,)

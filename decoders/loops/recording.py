@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, Draft, Trace, VerifiedPairs
+from decoders.api import CodeKind, Draft, Generation, Trace, VerifiedPairs
 from decoders.noise import PAIR_SLOT, Noise
 
 
 class Recorder:
-    """Per-code buffers [B, L + width]; what lies past the image's end is cut off by `finish`."""
+    """Per-code buffers [B, L + width]; what lies past the image's end is cut off by `Finished`."""
 
     def __init__(self, batch: int, length: int, width: int, device: torch.device) -> None:
         self.length = length
@@ -25,7 +27,7 @@ class Recorder:
         self.moved = torch.zeros(size, device=device)
         self.bound = torch.zeros(size, device=device)
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
-        self.steps = torch.zeros(1, dtype=torch.long, device=device)  # taken so far
+        self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
         self.span = torch.arange(width, device=device)
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
@@ -52,8 +54,8 @@ class Recorder:
 
     def end_step(self, accepted: Tensor) -> None:
         """accepted [B]: drafts accepted in this step, -1 for a row that was finished."""
-        self.accepted.index_copy_(1, self.steps, accepted[:, None].to(torch.int16))
-        self.steps += 1
+        self.accepted.scatter_(1, self.steps[:, None], accepted[:, None].to(torch.int16))
+        self.steps.add_(accepted >= 0)
 
     def check(self, p: Tensor) -> None:
         """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
@@ -61,30 +63,42 @@ class Recorder:
         total = p.sum()
         self.bad |= (total - total) != 0
 
-    def finish(
-        self,
-        seconds: dict[str, float],
-        target_calls: Tensor,
-        drafter_calls: Tensor,
-        depth: int,
-        nodes: int,
-        pairs: VerifiedPairs | None,
-    ) -> Trace:
-        cut = slice(0, self.length)
-        return Trace(
-            kind=self.kind[:, cut].cpu(),
-            step=self.step[:, cut].cpu(),
-            depth=self.depth[:, cut].cpu(),
-            moved=self.moved[:, cut].cpu(),
-            bound=self.bound[:, cut].cpu(),
-            accepted=self.accepted[:, : int(self.steps)].cpu(),
-            target_calls=target_calls.int().cpu(),
-            drafter_calls=drafter_calls.int().cpu(),
-            seconds=seconds,
-            tree_depth=depth,
-            tree_nodes=nodes,
-            pairs=pairs,
-        )
+
+PER_CODE = ("codes", "kind", "step", "depth", "moved", "bound")
+
+
+class Finished:
+    """The images that are done, of `images`, decoded `rows` at once, in whichever order."""
+
+    def __init__(self, images: int, rows: int) -> None:
+        self.images, self.rows, self.steps = images, rows, 0  # steps: of all rows together
+        self.order: list[int] = []
+        self.parts: list[dict[str, Tensor]] = []
+
+    def take(
+        self, images: Sequence[int], record: Recorder, rows: Sequence[int], **more: Any
+    ) -> None:
+        """What a run has recorded of these images, in these of its rows. more: [B] each."""
+        index = torch.tensor(rows, device=record.codes.device)
+        size = record.length
+        part = {name: getattr(record, name)[index, :size].cpu() for name in PER_CODE}
+        every = {"accepted": record.accepted, "target_calls": record.steps, **more}
+        self.parts.append(part | {name: value[index].cpu() for name, value in every.items()})
+        self.order += images
+
+    def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:
+        """All images in their order. seconds, path: as in `Trace`."""
+        place = torch.tensor(self.order).argsort()
+        found: dict[str, Any] = {
+            name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]
+        }
+        codes, calls = found.pop("codes"), found["target_calls"].int()
+        most, taken = int(calls.max()), int(calls.sum())
+        found["target_calls"], found["accepted"] = calls, found["accepted"][:, :most]
+        idle = 1 - taken / (self.steps * self.rows) if self.steps else math.nan
+        drafts = found.pop("drafter_calls", torch.zeros(len(calls))).int()
+        trace = Trace(**found, drafter_calls=drafts, seconds=seconds, path=path, idle=idle)
+        return Generation(codes, trace)
 
 
 class PairSampler:
@@ -175,18 +189,19 @@ class Expected:
                 self.children.append(draft.children.clone())
             self.levels = draft.levels
 
-    def mean(self, accepted: Tensor) -> Tensor | None:
-        """Mean over an image's steps, [B] float32; None where not every draft said something.
-        accepted [B, S]: -1 where an image had no such step (`decoders.api.Trace`)."""
-        active = accepted.T >= 0  # [S, B]
-        if len(self.known) == len(active) > 0:
+    def mean(self, spans: Sequence[tuple[int, int, int]]) -> Tensor | None:
+        """Mean over the steps of each image, [n] float32; None where not every draft said
+        something. spans: of an image its row, its first step of the run's, and how many it took."""
+        noted = max(first + count for _, first, count in spans)
+        if len(self.known) >= noted > 0:
             found = torch.stack(self.known)
-        elif len(self.shares) == len(active) > 0:
+        elif len(self.shares) >= noted > 0:
             found = self.weights().sum(-1)
         else:
             return None
-        total = torch.where(active, found.float().cpu(), 0.0).sum(0)
-        return total / active.sum(0).clamp_min(1)
+        found = found.float().cpu()  # [S, B]
+        own = [found[first : first + count, row] for row, first, count in spans]
+        return torch.stack([one.sum() / max(len(one), 1) for one in own])
 
     def weights(self) -> Tensor:
         """The probability of every node's path, 1 of the root: [S, B, N + 1]."""

@@ -34,8 +34,10 @@ from decoders.api import (
 from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits, law_of
-from decoders.loops.recording import Expected, PairSampler, Recorder, kinds
+from decoders.execution.state import put_row
+from decoders.loops.recording import PairSampler, Recorder, kinds
 from decoders.loops.speculative_run import (
+    Queue,
     Run,
     begun,
     first_seen,
@@ -97,43 +99,50 @@ class Speculative(Composed):
         return run
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
-        run = self.begin(text, noise.to(self.model.device), pairs)
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`. Raises DecoderError for pairs of images that are not all
+        decoded at once."""
+        images, noise = text.batch, noise.to(self.model.device)
+        rows = min(rows or images, images)
+        if pairs and rows < images:
+            raise DecoderError(
+                f"verified pairs are recorded of images that are decoded at once, found {images} "
+                f"images on {rows} rows; set rows to their number, or pairs to 0"
+            )
+        first, drawn = text, noise
+        if rows < images:  # with tensors of their own, as a row's next image takes its place
+            first, drawn = text.rows([*range(rows)]), noise.rows([*range(rows)])
+        run = self.begin(first, drawn, pairs, self.execution.kept(self, rows))
         run = self.execution.begin(self, run)
-        size = self.model.target.length
-        expected = Expected()  # not of the run, whose tensors are the same in every recorded step
+        queue = Queue(text, noise, rows, self.execution.kept(self, 1) if rows > 1 else None)
         blind = self._unfinished(1)  # steps until the next look at the lengths
-        for _ in range(1, size):
+        for _ in range(images * self.model.target.length):
             visited = self.execution.step(self, run)
-            expected.note(visited[2])
+            queue.done.steps += 1
+            queue.expected.note(visited[2])
             if run.pairs.wanted is not None:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
-            if blind == 0 and (blind := self._look(run)) == 0:
+            if blind == 0 and (blind := self._look(run, queue)) == 0:
                 break
-        require_finite(run.record, "speculative decoding")
-        run.session.require_finite()
-        trace = run.record.finish(
-            run.watch.seconds(),
-            run.target_calls,
-            run.drafter_calls,
-            self.proposer.depth,
-            self.proposer.nodes,
-            run.pairs.pairs(),
-        )
-        trace.path = run.path
-        trace.expected = expected.mean(trace.accepted)
-        return Generation(run.record.codes[:, :size].cpu(), trace)
+        made = queue.done.generation(run.watch.seconds(), run.path)
+        trace = made.trace
+        trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
+        trace.pairs = run.pairs.pairs()
+        trace.expected = queue.expected.mean(queue.spans(trace.target_calls.tolist()))
+        return made
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
-        """Prefill of target and proposer, and the first code."""
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, kept: Any = None) -> Run:
+        """Prefill of target and proposer, and the first code; in the tensors of `kept`, the run of
+        as many earlier images, where there is one."""
         target, proposer = self.model.target, self.proposer
         watch = Stopwatch(self.model.device)
         most = self._capacity(target.length, 0)
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
         record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
         noise = noise.stepping(record.steps, self.renews)
-        kept = self.execution.kept(self, text.batch)
         start = begin(self.model, self.sampling, text, noise, capacity, kept)
         record.check(start.law)
         record.first(start.first)
@@ -155,7 +164,6 @@ class Speculative(Composed):
             PairSampler(pairs, noise, target.length, proposer.depth),
             watch,
             ones,
-            torch.zeros_like(ones),
             torch.full_like(ones, session.calls),
             first_seen(start, proposer, record.codes, self.drawn),
             torch.arange(most, device=self.model.device),
@@ -218,7 +226,6 @@ class Speculative(Composed):
         # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
         seen.start.copy_(run.length.clamp_max(size))
         run.length.add_(seen.count).clamp_max_(size)
-        run.target_calls.add_(active)
         if self.draft_calls:
             run.drafter_calls.add_(active, alpha=self.draft_calls)
 
@@ -234,7 +241,7 @@ class Speculative(Composed):
             kind=kinds(drafted, settled.relaxed, settled.bonus),
             moved=settled.moved,
             bound=settled.bound,
-            step=(record.steps + 1).expand_as(committed),
+            step=(record.steps + 1)[:, None].expand_as(committed),
             depth=record.depths * drafted,
         )
         kept = torch.minimum(settled.count, self.model.target.length - run.length)
@@ -260,15 +267,30 @@ class Speculative(Composed):
         draft = session.propose(seen, start.noise, torch.ones_like(start.first))
         self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
-    def _look(self, run: Run) -> int:
+    def _look(self, run: Run, queue: Queue) -> int:
         """Waits for the device and reads the lengths: steps until the next look, for which there is
-        room in the cache then; 0 where all rows are done."""
-        lengths = run.length.tolist()
-        steps = self._unfinished(min(lengths))
+        room in the cache then; 0 where all rows are done. Places of images that are done are taken
+        by the next ones; as long as some wait, a look comes as soon as another may be done."""
+        lengths, size = run.length.tolist(), self.model.target.length
+        ended = [row for row, length in enumerate(lengths) if length == size and queue.holds(row)]
+        if ended:
+            self._require_finite(run)
+            queue.take(run, ended)
+        for row in ended[: queue.waiting]:
+            one = queue.following(row, self.begin)
+            self._require_finite(one)
+            put_row(run, row, one)
+            run.watch.lap("prefill")
+            lengths[row] = 1
+        steps = self._unfinished(max(lengths) if queue.waiting else min(lengths))
         capacity = self._capacity(max(lengths), steps)
         if self.grows and capacity > run.cache.capacity:
             run.cache = run.cache.widened(capacity)
         return steps
+
+    def _require_finite(self, run: Run) -> None:
+        require_finite(run.record, "speculative decoding")
+        run.session.require_finite()
 
     def _unfinished(self, length: int) -> int:
         """Steps that a row of `length` codes needs at least: a look before that tells nothing new,

@@ -6,6 +6,7 @@ Apart from the loop (`decoders.loops.speculative`), which says in which order a 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +22,13 @@ from decoders.api import (
     ProposerSession,
     Seen,
     Start,
+    TextFeatures,
     completed,
 )
 from decoders.cache import KVCache
 from decoders.capability import Capability, knows
 from decoders.execution.state import rebind, tensors
-from decoders.loops.recording import PairSampler, Recorder
+from decoders.loops.recording import Expected, Finished, PairSampler, Recorder
 from decoders.loops.start import Stopwatch
 from decoders.noise import Noise
 from decoders.verify.children import ancestry, children_of
@@ -46,7 +48,6 @@ class Run:
     pairs: PairSampler
     watch: Stopwatch
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
-    target_calls: Tensor  # [B]
     drafter_calls: Tensor  # [B]
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
@@ -57,6 +58,45 @@ class Run:
     def shape(self) -> int:
         """What decides the shapes of a step: B."""
         return len(self.length)
+
+
+class Queue:
+    """Images of which `rows` are decoded at once: which is on which row, which wait, which are
+    done. spare: a run of one image, in whose tensors the next may begin."""
+
+    def __init__(self, text: TextFeatures, noise: Noise, rows: int, spare: Any) -> None:
+        self.text, self.noise, self.spare = text, noise, spare
+        self.done, self.expected = Finished(text.batch, rows), Expected()
+        self.on: list[int | None] = [*range(rows)]  # by row
+        self.place = [(row, 0) for row in range(rows)]  # of an image: its row, its first step
+
+    @property
+    def waiting(self) -> int:
+        return self.text.batch - len(self.place)
+
+    def holds(self, row: int) -> bool:
+        """Whether a row has an image that was not taken off it yet."""
+        return self.on[row] is not None
+
+    def take(self, run: Run, rows: Sequence[int]) -> None:
+        """The images on these rows are done."""
+        images = [image for row in rows if (image := self.on[row]) is not None]
+        self.done.take(images, run.record, rows, drafter_calls=run.drafter_calls)
+        for row in rows:
+            self.on[row] = None
+
+    def following(self, row: int, begin: Callable[..., Run]) -> Run:
+        """A run of the next image alone, which goes on in this row. begin: as of the loop."""
+        image = len(self.place)
+        self.on[row] = image
+        self.place.append((row, self.done.steps))
+        one = self.text.rows([image]), self.noise.rows([image])
+        self.spare = begin(*one, 0, self.spare)
+        return self.spare
+
+    def spans(self, steps: Sequence[int]) -> list[tuple[int, int, int]]:
+        """(row, first step, steps) of every image; steps: how many each took."""
+        return [(*place, count) for place, count in zip(self.place, steps, strict=True)]
 
 
 def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:

@@ -140,19 +140,23 @@ class FakeLoop:
         if broken == "build":
             raise RuntimeError("this plug-in cannot be built")
 
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
         prompts = prompts_of(text)
+        rows = rows or len(prompts)
         CALLS.append((self.label, prompts[0], len(prompts)))
-        if self.prepared.setdefault(len(prompts), "new") == "new":
-            self.prepared[len(prompts)] = "recorded"
-            PREPARED.append((self.label, len(prompts), self.prepared))
+        if self.prepared.setdefault(rows, "new") == "new":
+            self.prepared[rows] = "recorded"
+            PREPARED.append((self.label, rows, self.prepared))
         self._misbehave(prompts)
-        began = time.perf_counter()
-        time.sleep(self.seconds)
+        began, batches = time.perf_counter(), math.ceil(len(prompts) / rows)
+        time.sleep(self.seconds * batches)
         codes = self._codes(prompts, noise)
         if self.broken == "codes":
             codes = codes + VOCAB
         trace = self._trace(len(prompts), time.perf_counter() - began)
+        trace.idle = 1 - len(prompts) / (rows * batches)
         if pairs and self.rule is not None:
             trace.pairs = _pairs(math.ceil(pairs), len(prompts))
         return Generation(codes, trace)

@@ -95,7 +95,7 @@ class StaleRow(Speculative):
 
     def settle(self, run: Any, *rest: Any) -> Any:
         commit, data = run.cache.commit, run.cache.data
-        if int(run.record.steps) < 11 or data.shape[2] < 2:
+        if int(run.record.steps.max()) < 11 or data.shape[2] < 2:
             return super().settle(run, *rest)
 
         def stale(source: Any, destination: Any) -> None:

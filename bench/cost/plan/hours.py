@@ -53,7 +53,7 @@ def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
         return config.latency.prompts
     if protocol == "batched":
         latency = config.latency
-        return sum(size * latency.calls(size) for size in latency.sizes if size > 1)
+        return sum(latency.images(n) * latency.calls(n) for n in latency.sizes if n > 1)
     if protocol == "quality":
         return config.quality.images
     reseeded = entry.baseline and entry.sampling.temperature != 0
@@ -148,11 +148,11 @@ def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
 
 
 def _batches(config: StudyConfig, entry: DecoderEntry) -> Iterator[tuple[int, int]]:
-    """(images of a call, calls) of all that an entry decodes, warm-up included."""
+    """(images at once, how often) of all that an entry decodes, warm-up included."""
     latency, quality = config.latency, config.quality
     yield 1, warm_ups(config)
     for size in latency.sizes:
-        yield size, latency.repeats * latency.calls(size)
+        yield size, latency.repeats * latency.calls(size) * math.ceil(latency.images(size) / size)
     if quality.images:
         sets = 1 + images(config, entry, "reseed") // quality.images
         yield quality.batch, sets * math.ceil(quality.images / quality.batch)

@@ -124,8 +124,8 @@ class Plan:
             config.latency.parts,
         )
         for batch, kept in schedule.held(parts):
-            loads = [replace(calls[b.cell.entry.name].load, batch=len(b.indices)) for b in kept]
-            load = replace(calls[batch.cell.entry.name].load, batch=len(batch.indices))
+            loads = [replace(calls[b.cell.entry.name].load, batch=b.size) for b in kept]
+            load = replace(calls[batch.cell.entry.name].load, batch=batch.size)
             caches = sum(cache_bytes(shape, one, self.size) for one in loads)
             returned = sum(returned_bytes(shape, one) for one in loads)
             passing = logit_bytes(shape, load, self.size) - returned_bytes(shape, load)

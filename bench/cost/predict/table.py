@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.compare import measured
@@ -33,7 +33,14 @@ from bench.records.load import read_rows
 from bench.records.rows import write_text
 from bench.records.study import read_identity, require_schema
 from bench.report import table
+from bench.report.plots.predict import projected_plot
 from bench.report.table import ABSENT, Column, Table
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+BY_BATCH = (
+    "Projected speed-up over AR at the same batch, places refilled (offline). Whether the images' "
+    "caches fit the GPU's memory is not looked at."
+)
 
 
 def _ms(seconds: float) -> str:
@@ -131,6 +138,10 @@ class Report:
     left_out: Sequence[str] = ()
 
     @property
+    def drafting(self) -> list[Row]:
+        return [row for row in self.rows if row.recorded.drafts]
+
+    @property
     def title(self) -> str:
         return (
             f"Projected: acceptance of {self.study} ({self.own}) on {self.machine.name}, at the "
@@ -145,18 +156,26 @@ def projection(wanted: Asked) -> int:
     folder = wanted.folder / "predict"
     ready_folder(folder)
     here = {"hardware": report.machine.name, "model": report.sizes.name}
+    many = by_batch(report.rows, report.sizes, report.machine)
     made = [
-        {**line, **here, "bound": row.bound, "published": _published(report, row)}
+        {**line, **here, "bound": row.bound,
+         **{f"predicted_at_{n}": x for n, x in zip(BATCHES, many[line["decoder"]], strict=True)},
+         "published": _published(report, row)}
         for line, row in zip(lines(report.rows), report.rows, strict=True)
-    ]
+    ]  # fmt: skip
     write_text(folder / "projected.csv", table.csv_text(made))
     write_text(folder / "projected.md", markdown(report))
     say(f"{report.title}\n\n{table.terminal(projected(report))}\n")
     say("\n".join(notes(report)))
+    say(f"\n{BY_BATCH}\n\n{table.terminal(batched(report))}\n")
+    every = {machine.name: machine for machine in (report.machine, *shipped())}
+    found = {name: by_batch(report.drafting, report.sizes, one) for name, one in every.items()}
+    title = f"{report.study} at the size of {report.sizes.name}"
+    plot = projected_plot(found, BATCHES, title, folder)
     if report.papers:
         say(f"\n{table.terminal(table.filled(PAPERS, report.papers))}\n")
         say("\n".join(paper_notes(report)))
-    say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}")
+    say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}, {plot[0]}")
     return 0
 
 
@@ -197,6 +216,25 @@ def projected(report: Report) -> Table:
     """A row per decoder."""
     published = Column("", "published", lambda row: _published(report, row) or ABSENT)
     return table.filled((*PROJECTED, published), report.rows)
+
+
+def by_batch(rows: Sequence[Row], sizes: Sizes, machine: Hardware) -> dict[str, list[float]]:
+    """Speed-ups over AR at the same batch, by decoder, one of each of BATCHES. Rows advance alone
+    and are refilled, so none waits for another."""
+    return {
+        one.decoder: [
+            project(replace(one, rows=one.rows * batch), sizes, machine).prediction.speedup
+            for batch in BATCHES
+        ]
+        for one in (row.recorded for row in rows)
+    }
+
+
+def batched(report: Report) -> Table:
+    """A row per decoder, a column per batch."""
+    found = by_batch(report.drafting, report.sizes, report.machine)
+    rows = [[name, *(f"{x:.2f}" for x in speedups)] for name, speedups in found.items()]
+    return table.of_cells(["decoder", *map(str, BATCHES)], rows)
 
 
 def _published(report: Report, row: Row) -> str:
@@ -241,6 +279,7 @@ def markdown(report: Report) -> str:
     """projected.md."""
     machine = report.machine
     parts = [f"# {report.title}", table.markdown(projected(report)), table.bullets(notes(report))]
+    parts += ["# By batch", BY_BATCH, table.markdown(batched(report))]
     if report.papers:
         papers = table.filled(PAPERS, report.papers)
         parts += ["# Published AR steps", table.markdown(papers)]

@@ -23,11 +23,10 @@ from bench.judge.gate.reference import (
 )
 from bench.judge.gate.report import Finding, known
 from bench.judge.gate.small import Real, Trial, small_sampling, trial
-from decoders.api import CodeKind, Generation, Sampling, TextFeatures
+from decoders.api import CodeKind, Generation, Sampling
 from decoders.baselines import SHARED, plain_decoding
 from decoders.compose import DecoderSpec
 from decoders.distribution import probabilities
-from decoders.noise import Noise
 
 SAMPLED = (12, 4, 17)  # (V, grid, seed)
 IMAGES, PART = 48, 5
@@ -48,7 +47,7 @@ def equality_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding
     small = small_sampling(sampling, model.target.vocab_size, real)
     wanted = plain_decoding(model, small, shared=True).generate(text, noise).codes
     parts: list[Generation] = [
-        made.decoder.generate(_rows(text, rows), Noise(noise.uniform[rows], noise.key[rows]))  # type: ignore[index]
+        made.decoder.generate(text.rows(rows), noise.rows(rows))
         for rows in (slice(0, PART), slice(PART, IMAGES))
     ]
     codes = torch.cat([part.codes for part in parts])
@@ -64,10 +63,6 @@ def equality_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding
     per_forward = (length - 1) / float(calls.float().mean())
     evidence = {"images": IMAGES, "equal_to_ar": same, "codes_per_forward": per_forward}
     return Finding("shared noise", fault, 0.0, evidence)
-
-
-def _rows(text: TextFeatures, rows: slice) -> TextFeatures:
-    return TextFeatures(text.features[rows], text.mask[rows])
 
 
 def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Finding, bool]:

@@ -1,9 +1,10 @@
-"""Two pictures: predicted against measured speed-up, and the frontier of a search."""
+"""Pictures of what is predicted: against what was measured, the frontier of a search, and speed-up
+by batch on machines that are not here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +23,7 @@ from bench.report.plots.chart import (
     plain,
     rule_at,
     save,
+    tooltip,
 )
 from bench.report.plots.labels import placed
 from bench.report.plots.scatter import names_mark
@@ -77,6 +79,39 @@ def frontier_plot(rows: pd.DataFrame, title: str, folder: Path) -> tuple[Path, P
         "both faster and milder. Diamonds: measured, with 95 % intervals."
     )
     return _saved("frontier", title, caption, layers, folder)
+
+
+def projected_plot(
+    found: Mapping[str, Mapping[str, Sequence[float]]],
+    batches: Sequence[int],
+    what: str,
+    folder: Path,
+) -> tuple[Path, Path]:
+    """A panel per machine, a line per decoder: speed-ups at `batches`. Writes projected.svg and
+    .png."""
+    names = list(dict.fromkeys(name for lines in found.values() for name in lines))
+    colors = {name: HUES[i % len(HUES)] for i, name in enumerate(names)}
+    x = axis("batch", "batch size", type="log", base=2, padding=6)
+    x |= {"axis": {"values": [*batches], "grid": False}}
+    y = axis("speedup", "speed-up over AR at this batch")
+    panels: list[Spec] = []
+    for machine, lines in found.items():
+        points = [
+            {"decoder": name, "batch": batch, "speedup": plain(value)}
+            for name, values in lines.items()
+            for batch, value in zip(batches, values, strict=True)
+        ]
+        mark = {"type": "line", "strokeWidth": 1.6, "point": {"size": 24}}
+        said = tooltip(decoder="decoder", batch="batch", speedup="speed-up")
+        line = layer(mark, points, 1, x=x, y=y, color={}, tooltip=said)
+        layers = [rule_at("y", y, 1.0, dash=[2, 3]), line]
+        panels.append({"title": machine, "height": 190, "layer": layers})
+    caption = (
+        f"{what}, projected from data sheets and recorded acceptance; nothing was timed. Places of "
+        "images that are done are refilled."
+    )
+    chart = Chart("projected", "By batch", caption, linked(panels, colors, columns=3))
+    return save(chart, folder)
 
 
 def _rows(rows: pd.DataFrame, column: str) -> list[Spec]:

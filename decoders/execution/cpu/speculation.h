@@ -64,9 +64,9 @@ struct Settle {
   float *moved, *bound;
   long width;
   int16_t* accepted;             // [B, image]
-  int64_t* steps;                // [1]
+  int64_t* steps;                // [B]
   uint8_t* bad;                  // [1]
-  int64_t *target_calls, *drafter_calls;  // [B]
+  int64_t* drafter_calls;        // [B]
   long draft_calls;
   // The path: nodes [B, depth + 1] and accepted drafts [B]; p [B, N + 1, V] at its nodes.
   int64_t *path, *count;
@@ -177,7 +177,7 @@ struct Walk {
   void sampled();
   bool earlier(long n, long other) const;
   void greedy();
-  void finish(long before);
+  void finish();
 };
 
 // The first accepted child of every node, from the root on (METHODS 3, 4).
@@ -272,10 +272,10 @@ void Walk::greedy() {
 }
 
 // Codes and counts into the record, the path's states to the drafter, its keys and values behind the committed
-// ones. `before`: steps taken so far. A path's nodes ascend and node n is at least as deep as its place
+// ones. A path's nodes ascend and node n is at least as deep as its place
 // in the path, so no slot is written that is still to be read.
-void Walk::finish(long before) {
-  const long start = s.length[b], more = count + 1, D = s.depth + 1;
+void Walk::finish() {
+  const long start = s.length[b], more = count + 1, D = s.depth + 1, before = s.steps[b];
   int64_t* path = s.path + b * D;
   for (long i = more; i < D; ++i) path[i] = last;
   s.count[b] = count;
@@ -290,7 +290,7 @@ void Walk::finish(long before) {
   const long left_over = s.image - start;
   s.accepted[b * s.image + before] = static_cast<int16_t>(count < left_over ? count : left_over);
   s.length[b] = start + more < s.image ? start + more : s.image;
-  s.target_calls[b] += 1;
+  s.steps[b] = before + 1;
   s.drafter_calls[b] += s.draft_calls;
   const long rows = s.copies * s.tree.batch;
   for (long r = b; r < rows; r += s.tree.batch) {
@@ -307,9 +307,9 @@ void Walk::finish(long before) {
 }
 
 bool fits(const Settle& s) {
-  bool all = fits(s.tree, s.vocab) && s.steps[0] >= 0 && s.steps[0] < s.image;
+  bool all = fits(s.tree, s.vocab);
   for (long b = 0; b < s.tree.batch; ++b)
-    all &= s.length[b] >= 1 && s.length[b] <= s.image && s.length[b] + s.depth + 1 <= s.width &&
+    all &= s.steps[b] >= 0 && s.steps[b] < s.image && s.length[b] >= 1 && s.length[b] <= s.image && s.length[b] + s.depth + 1 <= s.width &&
            s.prefix + s.length[b] - 1 + s.tree.count <= s.capacity;
   for (long b = 0; b < s.tree.batch; ++b)
     for (long n = 0; n < s.tree.count; ++n) all &= s.tree.level[b * s.tree.level_row + n] <= s.depth;
@@ -317,13 +317,11 @@ bool fits(const Settle& s) {
 }
 
 void settle(const Settle& s) {
-  const long before = s.steps[0];
 #pragma omp parallel for num_threads(s.threads) schedule(dynamic) if (s.tree.batch > 1)
   for (long b = 0; b < s.tree.batch; ++b) {
     float* work = s.work + omp_get_thread_num() * 3 * s.room;
     Walk walk{s, b, work, work + s.room, work + 2 * s.room};
     if (s.length[b] >= s.image) {
-      s.accepted[b * s.image + before] = -1;
       s.told_count[b] = 1;
       s.told_start[b] = s.image;
       s.count[b] = 0;
@@ -331,9 +329,8 @@ void settle(const Settle& s) {
     }
     if (s.filter.temperature > 0) walk.sampled();
     else walk.greedy();
-    walk.finish(before);
+    walk.finish();
   }
-  s.steps[0] = before + 1;
 }
 
 }  // namespace

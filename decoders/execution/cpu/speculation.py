@@ -128,8 +128,8 @@ class NativeStep:
             codes=record.codes, kind=record.kind, step=record.step, at=record.depth,
             moved=record.moved, bound=record.bound, width=record.codes.shape[1],
             accepted=record.accepted, steps=record.steps, bad=record.bad,
-            target_calls=run.target_calls, drafter_calls=run.drafter_calls,
-            draft_calls=loop.draft_calls or 0, path=self.path, count=self.count, p=self.p,
+            drafter_calls=run.drafter_calls, draft_calls=loop.draft_calls or 0,
+            path=self.path, count=self.count, p=self.p,
             work=self.work, room=self.work.shape[-1], threads=len(self.work),
         )  # fmt: skip
 

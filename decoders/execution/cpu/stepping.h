@@ -20,9 +20,6 @@ struct NextCode {
   int64_t *codes, *place;   // [B] the last codes, [1] place of the next ones; written
   int64_t* chosen;          // [B, recorded], the image so far; written
   long recorded;
-  int16_t* accepted;        // [B, most] drafts accepted a step: none; written
-  long most;
-  int64_t* steps;           // [1] taken so far; written
   uint8_t* bad;             // [1] set where logits are not finite
   float *raw, *logits, *p;  // [R, V], [B, V], [B, V]
 };
@@ -37,7 +34,7 @@ bool fits(const NextCode& n) {
   bool all = n.count > 0 && within(n.codes, n.batch, n.vocab);
   all &= n.tokens == nullptr ? n.vocab <= n.body.embedded : within(n.tokens, n.vocab, n.body.embedded);
   all &= *n.place > 0 && last < n.recorded && last < n.uniforms && slot < n.body.slots;
-  return all && *n.steps >= 0 && *n.steps + n.count <= n.most;
+  return all;
 }
 
 // The code of guided logits [V] by its noise; `finite` is whether there was a distribution. p [V] is used.
@@ -65,7 +62,7 @@ void place_codes(const NextCode& n, long place, long first, long last) {
 
 // Part `self` of `threads` of the step that chooses the codes at `place`.
 template <class T>
-void next_part(const NextCode& n, const Scratch& at, long place, long step, int self, int threads) {
+void next_part(const NextCode& n, const Scratch& at, long place, int self, int threads) {
   const Forward& f = n.body;
   place_codes(n, place, share(f.rows, self, threads), share(f.rows, self + 1, threads));
   work<T>(f, at, self, threads);
@@ -79,7 +76,6 @@ void next_part(const NextCode& n, const Scratch& at, long place, long step, int 
     const float u = n.uniform[b * n.uniform_row + place * n.uniform_place];
     n.codes[b] = choose(n.logits + at_b, n.filter, u, n.vocab, n.p + at_b, &finite);
     n.chosen[b * n.recorded + place] = n.codes[b];
-    n.accepted[b * n.most + step] = 0;
     if (!finite) {
 #pragma omp atomic write
       *n.bad = 1;
@@ -91,12 +87,11 @@ void next_part(const NextCode& n, const Scratch& at, long place, long step, int 
 template <class T>
 void next_codes(const NextCode& n) {
   const Scratch at(n.body);
-  const long place = *n.place, step = *n.steps;
+  const long place = *n.place;
 #pragma omp parallel num_threads(n.body.threads)
   for (long i = 0; i < n.count; ++i)
-    next_part<T>(n, at, place + i, step + i, omp_get_thread_num(), omp_get_num_threads());
+    next_part<T>(n, at, place + i, omp_get_thread_num(), omp_get_num_threads());
   *n.place = place + n.count;
-  *n.steps = step + n.count;
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ def require_state(rows: int, batch: int, **wanted: tuple[Tensor, torch.dtype]) -
     """Raises DecoderError where a tensor that a call changes in place is not of its dtype,
     contiguous, for B images (`seen`: R rows)."""
     for name, (tensor, dtype) in wanted.items():
-        shape = {"seen": (rows, 1), "place": (1,), "steps": (1,), "bad": ()}.get(name, (batch,))
+        shape = {"seen": (rows, 1), "place": (1,), "bad": ()}.get(name, (batch,))
         found, whole = tensor.shape[: len(shape)], name == "uniform" or tensor.is_contiguous()
         if tensor.dtype != dtype or found != shape or not whole or tensor.device.type != "cpu":
             raise DecoderError(
@@ -47,7 +47,6 @@ class NativeNext:
         require_state(
             rows, batch, seen=(run.seen, torch.bool), uniform=(uniform, torch.float32),
             codes=(run.codes, long), place=(run.place, long), chosen=(record.codes, long),
-            accepted=(record.accepted, torch.int16), steps=(record.steps, long),
             bad=(record.bad, torch.bool),
         )  # fmt: skip
         ids, slots = torch.zeros(2, rows, 1, dtype=torch.long)  # rows of the embedding, slots
@@ -65,8 +64,7 @@ class NativeNext:
             uniform_place=uniform.stride(1), uniforms=uniform.shape[1],
             codes=run.codes, place=run.place,
             chosen=record.codes, recorded=record.codes.shape[1],
-            accepted=record.accepted, most=record.accepted.shape[1],
-            steps=record.steps, bad=record.bad, raw=logits[2], logits=logits[0], p=logits[1],
+            bad=record.bad, raw=logits[2], logits=logits[0], p=logits[1],
         )  # fmt: skip
         half = ctypes.c_int(layers.dtype == torch.bfloat16)
         self._arguments = (library().lantern_next, ctypes.byref(self._call), half)

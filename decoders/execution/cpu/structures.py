@@ -116,8 +116,8 @@ class NextCode(Struct):
     _fields_ = fields(
         """Forward body; long count batch prefix vocab; pointer tokens head; float cfg;
     Filter filter; pointer uniform; long uniform_row uniform_place uniforms;
-    pointer codes place chosen; long recorded; pointer accepted; long most;
-    pointer steps bad raw logits p"""
+    pointer codes place chosen; long recorded;
+    pointer bad raw logits p"""
     )
 
 
@@ -141,7 +141,7 @@ class Settle(Struct):
     pointer uniform; long places slots accept_slot target_slot image prefix; pointer length hidden;
     long state; pointer cache; long lines heads capacity head;
     pointer told_hidden told_codes told_count told_start codes kind step at moved bound; long width;
-    pointer accepted steps bad target_calls drafter_calls; long draft_calls;
+    pointer accepted steps bad drafter_calls; long draft_calls;
     pointer path count p work; long room; int threads"""
     )
 

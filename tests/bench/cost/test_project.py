@@ -17,6 +17,7 @@ from bench.config.schema import LoaderConfig
 from bench.cost.predict import papers
 from bench.cost.predict.machines import Hardware, shipped
 from bench.cost.predict.recorded import NOT_TIMED, Recorded, recorded_of
+from bench.cost.predict.table import BATCHES
 from bench.cost.predict.there import forward_of, of_shape, project, sizes_of
 from bench.cost.work import Growth, Known, Work, place_of, regime
 from decoders.models.sizes import LLAMAGEN_256, LUMINA, Shape
@@ -195,6 +196,11 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
     assert rows.codes_a_step["fake_spec"] == pytest.approx(1 + sum(steps) / len(steps))
     measured = pd.read_csv(run / "summary.csv").set_index("decoder").speedup["fake_spec"]
     assert rows.measured["fake_spec"] == pytest.approx(measured)
+    ahead = rows.loc["fake_spec", [f"predicted_at_{b}" for b in BATCHES]]
+    assert ahead.iloc[0] == pytest.approx(rows.predicted["fake_spec"]) and ahead.iloc[-1] > 1
+    assert (rows.loc["fake_ar", ahead.index] == 1).all()
+    assert "AR at the same batch, places refilled" in out
+    assert (run / "predict" / "projected.svg").stat().st_size > 0
     text = (run / "predict" / "projected.md").read_text()
     assert "# Projected: " in text and "Memory: a measurement." in text
     # AR of the default table: marked rows, and floors of the chosen machine where none is named.

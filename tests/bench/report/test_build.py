@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_refused_before_writing(
 def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: Path) -> None:
     folder = write_run(tmp_path, DECODERS[:2], prompts=2, images=False)
     path = folder / "records.parquet"
-    older = pq.read_table(path).drop_columns([*records.LOAD])
+    older = pq.read_table(path).drop_columns([*records.LATER])
     at = older.schema.get_field_index("schema_version")
     older = older.set_column(at, "schema_version", pa.array([5] * len(older)))
     records.write(

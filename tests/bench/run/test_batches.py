@@ -42,10 +42,58 @@ def test_decoders_take_turns_at_every_size_with_full_batches(fake_study):
     assert len(found) == 2 * len(first) and len({key for b in found for key in b.keys}) == 2 * 26
 
 
+def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
+    """Rows say how many were decoded at once; a call is all of its images, the warm-up one batch
+    and one more."""
+    words = ["latency.requests=6", "report=true", "latency.repeats=2", FEW[2], FEW[3]]
+    words += ["latency.prompts=4", "latency.batch=[1,2,4]", SLOW + FAST[:-2] + "]"]
+    config = fake_study(*words)
+    assert config.prompts_needed == 6
+    found = schedule.latency_batches(config, schedule.cells(config, Sampling()))
+    sizes = [(b.size, len(b.indices)) for b in found if b.repeat == 0]
+    assert sizes == [(1, 1)] * 8 + [(2, 6)] * 2 + [(4, 6)] * 2
+    fakes.CALLS.clear()
+    args = [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *words]
+    assert main(["run", *args]) == 0
+    assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 6}
+    rows = pd.read_parquet(Path(config.run_dir) / "records.parquet")
+    batched = rows[rows.protocol == "batched"]
+    assert batched.groupby(["decoder", "batch", "repeat"]).size().tolist() == [6] * 8
+    assert batched[batched.batch == 4].idle.unique() == pytest.approx([1 - 6 / 8])
+    lines = by_size(Path(config.run_dir))
+    for (name, size), seconds in {("fake_ar", 2): 0.09, ("fake_spec", 4): 0.02}.items():
+        line = lines[name, size]
+        assert (line.calls, line.images) == (2, 6) and line.latency_s.value >= seconds
+        assert line.images_s.value == pytest.approx(6 / line.latency_s.value)
+        alone = lines["fake_ar", 1].images_s.value
+        assert line.over_one.value == pytest.approx(line.images_s.value / alone)
+    text = (Path(config.run_dir) / "report" / "table.txt").read_text()
+    assert "idle, %" in text and "over batch 1" in text
+    assert main(["run", *args]) == 0  # nothing is left to do
+    (row,) = Path(config.run_dir).glob("rows/fake_ar-*/batched4-0-00003.parquet")
+    row.unlink()
+    calls = len(fakes.CALLS)
+    assert main(["run", *args]) == 0 and len(fakes.CALLS) == calls + 2
+
+
+def test_a_decoder_that_refills_nothing_fails_with_what_to_do(fake_study, monkeypatch):
+    refilling = fakes.FakeLoop.generate
+
+    def generate(self, text, noise, *, pairs=0):
+        return refilling(self, text, noise, pairs=pairs)
+
+    monkeypatch.setattr(fakes.FakeLoop, "generate", generate)
+    config = fake_study("latency.requests=4", "latency.batch=[1,2]", "decoders=[fake_ar]")
+    rows = run_study(config).rows
+    failed = rows[rows.status == "failed"]
+    assert len(failed) == 4 and failed.error.str.contains("latency.requests=null").all()
+    assert (rows[rows.protocol == "latency"].status == "ok").all()
+
+
 def test_single_images_are_the_same_rows_with_and_without_batches(fake_study):
     """Also in a folder of an earlier version: its hash and its rows' places have no batch."""
     alone, both = fake_study(), fake_study("latency.batch=[1,4]")
-    assert "batch" not in alone.measured()["latency"] and alone.hash != both.hash
+    assert not {"batch", "requests"} & {*alone.measured()["latency"]} and alone.hash != both.hash
     cells = schedule.cells(alone, Sampling())
     stems = [
         [b.stem(i) for b in schedule.latency_batches(config, cells) for i in b.indices]
@@ -118,8 +166,9 @@ def test_a_study_of_several_batch_sizes_shows_them(tmp_path, capsys):
         ("latency.batch=[0,1]", "at least 1, found 0"),
         ("latency.batch=[1,1.5]", "an integer"),
         ("latency.batch=[1,4,4]", "each once"),
+        (["latency.batch=[1,4]", "latency.requests=3"], "latency.requests=4 or more"),
     ],
 )
 def test_bad_sizes_are_refused_with_what_is_known(fake_study, word, said):
     with pytest.raises(ConfigError, match=said):
-        fake_study(word)
+        fake_study(*([word] if isinstance(word, str) else word))

@@ -1,0 +1,225 @@
+"""Places that are refilled: an image decoded after others in its row has the codes and the trace of
+a batch of one, whoever wrote the decoder and however its steps are run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from bench.config.compose import compose_study
+from bench.config.schedule import cells
+from decoders.api import DecoderError, Draft, Execution, Generation, Sampling, Start, TextFeatures
+from decoders.compose import DecoderSpec, build_decoder
+from decoders.execution.cpu.library import missing
+from decoders.execution.cpu.replacing import Cpu
+from decoders.execution.eager import Eager
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.grown import Grown
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS, Traced
+from tests.decoders.execution.test_backends import Replayed
+
+PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]
+SAMPLING = Sampling(cfg=2.0, top_k=40)
+# Rows of the released SJD wait for each other, and VVS skips in its batch's steps.
+ALONE = [name for name in DECODERS if not name.startswith(("sjd_released", "vvs"))]
+COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
+KERNEL = pytest.mark.skipif(missing() is not None, reason="no kernel")
+
+
+def traced() -> Execution:
+    how = Cpu(range(1, 9))
+    how.compiler = Traced(autotune=False)
+    return how
+
+
+# Of every kind of loop, tree and noise; eagerly all are tried.
+KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "gumbel_chain", "sjd_sample")
+CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
+for name in KINDS:
+    CASES += [
+        pytest.param(name, Cpu, id=f"{name}-kernel", marks=KERNEL),
+        pytest.param(name, traced, id=f"{name}-compiled", marks=KERNEL),
+        pytest.param(name, Replayed, id=f"{name}-graph"),
+    ]
+
+
+def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
+    spec = cells(compose_study([f"decoders=[{name}]", "model=tiny"]), SAMPLING)[-1].entry.spec
+    return built(spec, how, sampling)
+
+
+def built(spec: DecoderSpec, how: Execution, sampling: Sampling = SAMPLING) -> Any:
+    model = random_model(vocab=128, grid=4, width=32, seed=2)
+    how.prepare(model)
+    return build_decoder(dataclasses.replace(model, execution=how), spec, sampling)
+
+
+def made(decoder: Any, prompts: list[str], **more: Any) -> Generation:
+    noise = Noise.for_prompts(3, prompts, decoder.model.target.length)
+    before = noise.uniform.clone()
+    every = [decoder.model.text.encode([prompt]) for prompt in prompts]  # each of its own
+    text = TextFeatures(
+        *(torch.cat(x) for x in ([e.features for e in every], [e.mask for e in every]))
+    )
+    found: Generation = decoder.generate(text, noise, **more)
+    assert torch.equal(noise.uniform, before), "the caller's noise is as it was"
+    return found
+
+
+def require_alone(decoder: Any, rows: int) -> Generation:
+    """Every image of `rows` rows that are refilled is that of a batch of one."""
+    many = made(decoder, PROMPTS, rows=rows)
+    for i, prompt in enumerate(PROMPTS):
+        one = made(decoder, [prompt])
+        steps = int(one.trace.target_calls[0])
+        assert torch.equal(many.codes[i], one.codes[0]), f"image {i}"
+        for name in COMPARED:
+            assert torch.equal(getattr(many.trace, name)[i], getattr(one.trace, name)[0]), name
+        assert torch.equal(many.trace.accepted[i, :steps], one.trace.accepted[0])
+        assert (many.trace.accepted[i, steps:] == -1).all()
+        for name in ("moved", "bound", "expected"):
+            mine, alone = getattr(many.trace, name), getattr(one.trace, name)
+            assert (mine is None) == (alone is None)
+            assert mine is None or torch.allclose(mine[i], alone[0], atol=1e-4), name
+    return many
+
+
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> None:
+    if how is traced:
+        torch._dynamo.reset()
+    require_alone(decoder_of(name, how()), 2)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd_sample"])
+def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
+    greedy = Sampling(temperature=0, cfg=2.0)
+    for sampling in (SAMPLING, greedy, Sampling()):
+        require_alone(decoder_of(name, Eager(), sampling), rows)
+
+
+def test_idle_rows_are_counted() -> None:
+    """Rows without an image that is not done: AR's last batch has two of three, and a speculative
+    one waits for its last images alone."""
+    assert made(decoder_of("ar", Eager()), PROMPTS, rows=3).trace.idle == pytest.approx(1 / 6)
+    decoder = decoder_of("sd_chain", Eager())
+    closed, open_ = (made(decoder, PROMPTS, rows=rows).trace for rows in (5, 3))
+    for trace, rows in ((closed, 5), (open_, 3)):
+        taken = trace.target_calls
+        spans = taken.max() if rows == 5 else schedule(taken.tolist(), rows)
+        assert trace.idle == pytest.approx(1 - int(taken.sum()) / (rows * int(spans)))
+    assert made(decoder, PROMPTS[:1]).trace.idle == 0
+
+
+def schedule(steps: list[int], rows: int) -> int:
+    """Steps until all images are done, each next one on the row that is free first."""
+    ends = [0] * rows
+    for count in steps:
+        ends.sort()
+        ends[0] += count
+    return max(ends)
+
+
+def test_a_recorded_step_stays_where_it_was() -> None:
+    """Rows are replaced in place, and a new prefill allocates one cache of a single image."""
+    decoder = decoder_of("lantern_pp", Replayed())
+    for _ in range(2):
+        made(decoder, PROMPTS, rows=3)
+    assert [*decoder.prepared] == [3]
+
+
+def test_pairs_are_recorded_of_images_that_are_decoded_at_once() -> None:
+    with pytest.raises(DecoderError, match="decoded at once"):
+        made(decoder_of("sd_chain", Eager()), PROMPTS, rows=3, pairs=4)
+
+
+# ---- parts of one's own -------------------------------------------------------------------------
+
+
+class Counting(Grown):
+    """Keeps of its images what `hold` makes."""
+
+    def begin(self, start: Start) -> Any:
+        session: Any = super().begin(start)
+        session.held, session.batch = self.hold(start), start.batch  # of the batch: no count
+        session.itself = [session]
+        inner = session.propose
+
+        def propose(*given: Any) -> Draft:
+            session.held = self.after(session.held)
+            return inner(*given)
+
+        session.propose = propose
+        return session
+
+    def hold(self, start: Start) -> Any:
+        return 0
+
+    def after(self, held: Any) -> Any:
+        return held + 1
+
+
+class Shared(Counting):
+    """A tensor of the whole batch."""
+
+    def hold(self, start: Start) -> Any:
+        return torch.zeros(5)
+
+
+class Growing(Counting):
+    """A list that grows."""
+
+    def hold(self, start: Start) -> Any:
+        return []
+
+    def after(self, held: Any) -> Any:
+        return [*held, torch.zeros(1)]
+
+
+class Rows(Counting):
+    """A tensor of one dimension of images, wherever it is; refilled like the project's own."""
+
+    def hold(self, start: Start) -> Any:
+        return [torch.zeros(4, start.batch), torch.zeros(start.batch * 2, 3)]
+
+    def after(self, held: Any) -> Any:
+        assert not any(bool((one < 0).any()) for one in held)
+        return [one + 1 for one in held]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Counting, r"\.session\.held is \d+ by now, and 0 of an image that begins"),
+        (
+            Shared,
+            r"\.session\.held is \[5\], of one image alone \[5\], and its values",
+        ),
+        (Growing, r"\.session\.held\.0, .* there after some steps"),
+        (Rows, ""),
+    ],
+)
+def test_what_no_image_owns_alone_is_refused(kind: type[Counting], said: str) -> None:
+    plain: Any = decoder_of("sd_chain", Eager())
+    part = kind(plain.drafter, plain.tree)
+    decoder = type(plain)(plain.model, SAMPLING, part, ByNode(Exact()))
+    if not said:
+        require_alone(decoder, 3)
+        return
+    with pytest.raises(DecoderError, match=said) as raised:
+        made(decoder, PROMPTS, rows=3)
+    assert "latency.requests=null" in str(raised.value)
+    assert made(decoder, PROMPTS).codes.shape == (5, 16)  # as a whole it is decoded as before
+
+
+@pytest.mark.parametrize("name", ["vvs", "vvs_dynamic"])
+def test_a_loop_that_skips_in_the_steps_of_its_batch_is_refused(name: str) -> None:
+    with pytest.raises(DecoderError, match=r"session\.turn is \d+ by now"):
+        made(decoder_of(name, Eager()), PROMPTS, rows=3)
