@@ -3,6 +3,7 @@ and right ones, which none may call broken. At least two for every contract."""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sample
 from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.jacobi import Jacobi as Window
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.children import at_node, longest
@@ -246,6 +248,113 @@ class LongestChainVerifier(ByNode):
 
 
 LongestChain = judging(LongestChainVerifier)
+
+# ---- five of a fresh reader ---------------------------------------------------------------------
+
+
+class KeptTwice(Window):
+    """(w1) A draft that came out alike in two windows running stays; the newest law is declared."""
+
+    def begin(self, start: Any) -> Any:
+        made = copy(self)
+        size = start.model.target.length + 2 * self.nodes
+        made.codes = torch.full((len(start.first), size), -1)  # by place
+        made.alike = torch.zeros_like(made.codes)  # windows in a row with that code
+        return super(KeptTwice, made).begin(start)
+
+    def draw(self, law: Any, left: Any, noise: Any, places: Any) -> Any:
+        codes, alike = self.codes.gather(1, places), self.alike.gather(1, places)
+        fresh = super().draw(law, left, noise, places)
+        new = torch.where(left.drafted & (alike >= 2), codes, fresh)
+        self.alike.scatter_(1, places, torch.where(new == codes, alike + 1, 1))
+        self.codes.scatter_(1, places, new)
+        return new
+
+
+def largest(p: Any, count: int = 64) -> Any:
+    """p without all but its largest entries."""
+    return torch.where(p < p.topk(min(count, p.shape[-1])).values[..., -1:], 0.0, p)
+
+
+class LargestLeft(Exact):
+    """(w2) The residual is cut to its 64 largest codes."""
+
+    def test(self, p: Any, q: Any, x: Any) -> Any:
+        found = super().test(p, q, x)
+        return replace(found, residual=normalised(largest(found.residual), p))
+
+
+class LargestLastVerifier(ByNode):
+    """(w2) The same, once the path is known."""
+
+    def last_code(self, law: Any, verdicts: Any, *rest: Any) -> Any:
+        cut = replace(verdicts, residual=largest(verdicts.residual))
+        return super().last_code(law, cut, *rest)
+
+
+class SixteenNumbersVerifier(ByNode):
+    """(w3) Acceptance numbers repeat within an image."""
+
+    period = 16
+
+    def tests(self, noise: Any, places: Any, count: int) -> Any:
+        return noise.at(places % self.period, ACCEPT_SLOT, count)
+
+
+class SixNumbersVerifier(SixteenNumbersVerifier):
+    """(w3) The same, sooner."""
+
+    period = 6
+
+
+LargestLast = judging(LargestLastVerifier)
+SixteenNumbers, SixNumbers = judging(SixteenNumbersVerifier), judging(SixNumbersVerifier)
+
+
+class HalfSums(Static):
+    """(w4) Drafts are drawn by sums in the model's dtype; q is declared in float32."""
+
+    def __init__(self, model: Any, choices: Any) -> None:
+        super().__init__(model, choices)
+        self.dtype = model.dtype
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        drawn = []
+        for u in self.numbers(level, noise, place).unbind(-1):
+            sums = dist.to(self.dtype).cumsum(-1)
+            limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
+            drawn.append((sums > limit).int().argmax(-1))
+            dist = drop_sibling(dist, drawn[-1])
+        return torch.stack(drawn, -1)
+
+
+class Last96(Speculative):
+    """(w5) Attention sees the prefix, the last 96 codes and the draft."""
+
+    def draft(self, run: Any) -> Any:
+        draft, mask = super().draft(run)
+        slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
+        first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
+        return draft, mask & ((slots < prefix) | (slots >= first[:, None]))[:, None]
+
+
+# ---- a right one that breaks the contract -------------------------------------------------------
+
+
+class Adaptive(Eagle):
+    """(drafter) q is flatter where the last step accepted nothing. Numbers of places behind the
+    rejected one are new ones then, so that the output is exact."""
+
+    def begin(self, *args: Any) -> Any:
+        session = super().begin(*args)
+        advance = session.advance
+
+        def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+            logits = advance(hidden, codes, count, start)
+            return torch.where((count == 1)[:, None], 0.5 * logits, logits)
+
+        session.advance = advanced
+        return session
 
 
 # ---- ten right ones -----------------------------------------------------------------------------

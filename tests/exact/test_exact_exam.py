@@ -60,6 +60,13 @@ WRONG = {
     "verifier: the number that tested": (of(exam("TestedNumber")), "AR law"),
     "rule: padded": (of(rule=exam("Padded")), "where 0.0000 is declared"),
     "rule: trusting": (of(rule=exam("Trusting")), "where 0.0000 is declared"),
+    "w1 kept drafts": (window(exam("KeptTwice", window=6)), "by enumeration"),
+    "w2 a residual of 64": (of(rule=exam("LargestLeft")), "where 0.0000 is declared"),
+    "w2 the same, in the verifier": (of(exam("LargestLast")), "images of 1024 codes"),
+    "w3 a number every 16 places": (of(exam("SixteenNumbers")), "by enumeration"),
+    "w3 a number every 6 places": (of(exam("SixNumbers")), "by enumeration"),
+    "w4 sums in bfloat16": (of(tree=exam("HalfSums", choices=CHOICES)), "images of 1024 codes"),
+    "w5 the last 96 codes": (of(exam("Last96")), "by enumeration"),
 }
 COOL = PartSpec("decoders.verify.cool_sd.CoolSD", {"delta": 1.5})
 RIGHT = {
@@ -68,6 +75,7 @@ RIGHT = {
     "proposer: jacobi": (window(PartSpec(f"{CONTRACTS}.Jacobi", {"width": 2})), "exact"),
     "proposer: a block of heads": (window(PartSpec(f"{CONTRACTS}.Coupled", {"width": 2})), "exact"),
     "drafter: the last code": (drafting("LastCode"), "exact"),
+    "drafter: adaptive": (drafting("Adaptive"), "exact as far as sampled"),
     "drafter: counting": (drafting("Counting"), "exact"),
     "drafter: one row up": (of(drafter=PartSpec(f"{VERTICAL}.Vertical")), "exact"),
     "drafter: EAGLE and one row up": (of(drafter=PartSpec(f"{VERTICAL}.EagleVertical")), "exact"),

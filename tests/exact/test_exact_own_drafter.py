@@ -11,7 +11,7 @@ import torch
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.sampled import real_check
 from bench.judge.gate.small import LAYERS, Real, build_small, small_model, small_spec
-from bench.judge.gate.statistics import image_pvalues
+from bench.judge.gate.statistics import draw_pvalues
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.models.small import random_model
@@ -133,11 +133,11 @@ def test_the_two_tests_keep_still_on_the_truth_and_speak_up_on_an_error():
         favoured = p.clone()
         favoured[:, 7] *= 3
         draws = [torch.multinomial(law, 1, generator=g)[:, 0] for law in (p, sharper, favoured)]
-        each = [image_pvalues([p], codes[None], g) for codes in draws]  # of ranks, of groups
+        each = [draw_pvalues([(p, codes)]) for codes in draws]  # of groups, of ranks
         values.append(each[0])
-        loud.append([each[1][0], each[2][1]])
+        loud.append([each[1][1], each[2][0]])
     assert torch.tensor(values).mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.17)
     assert min(map(min, values)) > 1e-4
     assert torch.tensor(loud).median(0).values.max() < 1e-3
     p[0] = torch.nan
-    assert image_pvalues([p], draws[0][None], g) == [0]
+    assert draw_pvalues([(p, draws[0])]) == [0]

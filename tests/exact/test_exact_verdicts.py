@@ -27,8 +27,9 @@ def test_exact_decoders_are_exact(spec):
     assert (found.verdict, found.figure) == ("exact", 0.0), found
     if spec.acceptance is not None:
         assert found.evidence["node law"]["nodes"] > 50
-    images = found.evidence["images"]
-    assert sum(images[f"images V={v}"]["samples"] for v in (4, 5)) >= 20_000
+    laws = [found.evidence[f"{name} law"] for name in ("whole", "deep", "long", "own")]
+    assert all(law["not followed"] < 1e-9 and law["tv"] < 1e-5 for law in laws)
+    assert found.evidence["wide"]["codes"] == 1024
 
 
 @pytest.mark.parametrize(

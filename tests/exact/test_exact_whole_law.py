@@ -12,13 +12,13 @@ import torch
 from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
+from bench.judge.gate.deep import whole_check
+from bench.judge.gate.reference import image_law
 from bench.judge.gate.small import Real
 from bench.judge.gate.whole_law import (
     CERTAIN,
-    ar_law,
     table_model,
     table_spec,
-    whole_check,
     whole_law,
 )
 from decoders.api import Sampling
@@ -108,6 +108,10 @@ def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
     found = judged(proposing(field("Squared")))
     assert not found.fault
     assert "square" in found.evidence["not enumerated"]
+
+
+def ar_law(model: Any, sampling: Sampling) -> torch.Tensor:
+    return image_law(model, model.text.encode(["x"]), sampling).probability
 
 
 def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:

@@ -45,17 +45,23 @@ class NotEnumerable(DecoderError):
 
 @dataclass(frozen=True)
 class Held:
-    """Numbers that are no random ones: those of the first `places`. Tests of drafts read 0, so that
-    what can be accepted is; all others read `value`."""
+    """Numbers that are no random ones: those of the first `places`. Tests of drafts read `tested`,
+    0 where what can be accepted is to be; all others read `value`. steps: of a verifier that looks
+    ahead, whose numbers are new in every step, the first ones in the place of places; last codes
+    are drawn with numbers of their places all the same."""
 
     places: int = 0
     value: float = 0.5
+    tested: float = 0.0
+    steps: int = 0
 
     def start(self, key: int) -> float | None:
         """What the number of a key is; None: it is free."""
-        if key // MOST_SLOTS % PLACES >= self.places:
+        where, slot = divmod(key, MOST_SLOTS)
+        turn, place = divmod(where, PLACES)
+        if (turn >= self.steps) if self.steps and slot else (place >= self.places):
             return None
-        return 0.0 if ACCEPT_SLOT <= key % MOST_SLOTS < DRAFT_SLOT else self.value
+        return self.tested if ACCEPT_SLOT <= slot < DRAFT_SLOT else self.value
 
 
 FREE = Held()

@@ -1,101 +1,206 @@
-"""The law of whole images at the depth that a decoder has: two codes, as many places as its drafts
-reach, numbers of the first places held.
+"""The law of whole images, enumerated (`bench.judge.gate.whole_law`) where decoders differ: on a
+table of three codes and three places, at the depth that its drafts have, at the end of images that
+are as long as real ones, and on a small transformer with the decoder's own drafter.
 
-Three codes and three places are enumerated whole (`whole_law`), which is two levels of drafts. Ways
-to an image grow tenfold per place, so deeper levels are followed alone: at the first places tests
-read 0, so that first drafts are accepted there, and all other numbers are two values in turn. What
-is decided node by node, each with numbers of its own, then follows AR's law given the codes of
-these places. A number of a held place that is used again where a new one is needed shows all the
-more. A verifier that looks ahead decides early places by later drafts, so nothing is held there:
-shorter images are followed whole instead.
+Ways to an image grow tenfold per place, so deep levels and late places are followed alone: numbers
+of the first places are held. Their tests read 0, so that first drafts are accepted there, or one,
+so that what can be rejected is; all others are two values in turn. What is decided node by node,
+each with numbers of its own, then follows AR's law given the codes of these places. A number of a
+held place that is used again where a new one is needed shows all the more. A verifier that looks
+ahead decides early places by later drafts. Its numbers are new in every step, so steps are held in
+long images, and shorter ones are followed whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.branching import Held
+from bench.judge.gate.branching import PLACES, POINT, Held, Outcome, Scripted, explore
 from bench.judge.gate.report import Finding
-from bench.judge.gate.small import Real, small_sampling
+from bench.judge.gate.small import Real, build_small, small_for, small_rule, small_sampling
 from bench.judge.gate.whole_law import (
     CERTAIN,
     MOST,
-    SEED,
+    Cut,
     WholeLaw,
     table_model,
     table_spec,
     whole_law,
 )
-from decoders.api import Sampling
+from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, build_decoder, build_part
 
-CODES, TALLEST = 2, 7  # codes; most places
+VOCAB, LENGTH, SEED = 3, 3, 3  # of the table
+CODES, TALLEST, LONG = 2, 7, 256  # codes; most places of images at depth; of long ones
+AHEAD = 3  # places of an image to which the drafts of a verifier that looks ahead are cut, if long
 LEVELS = 4  # of a loop that says nothing of its own
 VALUES = 0.3, 0.7  # of held numbers
+ACCEPTED, REJECTED = 0.0, 1 - POINT  # what held tests read
 GROWTH, ENOUGH = 10, 10_000  # ways of one more free place, about; ways that are run at most
+FEW = 400  # ways to the end of a long image
+OWN = (2, 2, 19)  # (V, grid, seed) of the transformer
+CLOSE = 1e-5  # a total variation that is no rounding of its float32
+
+
+@dataclass(frozen=True)
+class Made:
+    """A composition on a model, and how it is sampled there."""
+
+    decoder: Any
+    model: ImageModel
+    sampling: Sampling
+
+    @staticmethod
+    def on_table(
+        spec: DecoderSpec, sampling: Sampling, real: Real, sizes: tuple[int, int], cut: int = 0
+    ) -> Made:
+        """sizes: codes and places; cut: places that its drafts are cut to, where fewer."""
+        model, plain = table_model(*sizes, SEED), replace(sampling, cfg=1.0)
+        plain = small_sampling(plain, sizes[0], real)
+        fitting = model if not cut else table_model(sizes[0], cut, SEED)
+        return Made(build_decoder(model, table_spec(spec, fitting, real), plain), model, plain)
+
+    @property
+    def levels(self) -> int:
+        """Of its drafts."""
+        return int(getattr(getattr(self.decoder, "proposer", None), "depth", LEVELS))
+
+    @property
+    def ahead(self) -> bool:
+        return bool(getattr(getattr(self.decoder, "verifier", None), "looks_ahead", False))
+
+    def law(self, most: int, held: Held, cut: Cut | None = None) -> WholeLaw:
+        return whole_law(self.decoder, self.model, self.sampling, most, held, cut)
+
+    def held(self, value: float, tests: float) -> Held:
+        """All but the last two places; where steps are held, but those of the steps that commit
+        them."""
+        size = self.model.target.length
+        if not self.ahead:
+            return Held(size - 2, value, tests)
+
+        def run(noise: Scripted) -> Outcome:
+            step = self.decoder.generate(self.model.text.encode(["x"]), noise).trace.step.long()
+            return Outcome(step, step.amax(-1))
+
+        step = explore(run, size, 1, held=Held(PLACES, value, tests)).value[0]  # [L]
+        before = int(step[-2]) - 1
+        return Held(int((step <= before).sum()), value, tests, before)
+
+
+def whole_check(
+    spec: DecoderSpec, sampling: Sampling, real: Real, truncated: bool = False
+) -> Finding:
+    """The law of whole images of the table. truncated: against AR's from the target that the rule
+    cuts; figure: the largest TV of a code's law that the cut makes."""
+    away, cut = [0.0], None
+
+    def cutting(p: Tensor) -> Tensor:
+        law: Tensor = rule.truncated(p)
+        away.append(0.5 * float((law - p).abs().sum(-1).max()))
+        return law
+
+    if truncated:
+        rule, cut = small_rule(spec, table_model(VOCAB, LENGTH, SEED), real), cutting
+    sizes = VOCAB, LENGTH
+    law = attempt(lambda: Made.on_table(spec, sampling, real, sizes).law(MOST, Held(), cut))
+    if isinstance(law, Failure):
+        return Finding("whole law", "", 0.0, {"not enumerated": law.error})
+    found = _judged("whole law", f"images of {VOCAB}**{LENGTH}", [law])
+    return found if found.fault else replace(found, figure=max(away))
+
+
+def _judged(name: str, what: str, laws: list[WholeLaw], rounding: float = CERTAIN) -> Finding:
+    """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
+    probability of those that were not."""
+    tv, rest = max(law.tv for law in laws), max(law.rest for law in laws)
+    evidence = {"tv": tv, "not followed": rest, "ways": sum(law.rows for law in laws)}
+    if tv <= rounding:
+        return Finding(name, "", 0.0, evidence)
+    least = "" if all(law.complete for law in laws) else "at least "
+    fault = f"{what} do not follow the AR law: TV {least}{tv:.2g}, by enumeration"
+    return Finding(name, fault, tv, evidence)
 
 
 def deep_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
-    """Fault: a total variation beyond rounding at the last levels. Evidence: how many were
-    followed to the end, and what was cut."""
-    plain = replace(sampling, cfg=1.0)
-    made: Any = attempt(lambda: _decoder(spec, plain, real, TALLEST))
+    """The last places of images in which the decoder's drafts reach their full depth, as many of
+    them as can be followed. Evidence: `cut`, what of the draft did not fit."""
+    made: Any = attempt(lambda: Made.on_table(spec, sampling, real, (CODES, TALLEST)))
     if isinstance(made, Failure):
         return Finding("deep law", "", 0.0, {"not enumerated": made.error})
-    levels = getattr(getattr(made, "proposer", None), "depth", LEVELS)
-    ahead = getattr(getattr(made, "verifier", None), "looks_ahead", False)
-    length = min(levels + 2, TALLEST)
-    evidence: dict[str, Any] = {"levels": levels, "places": length, "not followed": 1.0}
-    cut = _cut(spec, made)
-    evidence |= {"cut": cut} if cut else {}
-    for places, held in _settings(length, ahead):
-        laws = attempt(lambda p=places, h=held: _laws(spec, plain, real, p, h))  # type: ignore[misc]
+    length = min(made.levels + 2, TALLEST)
+    about: dict[str, Any] = {"levels": made.levels, "places": length, "not followed": 1.0}
+    cut = _cut(spec, made.decoder)
+    about |= {"cut": cut} if cut else {}
+    for places, held, tests in _settings(length, made.ahead):
+        laws = _laws(spec, sampling, real, places, held, tests)
         if isinstance(laws, Failure):
-            return Finding("deep law", "", 0.0, evidence | {"not enumerated": laws.error})
-        tv, rest = max(law.tv for law in laws), max(law.rest for law in laws)
-        ways = sum(law.rows for law in laws)
-        if not tv <= CERTAIN:
-            fault = (
-                f"{places} places of {CODES} codes do not follow the AR law, the last "
-                f"{places - held} of them free: TV {'' if not rest else 'at least '}{tv:.2g}, by "
-                "enumeration"
-            )
-            return Finding("deep law", fault, tv, evidence | {"tv": tv, "ways": ways})
-        if all(law.complete for law in laws):
-            evidence |= {"places": places, "free": places - held, "ways": ways, "tv": tv}
-            evidence["not followed"] = 0.0
-        elif evidence["not followed"]:
-            evidence |= {"places": places, "free": places - held, "ways": ways, "tv": tv}
-            evidence["not followed"] = rest
-        if rest or ways * GROWTH > ENOUGH:
+            return Finding("deep law", "", 0.0, about | {"not enumerated": laws.error})
+        what = f"{places} places of {CODES} codes, the last {places - held} of them free,"
+        found = _judged("deep law", what, laws)
+        if found.fault:
+            return replace(found, evidence=about | found.evidence)
+        rest, ways = found.evidence["not followed"], found.evidence["ways"]
+        if tests == ACCEPTED and (about["not followed"] or not rest):
+            about |= found.evidence | {"places": places, "free": places - held}
+        if tests == ACCEPTED and (rest or ways * GROWTH > ENOUGH):
             break
-    return Finding("deep law", "", 0.0, evidence)
+    return Finding("deep law", "", 0.0, about)
 
 
-def _settings(length: int, ahead: bool) -> Iterator[tuple[int, int]]:
-    """(places, how many of them are held), the cheapest first."""
+def _settings(length: int, ahead: bool) -> Iterator[tuple[int, int, float]]:
+    """(places, how many of them are held, what tests read there), the cheapest first."""
+    if not ahead:
+        yield length, length - 2, REJECTED
     for free in range(2, length + 1):
-        yield (free, 0) if ahead else (length, length - free)
-
-
-def _decoder(spec: DecoderSpec, sampling: Sampling, real: Real, length: int) -> Any:
-    model = table_model(CODES, length, SEED)
-    return build_decoder(
-        model, table_spec(spec, model, real), small_sampling(sampling, CODES, real)
-    )
+        yield (free, 0, ACCEPTED) if ahead else (length, length - free, ACCEPTED)
 
 
 def _laws(
-    spec: DecoderSpec, sampling: Sampling, real: Real, length: int, held: int
-) -> list[WholeLaw]:
-    model = table_model(CODES, length, SEED)
-    plain = small_sampling(sampling, CODES, real)
-    made = build_decoder(model, table_spec(spec, model, real), plain)
+    spec: DecoderSpec, sampling: Sampling, real: Real, places: int, held: int, tests: float
+) -> list[WholeLaw] | Failure:
+    made = Made.on_table(spec, sampling, real, (CODES, places))
     values = VALUES if held else VALUES[:1]
-    return [whole_law(made, model, plain, MOST, Held(held, value)) for value in values]
+    most = MOST if tests == ACCEPTED else MOST // 10
+    return attempt(lambda: [made.law(most, Held(held, value, tests)) for value in values])
+
+
+def long_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+    """The last places of an image as long as a real one, behind numbers that are held: for what
+    repeats within an image, and for what attention does not see."""
+
+    def enumerated() -> list[WholeLaw]:
+        short = Made.on_table(spec, sampling, real, (CODES, TALLEST))
+        cut = AHEAD if short.ahead else TALLEST
+        short = Made.on_table(spec, sampling, real, (CODES, cut))
+        steps = (LONG - 1) // (short.levels + 1)  # the last one ends with the image
+        made = Made.on_table(spec, sampling, real, (CODES, 1 + steps * (short.levels + 1)), cut)
+        return [made.law(FEW, made.held(VALUES[0], ACCEPTED))]
+
+    laws = attempt(enumerated)
+    if isinstance(laws, Failure):
+        return Finding("long law", "", 0.0, {"not enumerated": laws.error})
+    return _judged("long law", f"the last places of {LONG}, of {CODES} codes,", laws)
+
+
+def own_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+    """Whole images of a small transformer, with the decoder's own drafter."""
+    model = small_for(spec, OWN, Real(real.codebook))
+
+    def enumerated() -> WholeLaw:
+        plain = small_sampling(sampling, OWN[0], real)
+        decoder = build_small(spec, sampling, model, Real(real.codebook))
+        return whole_law(decoder, model, plain, MOST)
+
+    law = attempt(enumerated)
+    if isinstance(law, Failure):
+        return Finding("own law", "", 0.0, {"not enumerated": law.error})
+    return _judged("own law", f"images of {OWN[0]}**{OWN[1] ** 2}", [law], CLOSE)
 
 
 def _cut(spec: DecoderSpec, made: Any) -> str:

@@ -22,6 +22,7 @@ from metrics.node_law import MAX_DRAWS, Spot, draw_count, judge_at, node_law, sp
 
 SLACK = 1e-5  # float32 rounding of a TV
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
+REAL = 2048  # codes of the real model's nodes at most, with one child that is drawn
 EACH = 3  # random nodes of each kind and number of children
 VISITED = 40  # recorded nodes of each model
 OUTSIDE = 1e-6  # mass on codes with p(x) = 0 that rounding may leave
@@ -186,7 +187,7 @@ def _placed(spec: DecoderSpec, real: Real, recorded: Recorded) -> Iterator[tuple
     """Every node with the rule of its vocabulary. It has a spot if the rule asks: a recorded one
     where it stood, a random one at every depth, at places in turn."""
     rules: dict[int, AcceptRule] = {}
-    for turn, node in enumerate(_nodes(recorded)):
+    for turn, node in enumerate(_nodes(recorded, real.codebook)):
         vocab = len(node.p)
         if vocab not in rules:
             rules[vocab] = _rule_of(spec, vocab, real)
@@ -211,8 +212,9 @@ def _rule_of(spec: DecoderSpec, vocab: int, real: Real) -> AcceptRule:
     return rule
 
 
-def _nodes(recorded: Recorded) -> Iterator[Node]:
-    """Nodes the decoder visited, then random ones with as many children as its tree gives."""
+def _nodes(recorded: Recorded, codebook: int) -> Iterator[Node]:
+    """Nodes the decoder visited, then random ones with as many children as its tree gives, and of
+    as many codes as the real model has."""
     made = recorded.pairs
     for i in range(0 if made is None else min(VISITED, len(made.p))):
         assert made is not None
@@ -232,6 +234,11 @@ def _nodes(recorded: Recorded) -> Iterator[Node]:
                 yield Node(p, q, min(count, SMALLEST), kind)
             else:
                 yield Node(p, None, q.topk(min(count, vocab)).indices, kind)
+
+    for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0) if counts else ():
+        if kind in ("independent", "flat"):
+            top = q.topk(max(counts)).indices
+            yield Node(p, *((q, 1) if recorded.drawn else (None, top)), kind)
 
 
 def _vocabulary(count: int) -> int:

@@ -4,6 +4,7 @@ training forward (no cache, no tree), filters and relaxation written a second ti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,15 @@ EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side 
 
 
 def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: float) -> Tensor:
-    """Guided logits [B, L, V] float32 that predict every code from the ones before it."""
+    """Guided logits [B, L, V] that predict every code from the ones before it, float32 or more."""
     target: Any = model.target  # a small model's
     drop = torch.zeros(len(codes), dtype=torch.bool)
     with torch.inference_mode():
-        cond: Tensor = target.output(target(text, codes, drop)).float()
+        cond: Tensor = target.output(target(text, codes, drop))
+        cond = cond.to(torch.promote_types(cond.dtype, torch.float32))
         if cfg == 1:
             return cond
-        uncond: Tensor = target.output(target(text, codes, ~drop)).float()
+        uncond: Tensor = target.output(target(text, codes, ~drop)).to(cond)
     return uncond + cfg * (cond - uncond)
 
 
@@ -65,7 +67,6 @@ class ImageLaw:
     """The AR law of all V**L images of one caption, in base-V order (first code leading)."""
 
     probability: Tensor  # [V**L] float64
-    conditionals: Tensor  # [M, V] float64, the distribution after every prefix, the empty one first
     vocab: int
     length: int
 
@@ -79,18 +80,27 @@ class ImageLaw:
         return (codes[:, :size] * weights).sum(-1)
 
 
-def image_law(model: ImageModel, text: TextFeatures, sampling: Sampling) -> ImageLaw:
-    """By enumeration: text holds one caption; V**L must be small."""
-    vocab, length = model.target.vocab_size, model.target.length
-    axis = torch.arange(vocab)
-    images = torch.cartesian_prod(*[axis] * length).view(-1, length)  # [V**L, L]
+def image_law(
+    model: ImageModel,
+    text: TextFeatures,
+    sampling: Sampling,
+    prefix: Tensor | None = None,
+    cut: Callable[[Tensor], Tensor] | None = None,
+) -> ImageLaw:
+    """By enumeration: text holds one caption; V**L must be small. prefix [m]: the first codes,
+    which are given, so that the law is of the L - m others. cut: p [..., V] -> what a rule makes of
+    a code's law."""
+    vocab = model.target.vocab_size
+    prefix = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
+    length = model.target.length - len(prefix)
+    ends = torch.cartesian_prod(*[torch.arange(vocab)] * length).view(-1, length)  # [V**n, n]
+    images = torch.cat([prefix.expand(len(ends), -1), ends], 1)  # [V**n, L]
     rows = TextFeatures(
         text.features[:1].expand(len(images), -1, -1), text.mask[:1].expand(len(images), -1)
     )
-    p = processed(teacher_logits(model, rows, images, sampling.cfg), sampling)  # [V**L, L, V]
-    probability = p.gather(-1, images[..., None])[..., 0].prod(-1)
-    conditionals = [p[:: vocab ** (length - i), i] for i in range(length)]
-    return ImageLaw(probability, torch.cat(conditionals), vocab, length)
+    p = processed(teacher_logits(model, rows, images, sampling.cfg)[:, len(prefix) :], sampling)
+    p = p if cut is None else cut(p)  # [V**n, n, V]
+    return ImageLaw(p.gather(-1, ends[..., None])[..., 0].prod(-1), vocab, length)
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,12 @@ Sizes = tuple[int, int, int]  # V, grid, seed
 @dataclass(frozen=True)
 class Real:
     """What the small models take over from the real one. codebook: its codes, to which k and top-k
-    are taken relative; native: does it run in the CPU kernel?"""
+    are taken relative; native: does it run in the CPU kernel? dtype: in which drafts are drawn from
+    many codes; all else is float32."""
 
     codebook: int = 1024
     native: bool = False
+    dtype: torch.dtype = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,12 @@ def small_model(
     drafters: tuple[str, ...] = ("eagle",),
     knows: bool = True,
     native: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> ImageModel:
-    """V = vocab codes, L = grid**2, float32, on the CPU. knows: does the drafter embed codes as the
+    """V = vocab codes, L = grid**2, on the CPU. knows: does the drafter embed codes as the
     target does, so that it half knows what it will say? native: in the CPU kernel."""
     heads = NATIVE_HEADS if native else HEADS
-    model = random_model(vocab=vocab, grid=grid, width=WIDTH, layers=LAYERS, seed=seed, heads=heads)
+    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=heads)
     target: Any = model.target
     net = model.drafters["eagle"]
     with torch.no_grad():
@@ -86,11 +89,18 @@ def small_model(
     return executed(made, "cpu") if native else made  # the weights are final
 
 
-def small_for(spec: DecoderSpec, sizes: Sizes, real: Real, knows: bool = True) -> ImageModel:
+def small_for(
+    spec: DecoderSpec,
+    sizes: Sizes,
+    real: Real,
+    knows: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> ImageModel:
     """A small model that has weights under every name at which the composition looks for some."""
     kwargs = {} if spec.drafter is None else spec.drafter.kwargs
     named = [value for value in kwargs.values() if isinstance(value, str)]
-    return small_model(*sizes, tuple(dict.fromkeys(["eagle", *named])), knows, real.native)
+    names = tuple(dict.fromkeys(["eagle", *named]))
+    return small_model(*sizes, names, knows, real.native, dtype)
 
 
 class Trial(NamedTuple):
@@ -116,7 +126,8 @@ def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     generator = torch.Generator().manual_seed(seed)
     shape = (count, target.prefix, target.cfg.text_width)
     pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
-    return TextFeatures(torch.randn(shape, generator=generator), torch.arange(target.prefix) >= pad)
+    features = torch.randn(shape, generator=generator).to(model.dtype)
+    return TextFeatures(features, torch.arange(target.prefix) >= pad)
 
 
 def same_prompt(text: TextFeatures, count: int) -> TextFeatures:

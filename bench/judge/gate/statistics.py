@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from scipy.optimize import brentq
@@ -15,19 +16,21 @@ from bench.judge.gate.reference import ImageLaw
 
 LEAST_EXPECTED = 5.0  # cells expected less often are pooled
 LEAST_SUM = 20.0  # codes or groups expected less often are pooled
-BINS, GROUPS = 20, 64
+GROUPS = 64  # of codes, and of ranks, at most
 ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
 CERTAIN = 1e-9  # a p-value below this needs no second look
 MISSED = 0.01  # chance of an error that is called found
+Sums = tuple[Tensor, Tensor, Tensor]  # what was seen too often, expected, covariance
 
 
 def tested(
-    sample: Callable[[bool], Tensor], pvalues: Callable[[Tensor], Sequence[float]]
-) -> tuple[Tensor, float]:
+    sample: Callable[[bool], Any], pvalues: Callable[[Any], Sequence[float]]
+) -> tuple[Any, float]:
     """Samples and tests; once more on fresh noise after an alarm that chance might have raised, so
     that chance alone raises one in fewer than a million. The p-value is the least one times the
     number of tests (Bonferroni)."""
-    codes, adjusted = Tensor(), 0.0
+    codes: Any = None
+    adjusted = 0.0
     for first in (True, False):
         codes = sample(first)
         found = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
@@ -53,7 +56,7 @@ def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
     dependence.
     """
     sizes = range(1, law.length + 1)
-    return [_pearson(law.of_prefix(size), law.index(codes, size)) for size in sizes]
+    return [pearson(law.of_prefix(size), law.index(codes, size)) for size in sizes]
 
 
 def excess_tv(law: ImageLaw, codes: Tensor) -> float:
@@ -68,7 +71,7 @@ def excess_tv(law: ImageLaw, codes: Tensor) -> float:
     return worst
 
 
-def _pearson(probability: Tensor, cells: Tensor) -> float:
+def pearson(probability: Tensor, cells: Tensor) -> float:
     """Pearson's test with rare cells pooled; 0 if an impossible cell was seen."""
     observed = torch.bincount(cells, minlength=len(probability)).double()
     if bool((observed[probability == 0] > 0).any()):
@@ -86,65 +89,59 @@ def _pearson(probability: Tensor, cells: Tensor) -> float:
     return float(chi2.sf(float(((seen - wanted) ** 2 / wanted).sum()), len(wanted) - 1))
 
 
-def draw_pvalues(laws: Tensor, codes: Tensor) -> list[float]:
-    """laws [m, V] float64, codes [m], each drawn from its law whatever went before -> p-values of
-    codes, and of their ranks in their law (draws that are too sharp or too flat): onehot(code) - p
-    has mean 0 and covariance diag(p) - p p^T, so sums of it add up to a chi-square."""
-    if not len(codes):
+def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) -> list[float]:
+    """laws [m, V] float64 and codes [m], part by part, each code drawn from its law whatever went
+    before -> p-values of codes, and of their ranks in their law (draws that are too sharp or too
+    flat): onehot(code) - p has mean 0 and covariance diag(p) - p p^T, so sums of it add up to a
+    chi-square. Of many codes groups are counted. possible: a code of probability zero is an error,
+    as no rounding explains it."""
+    sums: list[list[Sums]] = []
+    for laws, codes in parts:
+        if not bool(torch.isfinite(laws).all()):
+            return [0.0]
+        if possible and not bool((laws.gather(1, codes[:, None]) > 0).all()):
+            return [0.0]
+        ordered, order = laws.sort(dim=1, descending=True, stable=True)
+        ranks = (order == codes[:, None]).int().argmax(1)
+        sums.append([_sums(laws, codes, grouped), _sums(ordered, ranks, ranked)])
+    if not sums:
         return [1.0]
-    own = laws.gather(1, codes[:, None])
-    if not bool((own > 0).all()):
-        return [0.0]
-    ordered, order = laws.sort(dim=1, descending=True, stable=True)
-    ranks = (order == codes[:, None]).int().argmax(1)
-    return [_sums_pvalue([_sums(laws, codes)]), _sums_pvalue([_sums(ordered, ranks)])]
+    return [
+        _sums_pvalue(*(torch.stack(part).sum(0) for part in zip(*each, strict=True)))
+        for each in zip(*sums, strict=True)
+    ]
 
 
-def image_pvalues(laws: Iterable[Tensor], codes: Tensor, generator: torch.Generator) -> list[float]:
-    """The law [L, V] of an image's codes, one image at a time, and codes [n, L] -> p-values of two
-    tests. (1) A code's place in its law, codes in order of probability, is uniform: the mass of
-    likelier codes and a random share of the code's own. (2) Groups of codes are as frequent as
-    expected."""
-    ranks, groups = [], []
-    for p, own in zip(laws, codes, strict=True):
-        ranks.append(_places(p, own, generator))
-        shares = torch.zeros(len(p), min(GROUPS, p.shape[-1]), dtype=p.dtype)  # [L, G]
-        shares.index_add_(1, torch.arange(p.shape[-1]) % GROUPS, p)
-        groups.append(_sums(shares, own % GROUPS))
-    gap, expected, covariance = (torch.stack(part).sum(0) for part in zip(*groups, strict=True))
-    places = torch.cat(ranks)
-    if not bool(torch.isfinite(places).all()):
-        return [0.0]
-    uniform = torch.full((BINS,), 1 / BINS, dtype=torch.float64)
-    cells = (places * BINS).long().clamp(0, BINS - 1)
-    return [_pearson(uniform, cells), _sums_pvalue([(gap, expected, covariance)])]
+def grouped(codes: Tensor, vocab: int) -> Tensor:
+    """The group of a code."""
+    return codes % min(vocab, GROUPS)
 
 
-def _places(p: Tensor, codes: Tensor, generator: torch.Generator) -> Tensor:
-    """p [L, V], codes [L] -> [L], uniform where codes are drawn from p."""
-    own = p.gather(-1, codes[:, None])  # [L, 1]
-    earlier = torch.arange(p.shape[-1]) < codes[:, None]  # among equals, the lower code
-    ahead = torch.where((p > own) | ((p == own) & earlier), p, 0.0).sum(-1)
-    return ahead + torch.rand(len(p), generator=generator, dtype=p.dtype) * own[:, 0]
+def ranked(ranks: Tensor, vocab: int) -> Tensor:
+    """The group of a rank: the first ones alone, the others in parts of one size."""
+    head = GROUPS // 2
+    if vocab <= GROUPS:
+        return ranks
+    return torch.where(ranks < head, ranks, head + (ranks - head) * head // (vocab - head))
 
 
-def _sums(p: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """p [m, V], codes [m] drawn from it -> how often each was seen less how often expected [V], the
-    latter [V], and the covariance [V, V]."""
-    expected = p.sum(0)
-    seen = torch.bincount(codes, minlength=p.shape[-1]).to(p.dtype)
-    return seen - expected, expected, torch.diag(expected) - p.T @ p
+def _sums(p: Tensor, codes: Tensor, group: Callable[[Tensor, int], Tensor]) -> Sums:
+    """p [m, V], codes [m] drawn from it -> how often each group was seen less how often expected
+    [G], the latter [G], and the covariance [G, G]."""
+    vocab = p.shape[-1]
+    size = min(vocab, GROUPS)
+    shares = p.new_zeros(len(p), size).index_add_(1, group(torch.arange(vocab), vocab), p)
+    expected = shares.sum(0)
+    seen = torch.bincount(group(codes, vocab), minlength=size).to(p.dtype)
+    return seen - expected, expected, torch.diag(expected) - shares.T @ shares
 
 
-def _sums_pvalue(sums: Iterable[tuple[Tensor, Tensor, Tensor]]) -> float:
-    """Of independent sums; codes that are expected rarely are one more cell, which is left out."""
-    total, freedom = 0.0, 0
-    for gap, expected, covariance in sums:
-        kept = (expected >= LEAST_SUM).nonzero().flatten()
-        if float(expected.sum() - expected[kept].sum()) < LEAST_SUM:
-            kept = kept[:-1]
-        if len(kept):
-            inverse = torch.linalg.pinv(covariance[kept][:, kept], hermitian=True)
-            total += float(gap[kept] @ inverse @ gap[kept])
-            freedom += len(kept)
-    return float(chi2.sf(total, freedom)) if freedom else 1.0
+def _sums_pvalue(gap: Tensor, expected: Tensor, covariance: Tensor) -> float:
+    """Groups that are expected rarely are one more cell, which is left out."""
+    kept = (expected >= LEAST_SUM).nonzero().flatten()
+    if float(expected.sum() - expected[kept].sum()) < LEAST_SUM:
+        kept = kept[:-1]
+    if not len(kept):
+        return 1.0
+    inverse = torch.linalg.pinv(covariance[kept][:, kept], hermitian=True)
+    return float(chi2.sf(float(gap[kept] @ inverse @ gap[kept]), len(kept)))

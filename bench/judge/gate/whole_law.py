@@ -22,22 +22,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.data.errors import Failure, attempt
 from bench.judge.gate.branching import FREE, Held, Outcome, Scripted, explore
-from bench.judge.gate.reference import processed
-from bench.judge.gate.report import Finding
-from bench.judge.gate.small import Real, small_rule, small_sampling, small_spec
+from bench.judge.gate.reference import image_law
+from bench.judge.gate.small import Real, same_prompt, small_spec
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import DecoderSpec, PartSpec
 from decoders.executed import execution
 
-VOCAB, LENGTH, SEED = 3, 3, 3
 MOST = 40_000  # rows that are run at most
 CERTAIN = 1e-9  # a total variation that is no rounding
 DRAFTER = PartSpec("bench.judge.gate.whole_law.TableDrafter")
 Cut = Callable[[Tensor], Tensor]  # p [..., V] -> the law it is cut to
 BEYOND = 8  # places past the image's end that differ from each other
+SHORT, NARROW = 16, 24  # places of images whose slots hold a one-hot vector; else a random one of
 WIDE, SHARP, APART = 16, 1.0, 1.5  # hidden units; scale of the logits; of the drafter's own share
 
 
@@ -61,28 +59,31 @@ class Net:
 
 
 class TableTarget:
-    """V codes, n places, one prefix position. `calls`: forwards since the last prefill."""
+    """V codes, n places, one prefix position."""
 
     prefix, barred = 1, None
 
     def __init__(self, vocab: int, length: int, seed: int) -> None:
-        self.vocab_size, self.length, self.calls = vocab, length, 0
+        self.vocab_size, self.length = vocab, length
         self.width = 1 + (length + BEYOND) * vocab
         self.generator = torch.Generator().manual_seed(seed)
+        rows = torch.eye(self.width, dtype=torch.float64)  # what slots hold; row 0: the prefix
+        if length > SHORT:
+            rows = torch.randn(self.width, NARROW, generator=self.generator, dtype=torch.float64)
+            rows += (1 - rows.sum(-1, keepdim=True)) / NARROW  # a sum of n of them adds up to n
+        self.rows, self.width = rows, rows.shape[1]
         self.net = Net.random(self.width, vocab, SHARP, self.generator)
 
     def content(self, codes: Tensor, places: Tensor) -> Tensor:
         """What a slot holds: codes, places [...] -> [..., W]."""
-        index = 1 + places.clamp_max(self.length + BEYOND - 1) * self.vocab_size + codes
-        return F.one_hot(index, self.width).double()
+        return self.rows[1 + places.clamp_max(self.length + BEYOND - 1) * self.vocab_size + codes]
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         return KVCache(1, rows, capacity, 1, self.width, torch.float64, torch.device("cpu"))
 
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: Any) -> Tensor:
-        rows, self.calls = guidance_rows * text.batch, 0
-        start = torch.zeros(rows, 1, self.width, dtype=torch.float64)  # [R, P, W]
-        start[..., 0] = 1.0
+        rows = guidance_rows * text.batch
+        start = self.rows[:1].expand(rows, 1, -1)  # [R, P, W]
         slots = torch.zeros(rows, 1, dtype=torch.long)
         cache.write(0, cache.flat_index(slots), start[None, :, None].expand(2, -1, -1, -1, -1))
         return start
@@ -90,7 +91,6 @@ class TableTarget:
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
     ) -> Tensor:
-        self.calls += 1
         content = self.content(codes, grid_index)  # [R, T, W]
         index = cache.flat_index(slots)
         cache.write(0, index, content[None, :, None].expand(2, -1, -1, -1, -1))
@@ -104,11 +104,17 @@ class TableTarget:
 
     logits = guided_logits
 
+    def __call__(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
+        """Teacher forcing: no cache, no mask."""
+        return self.context(codes)[:, :-1]
+
+    def output(self, hidden: Tensor) -> Tensor:
+        return self.net(hidden)
+
     def context(self, codes: Tensor) -> Tensor:
         """The states that predict each of codes [B, n] and the one behind them, [B, n + 1, W]."""
         places = torch.arange(codes.shape[1]).expand_as(codes)
-        start = torch.zeros(len(codes), 1, self.width, dtype=torch.float64)
-        start[..., 0] = 1.0
+        start = self.rows[:1].expand(len(codes), 1, -1)
         sums = torch.cat([start, self.content(codes, places)], 1).cumsum(1)
         return sums / sums.sum(-1, keepdim=True)
 
@@ -192,9 +198,10 @@ def table_model(vocab: int = 3, length: int = 3, seed: int = 0) -> ImageModel:
 
 @dataclass(frozen=True)
 class WholeLaw:
-    """law [V**n] float64, in base-V order, of what was followed; wanted [V**n]: AR's; rest: the
-    probability of what was not followed; rows: ways to an image that were; forwards: mean target
-    forwards of an image, prefill not counted (of what was followed)."""
+    """law [M] float64 of the images that were followed, in base-V order of the places that are not
+    held; wanted [M]: AR's; rest: the probability of what was not followed; rows: ways to an image
+    that were; forwards: mean target forwards of an image, prefill not counted (of what was
+    followed)."""
 
     law: Tensor
     wanted: Tensor
@@ -212,22 +219,6 @@ class WholeLaw:
         return self.rest < CERTAIN / 10
 
 
-def ar_nodes(model: ImageModel, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Laws [V**n, n, V] float64 of the codes of all images [V**n, n], from the definition: no
-    cache, no mask, filters written a second time."""
-    target: Any = model.target
-    vocab, length = target.vocab_size, target.length
-    images = torch.cartesian_prod(*[torch.arange(vocab)] * length).view(-1, length)
-    return processed(target.net(target.context(images)[:, :-1]), sampling), images
-
-
-def ar_law(model: ImageModel, sampling: Sampling, cut: Cut | None = None) -> Tensor:
-    """[V**n] float64. cut: what a rule makes of a code's law."""
-    p, images = ar_nodes(model, sampling)
-    p = p if cut is None else cut(p)
-    return p.gather(-1, images[..., None])[..., 0].prod(-1)
-
-
 def whole_law(
     decoder: Decoder,
     model: ImageModel,
@@ -236,28 +227,54 @@ def whole_law(
     held: Held = FREE,
     cut: Cut | None = None,
 ) -> WholeLaw:
-    """The law of the images of a decoder that was built on a `table_model`. held: numbers of the
-    first places that are no random ones; wanted is then AR's law given the codes there. cut: the
-    law is AR's from a target that a rule cuts so. Raises
-    NotEnumerable where a random number is used in a way that cannot be followed."""
-    target = model.target
-    weights = target.vocab_size ** torch.arange(target.length - 1, -1, -1)
+    """The law of a decoder's images of one caption, on a table model or a small one. held: numbers
+    of the first places that are no random ones; wanted is then AR's law given the codes there. cut:
+    the law is AR's from a target that a rule cuts so. Raises NotEnumerable where a random number is
+    used in a way that cannot be followed."""
+    target, text = model.target, model.text.encode(["x"])
+    size, start, clock = target.length, held.places, Clock.of(target)
 
     def run(noise: Scripted) -> Outcome:
-        made = decoder.generate(model.text.encode(["x"] * len(noise.uniform)), noise)
-        image = (made.codes * weights).sum(-1)
-        value = torch.stack([image, made.trace.target_calls.long()], 1)
+        made = decoder.generate(same_prompt(text, len(noise.uniform)), noise)
+        value = torch.cat([made.codes.long(), made.trace.target_calls.long()[:, None]], 1)
         return Outcome(value, made.trace.step.long().amax(-1))
 
-    found = explore(run, target.length, most, lambda: target.calls, held)  # type: ignore[attr-defined]
-    wanted = ar_law(model, sampling, cut)
-    law = torch.zeros_like(wanted).index_add_(0, found.value[:, 0], found.weight)
-    if held.places:
-        own, given = (part.view(target.vocab_size**held.places, -1) for part in (law, wanted))
-        share = own.sum(-1, keepdim=True) / max(1e-300, 1 - found.rest)
-        wanted = (share * given / given.sum(-1, keepdim=True).clamp_min(1e-300)).flatten()
-    forwards = float(found.weight @ found.value[:, 1].double()) / max(1e-300, 1 - found.rest)
-    return WholeLaw(law, wanted, found.rest, len(found.weight), forwards)
+    found = explore(run, size, most, lambda: clock.calls, held)
+    followed = max(1e-300, 1 - found.rest)
+    laws, wanted = [], []
+    before = found.value[:, :start]
+    for prefix in before.unique(dim=0) if start else before[:1]:
+        mine = (before == prefix).all(1)
+        given = image_law(model, text, sampling, prefix, cut)
+        law = torch.zeros_like(given.probability)
+        index = given.index(found.value[mine, start:size], size - start)
+        laws.append(law.index_add_(0, index, found.weight[mine]))
+        wanted.append(given.probability * (law.sum() / followed if start else 1.0))
+    forwards = float(found.weight @ found.value[:, -1].double()) / followed
+    return WholeLaw(torch.cat(laws), torch.cat(wanted), found.rest, len(found.weight), forwards)
+
+
+@dataclass
+class Clock:
+    """Forwards of a target since its last prefill."""
+
+    calls: int = 0
+
+    @staticmethod
+    def of(target: Any) -> Clock:
+        """From now on it counts."""
+        clock, prefill, forward = Clock(), target.prefill, target.forward_codes
+
+        def started(*args: Any) -> Any:
+            clock.calls = 0
+            return prefill(*args)
+
+        def ran(*args: Any) -> Any:
+            clock.calls += 1
+            return forward(*args)
+
+        target.prefill, target.forward_codes = started, ran
+        return clock
 
 
 def table_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
@@ -265,37 +282,3 @@ def table_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
     a drafter of table models in the place of its own."""
     made = small_spec(replace(spec, drafter=None), model, real)
     return made if spec.drafter is None else replace(made, drafter=DRAFTER)
-
-
-def whole_check(
-    spec: DecoderSpec, sampling: Sampling, real: Real, truncated: bool = False
-) -> Finding:
-    """The law of whole images against AR's. Fault: a total variation beyond rounding. A decoder
-    that cannot be built on a table model, or followed there, is left to the sampled images.
-    truncated: against AR's from the target that the rule cuts; figure: the largest TV of a code's
-    law that the cut makes."""
-    model = table_model(VOCAB, LENGTH, SEED)
-    plain = small_sampling(replace(sampling, cfg=1.0), VOCAB, real)
-    cut: Cut | None = None
-    away = 0.0
-    if truncated:
-        cut = small_rule(spec, model, real).truncated
-        p, _ = ar_nodes(model, plain)
-        away = 0.5 * float((cut(p) - p).abs().sum(-1).max())
-
-    def enumerated() -> WholeLaw:
-        made = build_decoder(model, table_spec(spec, model, real), plain)
-        return whole_law(made, model, plain, cut=cut)
-
-    found = attempt(enumerated)
-    if isinstance(found, Failure):
-        return Finding("whole law", "", 0.0, {"not enumerated": found.error})
-    evidence = {"tv": found.tv, "not followed": found.rest, "ways": found.rows}
-    if found.tv <= CERTAIN:
-        return Finding("whole law", "", away, evidence)
-    least = "" if found.complete else "at least "
-    fault = (
-        f"images of {VOCAB}**{LENGTH} do not follow the AR law: TV {least}{found.tv:.2g}, by "
-        "enumeration"
-    )
-    return Finding("whole law", fault, found.tv, evidence)
