@@ -202,22 +202,6 @@ def test_a_code_of_probability_zero_is_caught() -> None:
     assert not judged(of(rule=field("Outside"))).fault  # nothing is impossible there
 
 
-@pytest.mark.parametrize(
-    ("spec", "sampling"),
-    [
-        (of(rule=field("JointRatio")), PLAIN),
-        (of(rule=field("Outside")), TWO),
-        (proposing(field("StaleWindow", width=2)), PLAIN),
-    ],
-    ids=["verifier", "rule", "proposer"],
-)
-def test_the_gate_turns_red(spec: DecoderSpec, sampling: Sampling, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
-    found = check_decoder(spec, sampling)
-    assert found.verdict == "broken"
-    assert found.figure > 0.01
-
-
 def test_the_gate_says_how_far_it_looked(monkeypatch: Any) -> None:
     monkeypatch.setattr(sampled, "DRAWN", 1024)
     for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
