@@ -238,7 +238,7 @@ def _nodes(recorded: Recorded, codebook: int) -> Iterator[Node]:
     for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0) if counts else ():
         if kind in ("independent", "flat"):
             top = q.topk(max(counts)).indices
-            yield Node(p, *((q, 1) if recorded.drawn else (None, top)), kind)
+            yield Node(p, q, 1, kind) if recorded.drawn else Node(p, None, top, kind)
 
 
 def _vocabulary(count: int) -> int:
