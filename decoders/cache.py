@@ -18,6 +18,8 @@ from decoders.api import DecoderError
 BLOCK = 64  # slots by which a loop lets its cache grow
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
 HUGE = 2 * 2**20  # bytes of a huge page
+KEYS, VALUES = 0, 1
+Reads = tuple[tuple[int, int], ...]  # (layer, KEYS or VALUES), in the order in which they are read
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -101,6 +103,17 @@ class KVCache:
             k, v = self._flat[layer].view(self.data.shape[1:]).unbind(0)
             return k, v
         return self._views[layer]
+
+    def taken(self, reads: Reads, slots: Tensor) -> Tensor:
+        """What stands at slots [R, T], one after another for every (layer, 0 keys or 1 values) of
+        `reads` -> [R, T, n, H d]."""
+        index, (rows, length) = self.flat_index(slots), slots.shape
+        width = self.data.shape[-1]
+        found = [
+            self._all[2 * layer + which].index_select(0, index).view(rows, -1, length, width)
+            for layer, which in reads
+        ]  # [R, H, T, d] each
+        return torch.stack(found, 1).permute(0, 3, 1, 2, 4).flatten(3)
 
     def commit(self, source: Tensor, destination: Tensor) -> None:
         """Moves slots: position `source[r, i]` of row r to `destination[r, i]`, for every layer.

@@ -185,6 +185,7 @@ def cmd_check(words: Sequence[str]) -> int:
 
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrain the embedded models: stages vq, target, drafter, clip (default: all).
+    The other drafters are stages too, and are trained when they are named: eagle3.
     A stage rests on the ones before it. The large model has the stages target and drafter,
     which start as those of the small one, grown.
     Usage: [STAGE ...] [setting=value ...]
@@ -194,10 +195,11 @@ def cmd_tiny(words: Sequence[str]) -> int:
     """
     given = [split(word) for word in words]
     stages = [word.text for word in given if word.value is None]
+    from decoders.tiny.recipes.plan import DRAFTERS, GROWN, plan_of, require_stages
+
     for stage in stages:
-        if stage not in TINY_STAGES:
-            raise ConfigError(unknown("stage", stage, TINY_STAGES))
-    from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
+        if stage not in (*TINY_STAGES, *DRAFTERS):
+            raise ConfigError(unknown("stage", stage, [*TINY_STAGES, *DRAFTERS]))
     from decoders.tiny.recipes.stages import make
     from metrics import train_clip
 

@@ -34,13 +34,14 @@ from bench.measure.device import prepare, provenance
 from bench.report.plots.training import draw_curves
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
-from decoders.api import ImageModel, Sampling
+from decoders.api import ImageModel, Sampling, completed
+from decoders.cache import Reads
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.training.loop import CURVE
 from decoders.training.losses import Acceptance, LossConfig
 from decoders.training.processes import World, joined
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.states import transformer_of
+from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import Batches, TrainConfig, Trained, Trainer
 
 DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
@@ -145,9 +146,9 @@ def run_training(study: TrainStudy, device: torch.device, world: World) -> Train
     cfg = sampling.cfg if study.loss["cfg"] is None else study.loss["cfg"]
     loss = LossConfig(**study.loss | {"cfg": cfg})
     torch.manual_seed(study.train.seed)
-    learner = build_part(study.learner, model)
+    learner = completed(build_part(study.learner, model), Learner)
     texts = [prompt.text for prompt in prompts]
-    batches = _batches(study, model, texts, sampling, loss.guided, world)
+    batches = _batches(study, model, texts, sampling, loss.guided, world, learner.reads)
     target = transformer_of(model)
     trainer = Trainer(learner, target, batches, sampling, loss, study.train, folder, world)
     done = trainer.run()
@@ -164,12 +165,13 @@ def _batches(
     sampling: Sampling,
     paired: bool,
     world: World,
+    reads: Reads,
 ) -> Batches:
     """The states to train on: a ring over a source, or what brings states of its own."""
     target, seed, batch = transformer_of(model), study.train.seed, study.train.batch
     extra = {
         "model": model, "target": target, "prompts": prompts, "sampling": sampling, "seed": seed,
-        "batch": batch, "paired": paired,
+        "batch": batch, "paired": paired, "reads": reads,
     }  # fmt: skip
     source = call(study.source, **{k: v for k, v in extra.items() if _wants(study.source, k)})
     if hasattr(source, "at"):
@@ -179,7 +181,7 @@ def _batches(
             f"{world.size} processes share the states of the target through a folder: set "
             "data.folder=..., or data.shard=0 to store none"
         )
-    maker = StateMaker(target, source, paired, study.data, seed, sampling.cfg != 1)
+    maker = StateMaker(target, source, paired, study.data, seed, sampling.cfg != 1, reads)
     return Ring(maker, batch, seed, world.rank, world.size)
 
 

@@ -168,8 +168,14 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """Cheap predictions of the next codes. Built as ``cls(model, **yaml_keywords)``."""
+    """Cheap predictions of the next codes. Built as ``cls(model, **yaml_keywords)``.
 
+    ``reads_cache``: `begin` has a last argument, the target's cache of these images
+    (`decoders.cache.KVCache`), which stays where it is for the session's life and through every
+    `DraftSession.restart`. Between two steps it holds the committed codes but for the root.
+    """
+
+    reads_cache: bool = False
     net: Any = None  # the module that a call runs: executions pack it, costs are read off it
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 

@@ -77,6 +77,8 @@ class Speculative(Composed):
             )
         proposer, verifier = completed(proposer, Proposer), completed(verifier, Verifier)
         super().__init__(model, sampling, proposer, verifier)
+        drafter = proposer.drafter
+        self.grows = self.grows and not (drafter is not None and drafter.reads_cache)
         self.renews = self.verifier.looks_ahead
         self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`

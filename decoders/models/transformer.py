@@ -364,11 +364,14 @@ class Transformer(nn.Module, Known):
 
     # ---- training -------------------------------------------------------------------------------
 
-    def hidden_states(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
+    def hidden_states(
+        self, text: TextFeatures, codes: Tensor, drop: Tensor, kept: Any = None
+    ) -> Tensor:
         """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready).
 
         text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
-        rows without their caption. The state at P - 1 + j predicts code j.
+        rows without their caption. The state at P - 1 + j predicts code j. kept: in the place of a
+        cache, see `decoders.training.states.Kept`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
         x = torch.cat([prefix, self.embed(codes[:, :-1]).to(prefix.dtype)], 1)
@@ -376,8 +379,8 @@ class Transformer(nn.Module, Known):
         valid = F.pad(text.valid(drop), (0, total - self.prefix), value=True)  # [B, P + L - 1]
         bias = additive(prefix_mask(valid, self.cfg), x.dtype, self.cfg.group)
         rope = self.rope[:total]  # [T, d / 2]
-        for layer in self.layers:
-            x = layer(x, rope, bias)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, rope, bias, i, kept, None if kept is None else codes)
         return self.norm(x)
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class GrownSession(Known, ProposerSession):
             start.sampling,
             most or tree.depth + 1,
             tree.session_nodes,
+            *[start.cache] * part.drafter.reads_cache,
         )
 
     def restart(self, start: Start) -> GrownSession:

@@ -31,6 +31,7 @@ from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
+from decoders.propose.drafters.weights import Stored
 
 WEIGHTS = Path(__file__).parent / "weights"
 SIZES = ("small", "large")
@@ -44,6 +45,9 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "eagle": ("vq", "text", "target"),
     "clip": (),
 }
+# Drafters with a class of their own, read where one is used.
+DRAFTERS = ("eagle3",)
+TRAINED_WITH |= dict.fromkeys(DRAFTERS, TRAINED_WITH["eagle"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
     "text": (WordEncoder, WordEncoderConfig),
@@ -139,7 +143,8 @@ def load(
     folder = shipped(size) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     names = ("vq", "text", "target", *["eagle"] * drafters)
-    check_together(folder, card, names)
+    others = [name for name in DRAFTERS if drafters and name in card]
+    check_together(folder, card, (*names, *others))
     made = {name: load_part(folder, card, name) for name in names}
     parts = {name: module for name, (module, _) in made.items()}
     path = folder / CARD
@@ -152,5 +157,11 @@ def load(
         device=place,
         dtype=kind,
         weights_sha256={name: sha256 for name, (_, sha256) in made.items()},
-        drafters={"eagle": cast(parts["eagle"], place, kind)} if drafters else {},
+        drafters={"eagle": cast(parts["eagle"], place, kind)}
+        if drafters
+        else {}
+        | {
+            name: Stored(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
+            for name in others
+        },
     )

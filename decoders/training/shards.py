@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.cache import Reads
 from decoders.kinds import Amount, Count, Positive, Within, require
 from decoders.models.transformer import Transformer
 from decoders.models.weights import read_json, write_tensors
@@ -76,8 +77,9 @@ class StateMaker:
         config: DataConfig,
         seed: int = 0,
         held_paired: bool = True,
+        reads: Reads = (),
     ) -> None:
-        self.target, self.source = target, source
+        self.target, self.source, self.reads = target, source, reads
         self.paired, self.held_paired = paired, held_paired
         self.config, self.seed = config, seed
 
@@ -90,7 +92,7 @@ class StateMaker:
             images = self.source.images(split, part)
             paired = self.paired if split == "train" else self.held_paired
             drop = None if paired else self._dropped(split, part).to(images.codes.device)
-            parts.append(target_states(self.target, images, drop))
+            parts.append(target_states(self.target, images, drop, self.reads))
         return join(parts)
 
     def _dropped(self, split: str, indices: list[int]) -> Tensor:
@@ -255,6 +257,7 @@ class Ring:
             "width": target.width,
             "seed": self.maker.seed,
             "drop": 0.0 if self.maker.paired else self.config.drop,
+            "reads": [[*one] for one in self.maker.reads],
         }
         path = folder / MANIFEST
         if path.exists() and (wrong := differing(read_json(path), mine)):
@@ -277,7 +280,14 @@ class Stored:
     """
 
     def __init__(
-        self, target: Transformer, path: str, batch: int, paired: bool, held_out: float, seed: int
+        self,
+        target: Transformer,
+        path: str,
+        batch: int,
+        paired: bool,
+        held_out: float,
+        seed: int,
+        reads: Reads = (),
     ) -> None:
         folder = Path(path)
         self.files = sorted(folder.glob("shard_*.safetensors"))
@@ -288,7 +298,8 @@ class Stored:
             )
         found = read_json(folder / MANIFEST, KEPT)
         sizes = {"length": target.length, "prefix": target.prefix, "width": target.width}
-        if wrong := differing(found, {"paired": paired, **sizes}):
+        wanted = {"paired": paired, **sizes, "reads": [[*one] for one in reads]}
+        if wrong := differing({"reads": []} | found, wanted):
             raise DecoderError(f"the shards of {folder} do not fit: {wrong}")
         self.size, self.batch, self.seed = found.get("shard", 1), batch, seed
         self.device = target.output.weight.device

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
+from decoders.cache import KEYS, VALUES, Reads
 from decoders.models.transformer import Transformer
 from decoders.models.weights import opened_file
 
@@ -47,6 +48,7 @@ class States:
     images: Images
     hidden: Tensor  # [R, P + L - 1, D] float
     drop: Tensor  # [R] bool, rows without their caption
+    kept: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
 
     @property
     def copies(self) -> int:
@@ -87,16 +89,45 @@ def transformer_of(model: ImageModel) -> Transformer:
     return model.target
 
 
+class Kept:
+    """Stands in for the cache of a forward along known codes: of the keys and values that pass,
+    those of `reads` stay."""
+
+    def __init__(self, reads: Reads) -> None:
+        self.reads = reads
+        self.found: dict[tuple[int, int], Tensor] = {}  # [R, T, H d] each
+        self.last: Any = None
+
+    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
+        del index  # all places, in order
+        self.last = both  # [2, R, H, T, d]
+        for which in (KEYS, VALUES):
+            if (layer, which) in self.reads:
+                self.found[layer, which] = both[which].transpose(1, 2).flatten(2)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        del layer  # the one that wrote last
+        return self.last[0], self.last[1]
+
+    def taken(self) -> Tensor | None:
+        """As `decoders.cache.KVCache.taken` of all places, [R, T, n, H d]."""
+        return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
+
+
 @torch.no_grad()
-def target_states(target: Transformer, images: Images, drop: Tensor | None = None) -> States:
+def target_states(
+    target: Transformer, images: Images, drop: Tensor | None = None, reads: Reads = ()
+) -> States:
     """The target's states along the codes. Without `drop` rows are paired; with `drop` [B] bool
-    they are single, and the marked ones lose their caption."""
+    they are single, and the marked ones lose their caption. reads: see `Learner.reads`."""
     if drop is None:
         rows, marked = images.text.paired(2)
         codes = images.codes.repeat(2, 1)  # [2 B, L]
     else:
         rows, marked, codes = images.text, drop, images.codes
-    return States(images, target.hidden_states(rows, codes, marked), marked)
+    kept = Kept(reads)
+    hidden = target.hidden_states(rows, codes, marked, kept if reads else None)
+    return States(images, hidden, marked, kept.taken())
 
 
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
@@ -123,9 +154,14 @@ class Drafted:
 
 
 class Learner(Protocol):
-    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast."""
+    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast.
+
+    ``reads``: the target's keys and values that it reads (`States.kept`); those of a place are of
+    the state there.
+    """
 
     net: nn.Module
+    reads: Reads = ()
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -147,9 +183,11 @@ class Learner(Protocol):
 # ---- stored -------------------------------------------------------------------------------------
 # A shard file (safetensors) holds the states of some images, one row an image: `codes` [n, L]
 # int64, `hidden` [n, G, P + L - 1, D] in the target's dtype, G rows an image (2: with and
-# without its caption), `drop` [n, G] bool, and the caption as the model reads it (`TEXT`).
+# without its caption), `drop` [n, G] bool, `kept` [n, G, P + L - 1, k, C] where a drafter reads
+# some, and the caption as the model reads it (`TEXT`).
 
 TEXT = ("features", "mask", "uncond", "uncond_mask")
+ROWS = ("hidden", "drop", "kept")
 
 
 def join(parts: Sequence[States]) -> States:
@@ -159,13 +197,13 @@ def join(parts: Sequence[States]) -> States:
 
 def pack(states: States) -> dict[str, Tensor]:
     """One entry an image: codes [B, L], hidden [B, G, T, D], drop [B, G], and the text."""
-    copies, text = states.copies, states.images.text
-    found = {name: getattr(text, name) for name in TEXT}
+    text, found = states.images.text, {name: getattr(states, name) for name in ROWS}
+    rows = {name: value for name, value in found.items() if value is not None}
+    words = {name: getattr(text, name) for name in TEXT}
     return {
         "codes": states.images.codes,
-        "hidden": torch.stack(states.hidden.chunk(copies), 1),
-        "drop": torch.stack(states.drop.chunk(copies), 1),
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: torch.stack(value.chunk(states.copies), 1) for name, value in rows.items()},
+        **{name: value for name, value in words.items() if value is not None},
     }
 
 
@@ -173,8 +211,8 @@ def unpack(packed: dict[str, Tensor], device: torch.device | None) -> States:
     """The states of what `pack` made, on `device` (None: where they are)."""
     moved = packed if device is None else {k: v.to(device) for k, v in packed.items()}
     text = TextFeatures(**{name: moved[name] for name in TEXT if name in moved})
-    hidden = torch.cat(moved["hidden"].unbind(1))  # [G B, T, D]
-    return States(Images(text, moved["codes"]), hidden, torch.cat(moved["drop"].unbind(1)))
+    rows = {name: torch.cat(moved[name].unbind(1)) for name in ROWS if name in moved}  # [G B, ...]
+    return States(Images(text, moved["codes"]), **rows)
 
 
 def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
+from decoders.cache import Reads
 from decoders.kernels.reference import additive
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
 from decoders.propose.drafters.eagle import check_match, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.training.states import Drafted, States, transformer_of
+
+Net = TypeVar("Net", bound=EagleNet)
 
 
 class Entries:
@@ -64,6 +67,7 @@ class EagleLearner:
     folder or a hub id); null starts from random weights and the target's embedding."""
 
     net: nn.Module
+    reads: Reads = ()
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.target = transformer_of(model)
@@ -78,8 +82,7 @@ class EagleLearner:
         text, codes = states.text, states.codes
         own = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(text, states.drop), own], 1)[:, :-1]  # [R, P - 2 + L]
-        read = states.hidden.float() if noise is None else states.hidden + noise
-        features = read[:, :-1]  # [R, P - 2 + L, D]
+        features = self.read(states, noise)[:, :-1]  # [R, P - 2 + L, D]
         valid = F.pad(net.valid(text, states.drop), (0, codes.shape[1] - 1), value=True)
         seen = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
         out = self._run(ids, features, net.rope[: ids.shape[1]], seen, entries)[:, start:]
@@ -97,6 +100,10 @@ class EagleLearner:
             drafted.append(Drafted(place + 1, out, head, features=True))
         return drafted
 
+    def read(self, states: States, noise: Tensor | None) -> Tensor:
+        """What the layer is given of the target at every place, [R, P + L - 1, D]."""
+        return states.hidden.float() if noise is None else states.hidden + noise
+
     def _run(
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
@@ -108,13 +115,12 @@ class EagleLearner:
         return save_eagle(self.eagle, folder)
 
 
-def fresh(model: ImageModel) -> EagleNet:
-    """A drafter for the model's target with the target's embedding, float32."""
+def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
+    """A drafter for the model's target with the target's embedding, float32. kind: None, as the
+    target's family has it."""
     target = transformer_of(model)
-    kind: type[EagleNet] = EagleNet
-    if target.cfg.conditioning == "tokens":
-        kind = ChameleonEagleNet
-    net = _like(target, kind(target.cfg)).to(model.device)
+    own: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
+    net = _like(target, (kind or own)(target.cfg)).to(model.device)
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
     return net
@@ -130,7 +136,7 @@ def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
     return net
 
 
-def _like(owner: Transformer | EagleNet, net: EagleNet) -> EagleNet:
+def _like(owner: Transformer | EagleNet, net: Net) -> Net:
     """`net` with the codes' token ids of a target or drafter: they are the checkpoint's own."""
     net.code_tokens = owner.code_tokens
     return net

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
+from decoders.tiny.bundle import CARD, DRAFTERS, STAGE_OF, TRAINED_WITH
 from decoders.tiny.recipes.plan import Plan, written_card
 
 CARD_NAME = "MODEL_CARD.md"
@@ -26,6 +26,7 @@ TITLES = {
     "text": "Text encoder (words; learned to read, then trained with the target)",
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
+    "eagle3": "Drafter (EAGLE-3: features of three layers)",
     "clip": "CLIP of the metrics (open_clip)",
 }
 
@@ -124,7 +125,7 @@ def draw_curves(work: Path, path: Path) -> None:
     """Training loss against step of each recipe's last training, where it left a curve."""
     curves = {
         name: max(files, key=lambda file: file.stat().st_mtime)
-        for name in ("vq", "target", "drafter", "clip")
+        for name in ("vq", "target", "drafter", *DRAFTERS, "clip")
         if (files := list((work / name).rglob("*.csv")))
     }
     if not curves:

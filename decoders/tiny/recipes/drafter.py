@@ -12,17 +12,21 @@ start 1.92, after a third of the training 1.94; and of that, batches of 12, 6 an
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from decoders.api import ImageModel, Sampling
+from decoders.compose import resolve
 from decoders.models.eagle_net import EagleNet
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.training.losses import LossConfig
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import Scenes
-from decoders.training.states import transformer_of
+from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import TrainConfig, Trainer
 
 OFFSET = 5_000_000  # train-split indices that tokenizer and target never saw
@@ -49,26 +53,71 @@ TRAIN = TrainConfig(  # those of conf/train/model/tiny.yaml
 )
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """A drafter with a class of its own. start: the drafter whose weights it begins with; None:
+    from nothing. rate: factor of the learning rates."""
+
+    learner: str
+    loss: LossConfig
+    start: str | None = None
+    rate: float = 1.0
+
+
+OTHERS = {
+    # Seven of its own steps from the start, no term on features. Of the target's codes all count,
+    # as the sampler cuts none off (`LossConfig.top_k` is the sampler's, where it does).
+    "eagle3": Recipe(
+        "decoders.propose.drafters.eagle3.Eagle3Learner",
+        replace(LOSS, regression=0.0, rollout=7, unroll_from=0.0, roots=16, decay=0.8),
+        start="eagle",
+        rate=0.5,
+    ),
+}
+
+
 def train(
     model: ImageModel, out_dir: Path, *, warm: bool = False, **settings: Any
 ) -> tuple[EagleNet, dict[str, Any]]:
     """Trains the drafter; returns it with its model-card figures: `overlap_d` and `agree_d` are the
     held-out acceptance at depth d, sampling and greedy. warm: it goes on from the model's own
     drafter, at half the rate, all depths from the start. settings: of `TrainConfig`."""
-    target = transformer_of(model)
-    config, loss = replace(TRAIN, **settings), LOSS
-    if warm:
-        config = replace(config, lr=config.lr / 2, muon_lr=config.muon_lr / 2)
-        loss = replace(LOSS, unroll_from=0.0)
     learner = EagleLearner(model, "eagle" if warm else None)
-    maker = StateMaker(target, Scenes(model, OFFSET), True, DATA, config.seed)
+    loss = replace(LOSS, unroll_from=0.0) if warm else LOSS
+    figures = _trained(learner, model, out_dir, loss, 0.5 if warm else 1.0, settings)
+    return learner.eagle.eval(), figures
+
+
+def train_other(
+    name: str, model: ImageModel, out_dir: Path, warm: bool = False, **settings: Any
+) -> tuple[nn.Module, dict[str, Any]]:
+    """As `train`, a drafter of `OTHERS`; warm: it goes on from the model's own of this name."""
+    recipe = OTHERS[name]
+    torch.manual_seed(int(settings.get("seed", 0)))
+    learner: Any = resolve(recipe.learner)(model, name if warm else recipe.start)
+    figures = _trained(learner, model, out_dir, recipe.loss, recipe.rate, settings)
+    return learner.net.eval(), figures
+
+
+def _trained(
+    learner: Learner,
+    model: ImageModel,
+    out_dir: Path,
+    loss: LossConfig,
+    rate: float,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """Trains a learner's net; returns the figures of the model card."""
+    config = replace(TRAIN, **settings)
+    config = replace(config, lr=rate * config.lr, muon_lr=rate * config.muon_lr)
+    target = transformer_of(model)
+    maker = StateMaker(target, Scenes(model, OFFSET), True, DATA, config.seed, reads=learner.reads)
     ring = Ring(maker, config.batch, config.seed)
     done = Trainer(learner, target, ring, Sampling(cfg=CFG), loss, config, out_dir).run()
-    figures = done.acceptance.figures()
-    return learner.eagle.eval(), {
+    return {
         "images": ring.seen(done.steps),
         "steps": done.steps,
         "seconds": done.seconds,
         "valid_overlap": done.acceptance.overlap[0],
-        **{f"valid_{name}": value for name, value in figures.items()},
+        **{f"valid_{name}": value for name, value in done.acceptance.figures().items()},
     }

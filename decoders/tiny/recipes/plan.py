@@ -21,6 +21,8 @@ RESTS_ON = {
     "drafter": ("target", "eagle"),
     "clip": ("clip",),
 }
+# Other drafters, trained when they are named, and their minutes; they start from the written parts.
+DRAFTERS = {"eagle3": 20.0}
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,13 @@ class Plan:
         if self.minutes is not None:
             chosen["budget_seconds"] = 60 * self.minutes
         elif self.steps is None:
-            chosen["budget_seconds"] = 60 * MINUTES[stage]
+            chosen["budget_seconds"] = 60 * (MINUTES | DRAFTERS)[stage]
         return chosen
 
     def folder(self, stage: str) -> Path:
         """Where checkpoint and curve of a stage are: beneath, under what it starts from, if that is
         not nothing, so that a checkpoint is resumed by the training it belongs to alone."""
-        if not self.warm and not self.large:
+        if stage in DRAFTERS or not (self.warm or self.large):
             return self.root / stage
         card = written_card(self.weights if self.warm else self.grows_from)
         begun = "_".join(card[part]["sha256"][:10] for part in RESTS_ON[stage] if part in card)
@@ -114,7 +116,7 @@ def plan_of(settings: dict[str, str]) -> Plan:
 
 def require_stages(stages: Sequence[str], plan: Plan) -> None:
     """Raises DecoderError where the large model shall have what it borrows of the small one."""
-    borrowed = [stage for stage in stages if plan.large and stage not in GROWN]
+    borrowed = [s for s in stages if plan.large and s not in (*GROWN, *DRAFTERS)]
     if borrowed:
         raise DecoderError(
             f"size={plan.size} has no {borrowed[0]} of its own: expected some of the stages "

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from decoders.api import DecoderError
+from decoders.api import DecoderError, ImageModel
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import cast
@@ -29,6 +30,7 @@ from decoders.tiny.grown import grow, grow_drafter
 from decoders.tiny.recipes import drafter, target, vq
 from decoders.tiny.recipes.card import enter, write_card, write_entries
 from decoders.tiny.recipes.plan import (
+    DRAFTERS,
     STAGES,
     Plan,
     keep_shipped,
@@ -46,13 +48,18 @@ def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
     plan = plan_of(settings)
     keep_shipped(plan)
     require_stages(stages, plan)
-    runners = {"vq": _vq, "target": _target, "drafter": _drafter}
+    runners: dict[str, Callable[[Plan], None]] = {
+        "vq": _vq,
+        "target": _target,
+        "drafter": _drafter,
+        **{name: partial(_other, name) for name in DRAFTERS},
+    }
     for stage in stages:
         if stage not in runners:
-            raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(STAGES)}")
+            raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(runners)}")
     if plan.large:
         _borrow(plan)
-    for stage in (s for s in STAGES if s in stages):
+    for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](plan)
         write_card(plan.weights, plan.root)
@@ -141,9 +148,29 @@ def _written_target(weights: Path) -> target.Start:
     return target.Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
 
 
-def _drafter(plan: Plan) -> None:
+def _other(name: str, plan: Plan) -> None:
+    """A drafter with a class of its own: from the written one where plan.warm, else from nothing or
+    from what its recipe starts with."""
+    net, figures = drafter.train_other(
+        name, _loaded(plan, drafters=True), plan.folder(name), plan.warm, **plan.settings(name)
+    )
+    entry = {
+        "config": {"parameters": sum(p.numel() for p in net.parameters())},
+        "sha256": write_weights(net, plan.weights / f"{name}.safetensors"),
+        "data": f"scenes, split train from index {drafter.OFFSET}",
+        "figures": figures,
+    }
+    enter(plan, {name: entry})
+
+
+def _loaded(plan: Plan, drafters: bool) -> ImageModel:
+    """The written model, to train a drafter for."""
     dtype = fast_dtype(torch.device(plan.device))
-    model = load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)
+    return load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters)
+
+
+def _drafter(plan: Plan) -> None:
+    model = _loaded(plan, drafters=False)
     net = None
     if plan.warm:  # it may go on from a drafter of an earlier target
         net, _ = load_part(plan.weights, written_card(plan.weights), "eagle")

@@ -1,0 +1,215 @@
+"""Chimera's n-gram drafter (2402.15758): three codes and the target's state say the next one.
+
+The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. What is known
+at a place is t and a feature, at first the target's state that predicted the root, then the
+drafter's own: f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the
+target's, twice. There is no attention: the state has read everything, so the paper's layer over all
+states is left out here, and a forward costs the same at every place.
+
+In text the three codes are the last ones. On a raster the nearest are left, above and above-left
+(``context: raster``); ``line`` is the paper's choice, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
+from decoders.cache import Reads
+from decoders.capability import RESTART, Known
+from decoders.distribution import code_logits
+from decoders.propose.drafters.eagle import check_match, take
+from decoders.propose.drafters.weights import fill, save, trained
+from decoders.training.states import Drafted, States, transformer_of
+
+CONTEXTS = ("raster", "line")
+OLDER = 2  # codes of a context besides the last one
+
+
+class ChimeraNet(nn.Module):
+    """The trained part, for a target of width D and V codes. Row V of the embedding: no code."""
+
+    barred: Tensor | None
+
+    def __init__(self, model: ImageModel, context: str) -> None:
+        super().__init__()
+        if context not in CONTEXTS:
+            raise DecoderError(f"drafter.context is one of {CONTEXTS}, found {context!r}")
+        target = transformer_of(model)
+        self.cfg, self.raster, self.columns = target.cfg, context == "raster", target.grid()[1]
+        width, vocab = target.width, target.vocab_size
+        self.embedding = nn.Embedding(vocab + 1, width)
+        self.block = nn.Linear(3 * width, 3 * width)
+        self.trigram = nn.Linear(3 * width, width)
+        self.inner = nn.Linear(2 * width, 2 * width)
+        self.outer = nn.Linear(2 * width, width, bias=False)
+        self.head = nn.Linear(2 * width, vocab, bias=False)
+        self.register_buffer("barred", target.barred, persistent=False)
+        with torch.no_grad():
+            codes = torch.arange(vocab, device=model.device)
+            self.embedding.weight[:vocab] = target.embed(codes).float()
+            self.outer.weight.mul_(0.1)
+            if isinstance(target.output, nn.Linear):
+                self.head.weight.copy_(target.output.weight.repeat(1, 2))
+
+    def older(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
+        """The codes above and above-left of `places` [B, w] in image [B, >= L], [B, w, 2]; V where
+        there is none, or it stands behind `last` [B, 1], the last committed place."""
+        none = self.embedding.num_embeddings - 1
+        above = places - self.columns  # [B, w]
+        at = torch.stack([above, above - 1], -1)  # [B, w, 2]
+        inside = (above >= 0) & (above <= last)
+        inside = torch.stack([inside, inside & (places % self.columns > 0)], -1)
+        index = at.clamp(0, image.shape[1] - 1).flatten(1)
+        return torch.where(inside, image.gather(1, index).view_as(at), none)
+
+    def encode(self, context: Tensor) -> Tensor:
+        """Three codes [..., 3] -> t [..., D]."""
+        x = self.embedding(context).flatten(-2)  # [..., 3 D]
+        return self.trigram(x + F.silu(self.block(x)))
+
+    def step(self, features: Tensor, t: Tensor) -> Tensor:
+        """features, t [R, w, D] -> the next features [R, w, D]."""
+        return features + self.outer(F.silu(self.inner(torch.cat([features, t], -1))))
+
+    def logits(self, both: Tensor) -> Tensor:
+        """[..., 2 D], features and t -> [..., V]."""
+        return self.head(both.to(self.head.weight.dtype))
+
+
+class ChimeraSession(Known, DraftSession):
+    """Drafts for B images: their codes by place, and of every node its feature and the codes that
+    it is read with."""
+
+    known = RESTART
+
+    def __init__(
+        self, net: ChimeraNet, sampling: Sampling, batch: int, like: Tensor, most: int, nodes: int
+    ) -> None:
+        self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
+        device, size = like.device, net.cfg.length + most
+        self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
+        self.line = torch.zeros(batch, nodes + 1, OLDER + 1, dtype=torch.long, device=device)
+        self.features = like.new_zeros(len(like), nodes + 1, like.shape[-1])
+        self.span = torch.arange(size, device=device)
+        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
+        self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
+        self.calls = 0
+
+    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        """See `decoders.api.DraftSession`. What is behind the root is never read."""
+        del text, prefix_hidden
+        self.calls = 0
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        last = count[:, None] - 1  # [B, 1]
+        self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
+        self.root_code.copy_(codes.gather(1, last)[:, 0])
+        self.place.copy_(start[:, None] + last)
+        state = take(hidden, last.repeat(self.copies, 1))  # [R, 1, D]
+        before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
+        none = self.net.embedding.num_embeddings - 1
+        before = [torch.where(self.place >= i, x, none) for i, x in enumerate(before, 1)]
+        return self._draft(state, self.root_code[:, None], before, self.span[:1], 0)[:, 0]
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        state = take(self.features, parents.repeat(self.copies, 1))  # [R, w, D]
+        above = take(self.line, parents)  # [B, w, 3]
+        return self._draft(state, codes, [above[..., 0], above[..., 1]], nodes, depth)
+
+    def _draft(
+        self, state: Tensor, codes: Tensor, before: list[Tensor], nodes: Tensor, depth: int
+    ) -> Tensor:
+        """Guided logits [B, w, V] behind nodes of one depth. state [R, w, D]: the feature above;
+        before [B, w] each: the codes on the path in front of `codes` [B, w]."""
+        net, places = self.net, (self.place + depth + 1).expand_as(codes)  # of what is predicted
+        self.calls += 1
+        line = torch.stack([codes, *before], -1)  # [B, w, 3]
+        self.line.index_copy_(1, nodes, line)
+        context = line
+        if net.raster:
+            context = torch.cat([codes[..., None], net.older(self.image, places, self.place)], -1)
+        t = net.encode(context).repeat(self.copies, 1, 1)  # [R, w, D]
+        features = net.step(state, t)
+        self.features.index_copy_(1, nodes, features)
+        head: Any = net  # what code_logits reads of a target
+        return code_logits(head, torch.cat([features, t], -1), self.cfg, places)
+
+
+class Chimera(Drafter):
+    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
+    train drafter=chimera` wrote; None: untrained. context: see the module."""
+
+    def __init__(
+        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
+    ) -> None:
+        self.net = trained(model, checkpoint, lambda model: ChimeraNet(model, context))
+        check_match(self.net, model.target)
+
+    def __str__(self) -> str:
+        return f"chimera({'raster' if self.net.raster else 'line'})"
+
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> ChimeraSession:
+        return ChimeraSession(self.net, sampling, text.batch, prefix_hidden, max_new, nodes)
+
+
+class ChimeraLearner:
+    """Trains the net (`decoders.training.states.Learner`): a deeper draft reads the feature that was
+    drafted one depth above."""
+
+    net: nn.Module
+    reads: Reads = ()
+
+    def __init__(
+        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
+    ) -> None:
+        net = ChimeraNet(model, context)
+        if checkpoint is not None:
+            fill(net, model, checkpoint)
+        self.net = self.chimera = net.to(model.device).float()
+        self.start = transformer_of(model).prefix - 1
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        net, codes = self.chimera, states.codes  # [R, L]
+        read = states.hidden.float() if noise is None else states.hidden + noise
+        every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
+        features, drafted = read[:, self.start + every], []
+        for d in range(1, depth + 1):
+            at = every if d == 1 else roots
+            places = at + d  # [m], of what is predicted
+            t = net.encode(self._context(codes, places, at))  # [R, m, D]
+            if d == 2:
+                features = features[:, roots]
+            features = net.step(features, t)  # [R, m, D]
+            drafted.append(Drafted(places, torch.cat([features, t], -1), net))
+        return drafted
+
+    def _context(self, codes: Tensor, places: Tensor, roots: Tensor) -> Tensor:
+        """Codes [R, L], places [m] with their roots -> [R, m, 3]."""
+        net = self.chimera
+        none = net.embedding.num_embeddings - 1
+        if net.raster:
+            rows = places.expand(len(codes), -1)
+            older = net.older(codes, rows, roots.expand_as(rows))
+            return torch.cat([codes[:, places - 1, None], older], -1)
+        lines = [
+            torch.where(places >= i, codes[:, (places - i).clamp_min(0)], none) for i in (1, 2, 3)
+        ]
+        return torch.stack(lines, -1)
+
+    def save(self, folder: Path) -> str:
+        return save(self.net, folder)

@@ -1,0 +1,183 @@
+"""Hawk's horizontal and vertical heads (2510.25739): a code is foreseen from its row and from the
+row above it.
+
+The horizontal head of distance d reads the target's state that predicted the root, and the root's
+code. The vertical head reads the state that predicted the code above-right of the place, and that
+code: this state has read the code above. It is run once when a code is committed, and its output
+waits a row (``cached``). Their sum goes through a residual block and one matrix. All depths are one
+forward, as nothing of a draft is read by the next: a node's law follows from its depth.
+
+Known from notes on the paper alone. That the root's and the neighbour's codes are read, and that
+the heads are summed, are choices of this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
+from decoders.cache import Reads
+from decoders.capability import RESTART, Known
+from decoders.distribution import code_logits
+from decoders.propose.drafters.eagle import check_match, take
+from decoders.propose.drafters.weights import fill, save, trained
+from decoders.training.states import Drafted, States, transformer_of
+
+DEPTHS = 6  # distances that have a head; the tree must not be deeper
+
+
+class HawkNet(nn.Module):
+    """The trained part, for a target of width D and V codes."""
+
+    barred: Tensor | None
+
+    def __init__(self, model: ImageModel) -> None:
+        super().__init__()
+        target = transformer_of(model)
+        self.cfg, self.columns = target.cfg, target.grid()[1]
+        width, vocab = target.width, target.vocab_size
+        self.left, self.above = nn.Embedding(vocab, width), nn.Embedding(vocab, width)
+        self.horizontal = nn.Linear(2 * width, DEPTHS * width)
+        self.vertical = nn.Linear(2 * width, width, bias=False)
+        self.inner = nn.Linear(width, 2 * width)
+        self.outer = nn.Linear(2 * width, width, bias=False)
+        self.output = nn.Linear(width, vocab, bias=False)
+        self.register_buffer("barred", target.barred, persistent=False)
+        with torch.no_grad():
+            codes = torch.arange(vocab, device=model.device)
+            for embedding in (self.left, self.above):
+                embedding.weight.copy_(target.embed(codes))
+            if isinstance(target.output, nn.Linear):
+                self.output.weight.copy_(target.output.weight)
+
+    def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
+        """The root's state [R, m, D] and code [R, m] -> [R, m, DEPTHS, D]."""
+        given = torch.cat([state, self.left(codes).to(state.dtype)], -1)
+        return self.horizontal(given).unflatten(-1, (DEPTHS, -1))
+
+    def below(self, states: Tensor, codes: Tensor) -> Tensor:
+        """States [R, m, D] that predicted codes [R, m] -> what they say a row later, [R, m, D]."""
+        return self.vertical(torch.cat([states, self.above(codes).to(states.dtype)], -1))
+
+    def joined(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
+        """ahead [R, m, D] for places [R, m], below [R, size, D] by place -> what the matrix reads,
+        [R, m, D]. A neighbour above-right that is outside the image, or stands behind `last`
+        [R, m], the last committed place, says nothing."""
+        at = places - self.columns + 1  # [R, m]
+        found = take(below, at.clamp(0, below.shape[1] - 1))
+        inside = ((at >= 0) & (at <= last))[..., None]
+        x = ahead + torch.where(inside, found, 0.0)
+        return x + self.outer(F.silu(self.inner(x)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        return self.output(hidden.to(self.output.weight.dtype))
+
+
+class HawkSession(Known, DraftSession):
+    """Drafts for B images. What it keeps of them are the vertical head's outputs by place, and the
+    logits of all depths behind the root."""
+
+    known = RESTART
+
+    def __init__(
+        self, net: HawkNet, sampling: Sampling, batch: int, like: Tensor, most: int
+    ) -> None:
+        self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
+        device, size = like.device, net.cfg.length + most
+        self.cached = like.new_zeros(len(like), size, like.shape[-1])  # [R, L + most, D]
+        self.laws = torch.zeros(batch, DEPTHS, net.output.out_features, device=device)
+        self.span = torch.arange(max(size, DEPTHS), device=device)
+        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
+        self.calls = 0
+
+    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        """See `decoders.api.DraftSession`. What is behind the root is never read."""
+        del text, prefix_hidden
+        self.calls = 0
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        net, copies, last = self.net, self.copies, count[:, None] - 1  # [B, 1]
+        self.calls += 1
+        self.root_code.copy_(codes.gather(1, last)[:, 0])
+        root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
+        told = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T]
+        below = net.below(hidden, codes.repeat(copies, 1))  # [R, T, D]
+        self.cached.scatter_(1, told[..., None].expand_as(below), below)
+        code = self.root_code[:, None].repeat(copies, 1)  # [R, 1]
+        ahead = net.ahead(take(hidden, rows), code)[:, 0]  # [R, DEPTHS, D]
+        places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
+        joined = net.joined(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
+        head: Any = net  # what code_logits reads of a target
+        self.laws.copy_(code_logits(head, joined, self.cfg, places))
+        return self.laws[:, 0]
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        del nodes, parents
+        if depth >= DEPTHS:
+            raise DecoderError(
+                f"the tree is deeper than the drafter's {DEPTHS} heads; set tree.depth to at most "
+                f"{DEPTHS}"
+            )
+        return self.laws[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
+
+
+class Hawk(Drafter):
+    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
+    train drafter=hawk` wrote; None: untrained."""
+
+    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
+        self.net = trained(model, checkpoint, HawkNet)
+        check_match(self.net, model.target)
+
+    def __str__(self) -> str:
+        return "hawk"
+
+    def begin(
+        self,
+        text: TextFeatures,
+        prefix_hidden: Tensor,
+        sampling: Sampling,
+        max_new: int,
+        nodes: int,
+    ) -> HawkSession:
+        del nodes  # a node's law follows from its depth
+        return HawkSession(self.net, sampling, text.batch, prefix_hidden, max_new)
+
+
+class HawkLearner:
+    """Trains the heads (`decoders.training.states.Learner`)."""
+
+    net: nn.Module
+    reads: Reads = ()
+
+    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
+        net = HawkNet(model)
+        if checkpoint is not None:
+            fill(net, model, checkpoint)
+        self.net = self.hawk = net.to(model.device).float()
+        self.start = transformer_of(model).prefix - 1
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        net, codes = self.hawk, states.codes  # [R, L]
+        read = states.hidden.float() if noise is None else states.hidden + noise
+        read = read[:, self.start :]  # [R, L, D], the states that predicted the codes
+        below, drafted = net.below(read, codes), []
+        every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
+        for d in range(min(depth, DEPTHS)):
+            at = every if d == 0 else roots
+            ahead = net.ahead(read[:, at], codes[:, at])[:, :, d]  # [R, m, D]
+            rows = at.expand(len(codes), -1)
+            joined = net.joined(ahead, below, rows + d + 1, rows)
+            drafted.append(Drafted(at + d + 1, joined, net))
+        return drafted
+
+    def save(self, folder: Path) -> str:
+        return save(self.net, folder)

@@ -1,0 +1,144 @@
+"""Drafters with a class of their own: they decode exactly, trained or not; training drafts what
+decoding drafts; what is saved loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Sampling, completed
+from decoders.compose import resolve
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from decoders.propose.grown import Grown
+from decoders.propose.trees.chain import Chain
+from decoders.propose.trees.dynamic import Dynamic
+from decoders.training.losses import LossConfig, acceptance, drafter_loss, logits_at
+from decoders.training.states import (
+    Images,
+    Learner,
+    States,
+    pack,
+    target_states,
+    transformer_of,
+    unpack,
+)
+from decoders.verify.by_node import ByNode
+from decoders.verify.exact import Exact
+
+GRID, LENGTH = 4, 16
+MODEL = random_model(vocab=24, grid=GRID, layers=3)
+TARGET = transformer_of(MODEL)
+SAMPLING = Sampling(cfg=2.0)
+DRAFTERS = {
+    name: f"decoders.propose.drafters.{name.lower()}.{name}"
+    for name in ("Eagle3", "Hawk", "Chimera")
+}
+
+
+def part_of(name: str) -> Any:
+    return resolve(DRAFTERS[name])(MODEL)
+
+
+def learner_of(name: str, seed: int = 0) -> Any:
+    """With weights that say something everywhere."""
+    torch.manual_seed(seed)
+    made = completed(resolve(DRAFTERS[name] + "Learner")(MODEL), Learner)
+    for value in made.net.parameters():
+        value.data.add_(torch.randn_like(value) * 0.1)
+    return made
+
+
+def some_states(learner: Any, batch: int = 3) -> States:
+    text = MODEL.text.encode([f"p{i}" for i in range(batch)])
+    codes = torch.randint(24, (batch, LENGTH), generator=torch.Generator().manual_seed(1))
+    made = target_states(TARGET, Images(text, codes), None, learner.reads)
+    return unpack(pack(made), None)
+
+
+@pytest.mark.parametrize("tree", [Chain(depth=3), Dynamic(depth=3, top_k=3, nodes=8)], ids=str)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_equals_ar(name: str, tree: Any) -> None:
+    greedy = Sampling(temperature=0, cfg=2.0)
+    prompts = ["a", "bb", "ccc"]
+    text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, LENGTH)
+    ar = Autoregressive(MODEL, greedy).generate(text, noise)
+    made = Speculative(MODEL, greedy, Grown(part_of(name), tree), ByNode(Exact()))
+    assert torch.equal(made.generate(text, noise).codes, ar.codes)
+
+
+def cached(states: States, upto: int) -> Any:
+    """The target's cache with the first `upto` codes in it."""
+    cache = TARGET.new_cache(len(states.hidden), TARGET.prefix + LENGTH + 8)
+    TARGET.prefill(states.images.text, 2, cache)
+    places = torch.arange(upto).expand(len(states.codes), -1)
+    slots = TARGET.prefix + places
+    seen = torch.arange(cache.capacity) <= slots[..., None]
+    seen = (
+        seen
+        & torch.nn.functional.pad(
+            states.text.valid(states.drop), (0, cache.capacity - TARGET.prefix), value=True
+        )[:, None]
+    )
+    if upto:
+        TARGET.forward_codes(states.codes[:, :upto], places, slots, seen, cache)
+    return cache
+
+
+@pytest.mark.parametrize("root", [0, 6])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_training_drafts_what_decoding_drafts(name: str, root: int, tmp_path: Path) -> None:
+    learner = learner_of(name)
+    states = some_states(learner)
+    with torch.no_grad():
+        drafts = learner.draft(states, torch.tensor([root]), 3)
+    part = part_of(name)
+    part.net.load_state_dict(learner.net.state_dict())
+    given = [cached(states, root)] * completed(part, resolve("decoders.api.Drafter")).reads_cache
+    session = part.begin(states.images.text, states.hidden, SAMPLING, root + 1, 4, *given)
+    read = states.hidden[:, TARGET.prefix - 1 : TARGET.prefix + root]
+    count, zero = torch.full((3,), root + 1), torch.zeros(3, dtype=torch.long)
+    found = [session.advance(read, states.images.codes[:, : root + 1], count, zero)]
+    for d in (1, 2):
+        codes = states.images.codes[:, root + d, None].repeat(1, 2)
+        codes[:, 0] = 5  # a sibling, which nothing may hear of
+        above = torch.full((3, 2), 0 if d == 1 else 2)
+        wide = session.expand(codes, torch.tensor([2 * d - 1, 2 * d]), above, d)
+        assert wide.shape == (3, 2, 24)
+        found.append(wide[:, 1])
+    for d, logits in enumerate(found):
+        at = (drafts[d].places == root + d + 1).nonzero()[0, 0]
+        torch.testing.assert_close(
+            logits_at(drafts[d], 3, 2.0)[:, at], logits, rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
+    learner = learner_of(name)
+    states = some_states(learner, 8)
+    before = acceptance(learner, TARGET, [states], SAMPLING, 3)
+    optimiser = torch.optim.AdamW(learner.net.parameters(), lr=1e-2)
+    loss = LossConfig(guided=True, cfg=2.0, soft=1.0, regression=0.0, rollout=3)
+    for step in range(40):
+        drafter_loss(learner, TARGET, states, loss, step=step)[0].backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    after = acceptance(learner, TARGET, [states], SAMPLING, 3)
+    assert all(b > a + 0.1 for a, b in zip(before.overlap, after.overlap, strict=True))
+    learner.save(tmp_path)
+    kind = resolve(DRAFTERS[name])
+    again = type(learner)(MODEL, str(tmp_path))
+    saved = acceptance(again, TARGET, [states], SAMPLING, 3)
+    assert saved.overlap == pytest.approx(after.overlap, abs=0.02)  # in bfloat16
+    state: dict[str, Tensor] = kind(MODEL, str(tmp_path)).net.state_dict()
+    for key, value in again.net.state_dict().items():
+        torch.testing.assert_close(state[key], value)
+    with pytest.raises(DecoderError, match="has no drafter 'nothing'; it has: eagle"):
+        kind(MODEL, "nothing")
