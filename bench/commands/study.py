@@ -185,7 +185,7 @@ def cmd_check(words: Sequence[str]) -> int:
 
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrain the embedded models: stages vq, target, drafter, clip (default: all).
-    The other drafters are stages too, and are trained when they are named: eagle3.
+    The other drafters are stages too, and are trained when they are named.
     A stage rests on the ones before it. The large model has the stages target and drafter,
     which start as those of the small one, grown.
     Usage: [STAGE ...] [setting=value ...]

@@ -166,8 +166,8 @@ class Chimera(Drafter):
 
 
 class ChimeraLearner:
-    """Trains the net (`decoders.training.states.Learner`): a deeper draft reads the feature that was
-    drafted one depth above."""
+    """Trains the net (`decoders.training.states.Learner`): a deeper draft reads the feature
+    that was drafted one depth above."""
 
     net: nn.Module
     reads: Reads = ()

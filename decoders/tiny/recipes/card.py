@@ -27,6 +27,8 @@ TITLES = {
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
     "eagle3": "Drafter (EAGLE-3: features of three layers)",
+    "hawk": "Drafter (Hawk: horizontal and vertical heads)",
+    "chimera": "Drafter (Chimera: codes left, above and above-left)",
     "clip": "CLIP of the metrics (open_clip)",
 }
 

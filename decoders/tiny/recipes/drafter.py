@@ -64,6 +64,8 @@ class Recipe:
     rate: float = 1.0
 
 
+# All depths from the start, as they cost little without attention.
+FROM_NOTHING = replace(LOSS, regression=0.0, soft=0.5, unroll_from=0.0)
 OTHERS = {
     # Seven of its own steps from the start, no term on features. Of the target's codes all count,
     # as the sampler cuts none off (`LossConfig.top_k` is the sampler's, where it does).
@@ -73,6 +75,8 @@ OTHERS = {
         start="eagle",
         rate=0.5,
     ),
+    "hawk": Recipe("decoders.propose.drafters.hawk.HawkLearner", FROM_NOTHING),
+    "chimera": Recipe("decoders.propose.drafters.chimera.ChimeraLearner", FROM_NOTHING),
 }
 
 
