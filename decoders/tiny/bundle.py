@@ -46,7 +46,7 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "clip": (),
 }
 # Drafters with a class of their own, read where one is used.
-DRAFTERS = ("eagle3", "hawk", "chimera")
+DRAFTERS = ("eagle3", "hawk", "chimera", "glide")
 TRAINED_WITH |= dict.fromkeys(DRAFTERS, TRAINED_WITH["eagle"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),

@@ -29,6 +29,7 @@ TITLES = {
     "eagle3": "Drafter (EAGLE-3: features of three layers)",
     "hawk": "Drafter (Hawk: horizontal and vertical heads)",
     "chimera": "Drafter (Chimera: codes left, above and above-left)",
+    "glide": "Drafter (GliDe: cross-attention on the target's last keys and values)",
     "clip": "CLIP of the metrics (open_clip)",
 }
 

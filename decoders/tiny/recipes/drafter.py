@@ -77,6 +77,7 @@ OTHERS = {
     ),
     "hawk": Recipe("decoders.propose.drafters.hawk.HawkLearner", FROM_NOTHING),
     "chimera": Recipe("decoders.propose.drafters.chimera.ChimeraLearner", FROM_NOTHING),
+    "glide": Recipe("decoders.propose.drafters.glide.GlideLearner", FROM_NOTHING),
 }
 
 

@@ -22,7 +22,7 @@ RESTS_ON = {
     "clip": ("clip",),
 }
 # Other drafters, trained when they are named, and their minutes; they start from the written parts.
-DRAFTERS = {"eagle3": 20.0, "hawk": 10.0, "chimera": 10.0}
+DRAFTERS = {"eagle3": 20.0, "hawk": 10.0, "chimera": 10.0, "glide": 15.0}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 DRAFTERS = {
     name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in ("Eagle3", "Hawk", "Chimera")
+    for name in ("Eagle3", "Hawk", "Chimera", "Glide")
 }
 
 
