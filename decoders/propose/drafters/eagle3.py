@@ -29,8 +29,6 @@ from decoders.propose.drafters.eagle_learner import EagleLearner, fresh, loaded
 from decoders.propose.drafters.weights import fill, save, trained
 from decoders.training.states import States, transformer_of
 
-FUSED = 0.02  # std of what the lower layers start with
-
 
 def layers_read(layers: int) -> Reads:
     """Values of a low and a middle one of so many layers."""
@@ -47,7 +45,7 @@ class Eagle3Net(EagleNet):
         kept = len(self.reads) * cfg.kv_heads * cfg.head_dim
         self.fuse = nn.Linear(cfg.width + kept, cfg.width, bias=False)
         with torch.no_grad():
-            self.fuse.weight.normal_(std=FUSED)
+            self.fuse.weight.zero_()
             self.fuse.weight[:, : cfg.width] = torch.eye(cfg.width)
 
     def fused(self, hidden: Tensor, kept: Tensor) -> Tensor:
