@@ -53,7 +53,7 @@ class HawkNet(nn.Module):
             for embedding in (self.left, self.above):
                 embedding.weight.copy_(target.embed(codes))
             if isinstance(target.output, nn.Linear):
-                self.output.weight.copy_(target.output.weight)
+                self.output.weight.copy_(target.output.weight[:vocab])
 
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
         """The root's state [R, m, D] and code [R, m] -> [R, m, DEPTHS, D]."""

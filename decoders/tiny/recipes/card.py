@@ -104,7 +104,7 @@ def _entry(name: str, entry: dict[str, Any], weights: Path) -> list[str]:
     rows = [("file", f"`{file}`, {(weights / file).stat().st_size / 2**20:.1f} MiB")]
     rows += [
         (k, f"`{entry[k]}`" if k == "sha256" else str(entry[k]))
-        for k in ("sha256", "data", "trained_on", "settings")
+        for k in ("sha256", "data", "start", "trained_on", "settings")
         if k in entry
     ]
     figures = entry.get("figures", {})

@@ -12,6 +12,7 @@ start 1.92, after a third of the training 1.94; and of that, batches of 12, 6 an
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,10 @@ def _trained(
     target = transformer_of(model)
     maker = StateMaker(target, Scenes(model, OFFSET), True, data, config.seed, reads=learner.reads)
     ring = Ring(maker, config.batch, config.seed)
+    begun = time.process_time()
     done = Trainer(learner, target, ring, Sampling(cfg=CFG), loss, config, out_dir).run()
     return {
+        "cpu_seconds": time.process_time() - begun,  # the last run's, its evaluation counted in
         "images": ring.seen(done.steps),
         "steps": done.steps,
         "seconds": done.seconds,

@@ -160,6 +160,8 @@ def _other(name: str, plan: Plan) -> None:
         "data": f"scenes, split train from index {drafter.OFFSET}",
         "figures": figures,
     }
+    if (start := drafter.OTHERS[name].start) is not None and not plan.warm:
+        entry["start"] = start
     enter(plan, {name: entry})
 
 
