@@ -151,8 +151,14 @@ class Step:
 
 
 def spec_of(name: str) -> DecoderSpec:
-    """A decoder of conf/decoder."""
-    return cells(compose_study([f"decoders=[{name}]"]), Sampling())[-1].entry.spec
+    """A decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of conf/drafter,
+    untrained."""
+    name, _, drafter = name.partition(" with ")
+    entry = f"{{decoder: {name}}}"
+    if drafter:
+        words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
+        entry = f"{{decoder: {name}, overrides: {words}}}"
+    return cells(compose_study([f"decoders=[{entry}]"]), Sampling())[-1].entry.spec
 
 
 class Written(Schedule):

@@ -25,6 +25,9 @@ SETTINGS = {
 }
 CONF = Path(__file__).parents[2] / "conf" / "decoder"
 NAMES = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
+# Drafters with weights of their own, on the chain and on a tree that draws siblings.
+DRAFTERS = ("chimera", "eagle3", "glide", "hawk", "medusa")
+WITH = [f"{name} with {drafter}" for drafter in DRAFTERS for name in ("sd_chain", "lantern_pp")]
 EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
 FEW = {("ar", "top_k", 90), ("ar", "top_k", 120), ("lantern_pp", "top_k", 90)}
 CASES = [
@@ -32,7 +35,7 @@ CASES = [
         name, setting, cc, id=f"{name}-{setting}-sm_{cc}",
         marks=() if (name, setting, cc) in FEW else pytest.mark.codegen,
     )
-    for name in NAMES
+    for name in (*NAMES, *WITH)
     for cc in (CARDS if name in EVERYWHERE else (90,))
     for setting in SETTINGS
 ]  # fmt: skip

@@ -71,7 +71,8 @@ class EagleLearner:
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.target = transformer_of(model)
-        self.net = self.eagle = fresh(model) if checkpoint is None else loaded(model, checkpoint)
+        net = fresh(model) if checkpoint is None else loaded(model, checkpoint)
+        self.net = self.eagle = net.to(model.device)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -120,7 +121,7 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
     target's family has it."""
     target = transformer_of(model)
     own: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
-    net = _like(target, (kind or own)(target.cfg)).to(model.device)
+    net = _like(target, (kind or own)(target.cfg))
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
     return net

@@ -236,7 +236,7 @@ class GlideLearner:
 def made(model: ImageModel) -> GlideNet:
     """An untrained net for the model's target, float32, with the target's last norm."""
     target = transformer_of(model)
-    net = GlideNet(target.cfg).to(model.device)
+    net = GlideNet(target.cfg)
     with torch.no_grad():
         net.norm.weight.copy_(target.norm.weight)
         for linear in (net.out, net.layer.attention.wo, net.layer.feed_forward.w2):

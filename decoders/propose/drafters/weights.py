@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel
+from decoders.models.checkpoint import assign
 from decoders.models.weights import load_into, read_tensors, write_weights
 
 WEIGHTS = "model.safetensors"
@@ -31,21 +32,21 @@ def trained(model: ImageModel, checkpoint: str | None, build: Callable[[ImageMod
     A named net is loaded once, however many decoders use it. Raises DecoderError where there is no
     such drafter, or its weights are of another net.
     """
-    from decoders.models.transformer import cast
-
     found = None if checkpoint is None else model.drafters.get(checkpoint)
     net = build(model)
     if isinstance(found, type(net)):
         return found
     if checkpoint is not None:
         fill(net, model, checkpoint)
+    for name, value in list(net.named_parameters()):
+        assign(net, name, value.detach().to(model.device, model.dtype))
+    for name, table in list(net.named_buffers()):  # keep their types: places, bars, rotations
+        net.register_buffer(name, table.to(model.device), persistent=False)
     net = net.eval().requires_grad_(False)
-    made = cast(net, model.device, model.dtype) if hasattr(net, "rope") else None
-    made = net.to(model.device, model.dtype) if made is None else made
     if isinstance(found, Stored):
-        model.drafters[str(checkpoint)] = made
+        model.drafters[str(checkpoint)] = net
         model.weights_sha256[str(checkpoint)] = found.sha256
-    return made
+    return net
 
 
 def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
