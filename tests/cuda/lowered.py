@@ -42,6 +42,7 @@ from tests.cuda.pretend import (
     fake_model,
     step,
 )
+from tests.decoders.compositions import entry
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
@@ -151,14 +152,8 @@ class Step:
 
 
 def spec_of(name: str) -> DecoderSpec:
-    """A decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of conf/drafter,
-    untrained."""
-    name, _, drafter = name.partition(" with ")
-    entry = f"{{decoder: {name}}}"
-    if drafter:
-        words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
-        entry = f"{{decoder: {name}, overrides: {words}}}"
-    return cells(compose_study([f"decoders=[{entry}]"]), Sampling())[-1].entry.spec
+    """See `tests.decoders.compositions.entry`."""
+    return cells(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
 
 
 class Written(Schedule):

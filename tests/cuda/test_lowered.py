@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from decoders.api import Sampling
 from tests.cuda.lowered import Binary, Compiler, binary, compiling, spec_of
 from tests.cuda.pretend import CARDS, Operators, fake, launches
+from tests.decoders.compositions import WITH
 
 SETTINGS = {
     "top_k": Sampling(cfg=7.5, top_k=1000),
@@ -25,9 +26,6 @@ SETTINGS = {
 }
 CONF = Path(__file__).parents[2] / "conf" / "decoder"
 NAMES = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
-# Drafters with weights of their own, on the chain and on a tree that draws siblings.
-DRAFTERS = ("chimera", "eagle3", "glide", "hawk", "medusa")
-WITH = [f"{name} with {drafter}" for drafter in DRAFTERS for name in ("sd_chain", "lantern_pp")]
 EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
 FEW = {("ar", "top_k", 90), ("ar", "top_k", 120), ("lantern_pp", "top_k", 90)}
 CASES = [

@@ -19,3 +19,24 @@ SPECS = {
     "medusa": DecoderSpec("medusa", LOOP, MEDUSA, DYNAMIC, EXACT),
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY_EXIT, DYNAMIC, EXACT),
 }
+# Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
+OWN = {
+    name: DecoderSpec(
+        name, LOOP, PartSpec(f"decoders.propose.drafters.{name}.{kind}"), STATIC, EXACT
+    )
+    for name, kind in (
+        ("chimera", "Chimera"),
+        ("eagle3", "Eagle3"),
+        ("glide", "Glide"),
+        ("hawk", "Hawk"),
+    )
+}
+WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
+
+
+def entry(name: str) -> str:
+    """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
+    conf/drafter, untrained."""
+    name, _, drafter = name.partition(" with ")
+    words = f'["drafter={drafter}", "drafter.checkpoint=null"]' if drafter else "[]"
+    return f"{{decoder: {name}, overrides: {words}}}"

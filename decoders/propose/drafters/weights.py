@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel
@@ -33,7 +34,9 @@ def trained(model: ImageModel, checkpoint: str | None, build: Callable[[ImageMod
     such drafter, or its weights are of another net.
     """
     found = None if checkpoint is None else model.drafters.get(checkpoint)
-    net = build(model)
+    with torch.random.fork_rng(devices=[]):  # what is untrained is the same every time
+        torch.manual_seed(0)
+        net = build(model)
     if isinstance(found, type(net)):
         return found
     if checkpoint is not None:

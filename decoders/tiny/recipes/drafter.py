@@ -58,8 +58,8 @@ TRAIN = TrainConfig(  # those of conf/train/model/tiny.yaml
 @dataclass(frozen=True)
 class Recipe:
     """A drafter with a class of its own. start: the drafter whose weights it begins with; None:
-    from nothing. rate: factor of the learning rates; half, as a warm start has, took 0.03 off an
-    EAGLE drafter's overlap in 860 steps, which is too few to come down from it."""
+    from nothing. rate: factor of the learning rates. Few steps from a trained drafter ask for a
+    low one: EAGLE's own warm start, at half, took 0.03 off its overlap in 860 steps."""
 
     learner: str
     loss: LossConfig
@@ -76,7 +76,7 @@ OTHERS = {
         "decoders.propose.drafters.eagle3.Eagle3Learner",
         replace(LOSS, regression=0.0, rollout=7, unroll_from=0.0, roots=16, decay=0.8),
         start="eagle",
-        rate=0.1,
+        rate=0.02,
     ),
     "hawk": Recipe("decoders.propose.drafters.hawk.HawkLearner", FROM_NOTHING),
     "chimera": Recipe("decoders.propose.drafters.chimera.ChimeraLearner", FROM_NOTHING),

@@ -22,9 +22,10 @@ from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
 from decoders.models.transformer import INTO_PRODUCT, swiglu
 from decoders.noise import Noise
-from tests.decoders.compositions import SPECS
+from tests.decoders.compositions import OWN, SPECS
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
+EVERY = SPECS | OWN
 PAIRS = 6  # verified pairs recorded of an image
 
 
@@ -44,7 +45,7 @@ class Replayed(Graphed):
 
 def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], ImageModel]:
     model = dataclasses.replace(random_model(vocab=16, grid=4), execution=how)
-    decoder = build_decoder(model, SPECS[name], Sampling(temperature=temperature, cfg=2.0))
+    decoder = build_decoder(model, EVERY[name], Sampling(temperature=temperature, cfg=2.0))
     made = []
     for prompts in PROMPTS:
         noise = Noise.for_prompts(3, prompts, model.target.length)
@@ -68,7 +69,7 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_recorded_step_goes_on_from_its_own_state(name: str, temperature: float) -> None:
     """Every image after the first is decoded in the state of the first, without a new recording."""
     how = Replayed()

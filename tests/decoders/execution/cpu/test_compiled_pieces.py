@@ -25,6 +25,7 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from tests.decoders.compositions import WITH, entry
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
@@ -56,7 +57,7 @@ def generation(loop: Any, seed: int = 3, prompts: tuple[str, ...] = ("a b",)) ->
     return loop.generate(model.text.encode(list(prompts)), noise)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, *WITH])
 def test_every_piece_of_every_decoder_is_one_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +70,8 @@ def test_every_piece_of_every_decoder_is_one_graph(
         return found[-1]
 
     monkeypatch.setattr(compiled, "direct", called)
-    spec = cells(compose_study([f"decoders=[{name}]", "model=tiny"]), SAMPLING)[-1].entry.spec
+    words = [f"decoders=[{entry(name)}]", "model=tiny"]
+    spec = cells(compose_study(words), SAMPLING)[-1].entry.spec
     if "alike" in spec.loop.kwargs:  # random latents do not look alike
         spec = replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, "alike": -1.0}))
     plain, own = (build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2)))

@@ -19,6 +19,7 @@ from decoders.execution.cpu.stepping import NativeNext
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import OWN as OWN_DRAFTERS
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import needs_kernel, network
 
@@ -30,6 +31,7 @@ RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "re
 OWN = PartSpec("tests.decoders.execution.cpu.test_judge.Doubled", {"k": 20})
 SPECS = {
     **SPECS_OF_ALL,
+    **OWN_DRAFTERS,
     "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY, STATIC, EXACT),
     "sd_chain": DecoderSpec("sd_chain", LOOP, EAGLE, CHAIN, EXACT),
