@@ -148,6 +148,12 @@ def load(
     made = {name: load_part(folder, card, name) for name in names}
     parts = {name: module for name, (module, _) in made.items()}
     path = folder / CARD
+    named: dict[str, Any] = {
+        name: Stored(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
+        for name in others
+    }
+    if drafters:
+        named["eagle"] = cast(parts["eagle"], place, kind)
     return ImageModel(
         name="tiny" if size == SIZES[0] else f"tiny_{size}",
         target=cast(parts["target"], place, kind),
@@ -157,11 +163,5 @@ def load(
         device=place,
         dtype=kind,
         weights_sha256={name: sha256 for name, (_, sha256) in made.items()},
-        drafters={"eagle": cast(parts["eagle"], place, kind)}
-        if drafters
-        else {}
-        | {
-            name: Stored(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
-            for name in others
-        },
+        drafters=named,
     )
