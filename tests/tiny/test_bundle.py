@@ -40,7 +40,7 @@ def copied(tmp_path: Path) -> Path:
 
 def test_sizes(model: ImageModel) -> None:
     total = sum(f.stat().st_size for f in bundle.WEIGHTS.rglob("*"))
-    assert total <= 96 * 2**20
+    assert total <= 128 * 2**20  # the drafters besides EAGLE: 32 of it
     parameters = sum(p.numel() for p in model.target.parameters())  # type: ignore[attr-defined]
     assert 8e6 < parameters < 20e6
     assert model.codebook.shape == (1024, 8)

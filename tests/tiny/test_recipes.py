@@ -14,11 +14,12 @@ import torch
 
 from bench.commands.study import cmd_tiny
 from decoders.api import DecoderError
+from decoders.compose import PartSpec, build_part
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
 from decoders.tiny.recipes import drafter, reading, target, vq
-from decoders.tiny.recipes.plan import MINUTES, plan_of
+from decoders.tiny.recipes.plan import DRAFTERS, MINUTES, plan_of
 from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.loop import Loop, fit, made_ahead
@@ -62,7 +63,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(reading, "learn", functools.partial(LEARN, steps=2))
     monkeypatch.setattr(drafter, "TRAIN", replace(drafter.TRAIN, batch=2, held_out=2))
-    monkeypatch.setattr(drafter, "DATA", DataConfig(shard=4, ring=2, reuse=2))
+    for name in ("DATA", "SHORT"):
+        monkeypatch.setattr(drafter, name, DataConfig(shard=4, ring=2, reuse=2))
 
 
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
@@ -98,6 +100,27 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     } <= figures.keys()
     assert 1 < figures["valid_chain_length"] < drafter.TRAIN.depth + 1
     assert (tmp_path / "work" / "target" / "target.csv").exists()
+
+
+def test_other_drafters_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
+    where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
+    make(["vq", "target", "drafter"], steps="1", **where)
+    make(list(DRAFTERS), steps="1", **where)
+    card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
+    assert card["eagle3"]["start"] == "eagle" and "start" not in card["hawk"]
+    model = bundle.load(dtype="float32", checkpoint=where["weights"])
+    assert {*DRAFTERS, "eagle"} == model.drafters.keys()
+    for name in DRAFTERS:
+        assert card[name]["figures"]["valid_overlap_6"] > 0
+        assert card[name]["trained_with"] == card["eagle"]["trained_with"]
+        spec = PartSpec(drafter.OTHERS[name].learner.removesuffix("Learner"), {"checkpoint": name})
+        assert build_part(spec, model).net is model.drafters[name]
+        assert model.weights_sha256[name] == card[name]["sha256"]
+    make(["hawk"], steps="2", warm="true", **where)
+    card["hawk"]["trained_with"]["target"] = "0" * 64
+    (tmp_path / "weights" / bundle.CARD).write_text(json.dumps(card))
+    with pytest.raises(DecoderError, match=r"hawk was trained with target 0+, .*tiny hawk"):
+        bundle.load(dtype="float32", checkpoint=where["weights"])
 
 
 def test_a_large_model_is_grown_from_a_small_one_and_trained_on(

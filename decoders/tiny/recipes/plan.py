@@ -72,10 +72,11 @@ class Plan:
     def folder(self, stage: str) -> Path:
         """Where checkpoint and curve of a stage are: beneath, under what it starts from, if that is
         not nothing, so that a checkpoint is resumed by the training it belongs to alone."""
-        if stage in DRAFTERS or not (self.warm or self.large):
+        if not self.warm and (stage in DRAFTERS or not self.large):
             return self.root / stage
         card = written_card(self.weights if self.warm else self.grows_from)
-        begun = "_".join(card[part]["sha256"][:10] for part in RESTS_ON[stage] if part in card)
+        parts = RESTS_ON.get(stage, ("target", stage))
+        begun = "_".join(card[part]["sha256"][:10] for part in parts if part in card)
         return self.root / stage / f"from_{begun}"
 
 
