@@ -14,7 +14,7 @@ term on features (`loss.regression=0`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class Eagle3Net(EagleNet):
 class Eagle3Session(EagleSession):
     """EAGLE's session, whose features are made of more; a root's come with the committed codes."""
 
-    known = RESTART
+    known: ClassVar = RESTART
     net: Eagle3Net
 
     def __init__(self, *args: Any, kept: KVCache) -> None:
