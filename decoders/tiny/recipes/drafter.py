@@ -103,7 +103,7 @@ def train_other(
     recipe = OTHERS[name]
     torch.manual_seed(int(settings.get("seed", 0)))
     learner: Any = resolve(recipe.learner)(model, name if warm else recipe.start)
-    settings = {"held_out": 48, "evaluate_every": 0} | settings
+    settings = {"held_out": TRAIN.held_out // 2, "evaluate_every": 0} | settings
     figures = _trained(learner, model, out_dir, recipe.loss, recipe.rate, settings, SHORT)
     return learner.net.eval(), figures
 
