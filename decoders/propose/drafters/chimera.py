@@ -24,7 +24,7 @@ from decoders.cache import Reads
 from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
 from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import fill, save, trained
+from decoders.propose.drafters.weights import fill, product, save, trained
 from decoders.training.states import Drafted, States, transformer_of
 
 CONTEXTS = ("raster", "line")
@@ -70,12 +70,13 @@ class ChimeraNet(nn.Module):
 
     def encode(self, context: Tensor) -> Tensor:
         """Three codes [..., 3] -> t [..., D]."""
-        x = self.embedding(context).flatten(-2)  # [..., 3 D]
-        return self.trigram(x + F.silu(self.block(x)))
+        x = self.embedding(context).flatten(-2).float()  # [..., 3 D]
+        return product(self.trigram, x + F.silu(product(self.block, x)))
 
     def step(self, features: Tensor, t: Tensor) -> Tensor:
         """features, t [R, w, D] -> the next features [R, w, D]."""
-        return features + self.outer(F.silu(self.inner(torch.cat([features, t], -1))))
+        inner = product(self.inner, torch.cat([features, t], -1))
+        return features + product(self.outer, F.silu(inner))
 
     def logits(self, both: Tensor) -> Tensor:
         """[..., 2 D], features and t -> [..., V]."""
@@ -95,7 +96,7 @@ class ChimeraSession(Known, DraftSession):
         device, size = like.device, net.cfg.length + most
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
         self.line = torch.zeros(batch, nodes + 1, OLDER + 1, dtype=torch.long, device=device)
-        self.features = like.new_zeros(len(like), nodes + 1, like.shape[-1])
+        self.features = torch.zeros(len(like), nodes + 1, like.shape[-1], device=device)
         self.span = torch.arange(size, device=device)
         self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
@@ -111,7 +112,7 @@ class ChimeraSession(Known, DraftSession):
         self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
         self.root_code.copy_(codes.gather(1, last)[:, 0])
         self.place.copy_(start[:, None] + last)
-        state = take(hidden, last.repeat(self.copies, 1))  # [R, 1, D]
+        state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
         before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
         none = self.net.embedding.num_embeddings - 1
         before = [torch.where(self.place >= i, x, none) for i, x in enumerate(before, 1)]

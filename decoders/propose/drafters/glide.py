@@ -96,7 +96,7 @@ class GlideSession(Known, DraftSession):
         rows, device = self.copies * text.batch, kept.data.device
         capacity = aligned(net.cfg.length + max_new + nodes + 1)
         heads = net.cfg.kv_heads, net.cfg.head_dim
-        self.cache = KVCache(1, rows, capacity, *heads, kept.data.dtype, device)
+        self.cache = KVCache(1, rows, capacity, *heads, torch.float32, device)
         self.slots = torch.arange(max(capacity, kept.capacity), device=device)
         self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
         self.open = torch.ones(rows, kept.capacity, dtype=torch.bool, device=device)
@@ -123,14 +123,15 @@ class GlideSession(Known, DraftSession):
         """codes, places, own slots [R, T], seen [R, T, own S] -> [R, T, D]."""
         self.calls += 1
         net, group = self.net, self.net.cfg.group
-        x = self.target.embed(codes)  # type: ignore[attr-defined]  # of a Transformer
+        x = self.target.embed(codes).float()  # type: ignore[attr-defined]  # of a Transformer
         rope = turns(net.rope, self.prefix + places)[:, None]  # [R, 1, T, d / 2]
         known = self.slots[: self.kept.capacity] < self.prefix + self.root  # [R, S]
         glimpsed = (known & self.open)[:, None].expand(-1, codes.shape[1], -1)  # [R, T, S]
         own = additive(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
         last = net.cfg.layers - 1
-        target = additive(glimpsed, x.dtype, group), *self.kept.read(last)
-        return net.run(x, rope, own, target)
+        k, v = (both.float() for both in self.kept.read(last))
+        out = net.run(x, rope, own, (additive(glimpsed, x.dtype, group), k, v))
+        return out.to(self.kept.data.dtype)  # as the target's head takes it
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         del hidden  # it reads codes, and the target's cache
@@ -166,7 +167,8 @@ class Glide(Drafter):
     reads_cache = True
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.net, self.model = trained(model, checkpoint, made), model
+        # Float32, as the layer is no operator of the CPU kernel: see `weights.product`.
+        self.net, self.model = trained(model, checkpoint, made, torch.float32), model
         check_match(self.net, model.target)
 
     def __str__(self) -> str:

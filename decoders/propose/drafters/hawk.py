@@ -25,7 +25,7 @@ from decoders.cache import Reads
 from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
 from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import fill, save, trained
+from decoders.propose.drafters.weights import fill, product, save, trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
@@ -57,12 +57,12 @@ class HawkNet(nn.Module):
 
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
         """The root's state [R, m, D] and code [R, m] -> [R, m, DEPTHS, D]."""
-        given = torch.cat([state, self.left(codes).to(state.dtype)], -1)
-        return self.horizontal(given).unflatten(-1, (DEPTHS, -1))
+        given = torch.cat([state.float(), self.left(codes).float()], -1)
+        return product(self.horizontal, given).unflatten(-1, (DEPTHS, -1))
 
     def below(self, states: Tensor, codes: Tensor) -> Tensor:
         """States [R, m, D] that predicted codes [R, m] -> what they say a row later, [R, m, D]."""
-        return self.vertical(torch.cat([states, self.above(codes).to(states.dtype)], -1))
+        return product(self.vertical, torch.cat([states.float(), self.above(codes).float()], -1))
 
     def joined(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
         """ahead [R, m, D] for places [R, m], below [R, size, D] by place -> what the matrix reads,
@@ -72,7 +72,7 @@ class HawkNet(nn.Module):
         found = take(below, at.clamp(0, below.shape[1] - 1))
         inside = ((at >= 0) & (at <= last))[..., None]
         x = ahead + torch.where(inside, found, 0.0)
-        return x + self.outer(F.silu(self.inner(x)))
+        return x + product(self.outer, F.silu(product(self.inner, x)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
@@ -90,7 +90,7 @@ class HawkSession(Known, DraftSession):
     ) -> None:
         self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
         device, size = like.device, net.cfg.length + most
-        self.cached = like.new_zeros(len(like), size, like.shape[-1])  # [R, L + most, D]
+        self.cached = torch.zeros(len(like), size, like.shape[-1], device=device)  # [R, size, D]
         self.laws = torch.zeros(batch, DEPTHS, net.output.out_features, device=device)
         self.span = torch.arange(max(size, DEPTHS), device=device)
         self.root_code = torch.zeros(batch, dtype=torch.long, device=device)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import assign
@@ -26,9 +26,21 @@ class Stored:
     sha256: str
 
 
-def trained(model: ImageModel, checkpoint: str | None, build: Callable[[ImageModel], Any]) -> Any:
-    """The net that `build` makes for the model, frozen, on its device and in its dtype, with the
-    weights of `checkpoint`: a name of the model's drafters or a folder; None: as it is made.
+def product(linear: nn.Linear, x: Tensor) -> Tensor:
+    """A linear layer in its weights' dtype, what goes in and comes out in float32: whoever fuses
+    what is around it rounds where this does, so that compiled pieces draw the same codes."""
+    return linear(x.to(linear.weight.dtype)).float()
+
+
+def trained(
+    model: ImageModel,
+    checkpoint: str | None,
+    build: Callable[[ImageModel], Any],
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """The net that `build` makes for the model, frozen, on its device and in its dtype (or in
+    `dtype`), with the weights of `checkpoint`: a name of the model's drafters or a folder; None: as
+    it is made.
 
     A named net is loaded once, however many decoders use it. Raises DecoderError where there is no
     such drafter, or its weights are of another net.
@@ -42,7 +54,7 @@ def trained(model: ImageModel, checkpoint: str | None, build: Callable[[ImageMod
     if checkpoint is not None:
         fill(net, model, checkpoint)
     for name, value in list(net.named_parameters()):
-        assign(net, name, value.detach().to(model.device, model.dtype))
+        assign(net, name, value.detach().to(model.device, dtype or model.dtype))
     for name, table in list(net.named_buffers()):  # keep their types: places, bars, rotations
         net.register_buffer(name, table.to(model.device), persistent=False)
     net = net.eval().requires_grad_(False)
