@@ -24,7 +24,7 @@ from decoders.cache import Reads
 from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
 from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import fill, product, save, trained
+from decoders.propose.drafters.weights import FLOAT, fill, save, trained
 from decoders.training.states import Drafted, States, transformer_of
 
 CONTEXTS = ("raster", "line")
@@ -71,12 +71,12 @@ class ChimeraNet(nn.Module):
     def encode(self, context: Tensor) -> Tensor:
         """Three codes [..., 3] -> t [..., D]."""
         x = self.embedding(context).flatten(-2).float()  # [..., 3 D]
-        return product(self.trigram, x + F.silu(product(self.block, x)))
+        return self.trigram(x + F.silu(self.block(x)))
 
     def step(self, features: Tensor, t: Tensor) -> Tensor:
         """features, t [R, w, D] -> the next features [R, w, D]."""
-        inner = product(self.inner, torch.cat([features, t], -1))
-        return features + product(self.outer, F.silu(inner))
+        inner = self.inner(torch.cat([features, t], -1))
+        return features + self.outer(F.silu(inner))
 
     def logits(self, both: Tensor) -> Tensor:
         """[..., 2 D], features and t -> [..., V]."""
@@ -149,7 +149,7 @@ class Chimera(Drafter):
     def __init__(
         self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
     ) -> None:
-        self.net = trained(model, checkpoint, lambda model: ChimeraNet(model, context))
+        self.net = trained(model, checkpoint, lambda model: ChimeraNet(model, context), FLOAT)
         check_match(self.net, model.target)
 
     def __str__(self) -> str:

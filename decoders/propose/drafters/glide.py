@@ -31,7 +31,7 @@ from decoders.models.shape import TransformerConfig, rope_table
 from decoders.models.transformer import Layer, attend, rotate, turns
 from decoders.propose.drafters.eagle import check_match, take
 from decoders.propose.drafters.eagle_learner import Entries, Head
-from decoders.propose.drafters.weights import fill, save, trained
+from decoders.propose.drafters.weights import FLOAT, fill, save, trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
@@ -167,8 +167,7 @@ class Glide(Drafter):
     reads_cache = True
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        # Float32, as the layer is no operator of the CPU kernel: see `weights.product`.
-        self.net, self.model = trained(model, checkpoint, made, torch.float32), model
+        self.net, self.model = trained(model, checkpoint, made, FLOAT), model
         check_match(self.net, model.target)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from decoders.cache import Reads
 from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits
 from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import fill, product, save, trained
+from decoders.propose.drafters.weights import FLOAT, fill, save, trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
@@ -58,11 +58,11 @@ class HawkNet(nn.Module):
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
         """The root's state [R, m, D] and code [R, m] -> [R, m, DEPTHS, D]."""
         given = torch.cat([state.float(), self.left(codes).float()], -1)
-        return product(self.horizontal, given).unflatten(-1, (DEPTHS, -1))
+        return self.horizontal(given).unflatten(-1, (DEPTHS, -1))
 
     def below(self, states: Tensor, codes: Tensor) -> Tensor:
         """States [R, m, D] that predicted codes [R, m] -> what they say a row later, [R, m, D]."""
-        return product(self.vertical, torch.cat([states.float(), self.above(codes).float()], -1))
+        return self.vertical(torch.cat([states.float(), self.above(codes).float()], -1))
 
     def joined(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
         """ahead [R, m, D] for places [R, m], below [R, size, D] by place -> what the matrix reads,
@@ -72,7 +72,7 @@ class HawkNet(nn.Module):
         found = take(below, at.clamp(0, below.shape[1] - 1))
         inside = ((at >= 0) & (at <= last))[..., None]
         x = ahead + torch.where(inside, found, 0.0)
-        return x + product(self.outer, F.silu(product(self.inner, x)))
+        return x + self.outer(F.silu(self.inner(x)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
@@ -132,7 +132,7 @@ class Hawk(Drafter):
     train drafter=hawk` wrote; None: untrained."""
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.net = trained(model, checkpoint, HawkNet)
+        self.net = trained(model, checkpoint, HawkNet, FLOAT)
         check_match(self.net, model.target)
 
     def __str__(self) -> str:

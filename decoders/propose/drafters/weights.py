@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import assign
 from decoders.models.weights import load_into, read_tensors, write_weights
 
 WEIGHTS = "model.safetensors"
+# Of nets whose layers are no operators of the CPU kernel: compiled, a product rounds to half
+# precision elsewhere than it does alone, and drafts would be other codes.
+FLOAT = torch.float32
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,6 @@ class Stored:
 
     path: Path
     sha256: str
-
-
-def product(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer in its weights' dtype, what goes in and comes out in float32: whoever fuses
-    what is around it rounds where this does, so that compiled pieces draw the same codes."""
-    return linear(x.to(linear.weight.dtype)).float()
 
 
 def trained(
