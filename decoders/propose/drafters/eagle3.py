@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from decoders.api import Drafter, ImageModel, Sampling, TextFeatures
 from decoders.cache import VALUES, KVCache, Reads
-from decoders.capability import RESTART
+from decoders.capability import RESTART, Capability
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.propose.drafters.eagle import EagleSession, check_match
@@ -56,7 +56,7 @@ class Eagle3Net(EagleNet):
 class Eagle3Session(EagleSession):
     """EAGLE's session, whose features are made of more; a root's come with the committed codes."""
 
-    known: ClassVar = RESTART
+    known: ClassVar[dict[Capability, tuple[str, ...]]] = {**RESTART}
     net: Eagle3Net
 
     def __init__(self, *args: Any, kept: KVCache) -> None:
