@@ -27,7 +27,7 @@ from decoders.api import (
 from decoders.cache import BLOCK, KVCache, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.loops.recording import Finished, Recorder
+from decoders.loops.recording import Finished, Recorder, batches
 from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -96,16 +96,9 @@ class Autoregressive(Composed):
         batch are free in the same step: what refills them is the next batch, the last one filled
         up with copies."""
         del pairs  # nothing is verified
-        images = range(text.batch)
-        rows = min(rows or text.batch, text.batch)
-        done, seconds = Finished(text.batch, rows), Counter[str]()
-        noise = noise.to(self.model.device)
-        for first in images[::rows]:
-            own = images[first : first + rows]
-            filled = [*own, *([own[-1]] * (rows - len(own)))]
-            given = (text, noise)
-            if rows < text.batch:
-                given = text.rows(filled), noise.rows(filled)
+        done = Finished(text.batch, min(rows or text.batch, text.batch))
+        seconds = Counter[str]()
+        for own, *given in batches(text, noise.to(self.model.device), rows):
             run = self._decoded(*given)
             done.take(own, run.record, range(len(own)))
             done.steps += self.model.target.length - 1

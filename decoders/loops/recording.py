@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, Draft, Generation, Trace, VerifiedPairs
+from decoders.api import (
+    CodeKind,
+    DecoderError,
+    Draft,
+    Generation,
+    TextFeatures,
+    Trace,
+    VerifiedPairs,
+)
 from decoders.noise import PAIR_SLOT, Noise
 
 
@@ -99,6 +107,26 @@ class Finished:
         drafts = found.pop("drafter_calls", torch.zeros(len(calls))).int()
         trace = Trace(**found, drafter_calls=drafts, seconds=seconds, path=path, idle=idle)
         return Generation(codes, trace)
+
+
+def batches(
+    text: TextFeatures, noise: Noise, rows: int | None, pairs: float = 0
+) -> Iterator[tuple[list[int], TextFeatures, Noise]]:
+    """(images, their text, their noise) of one batch of `rows` after the other, the last one filled
+    up with copies: for loops whose images are done in the same step. Raises DecoderError for pairs
+    of images that are not all decoded at once."""
+    images = [*range(text.batch)]
+    rows = min(rows or text.batch, text.batch)
+    if pairs and rows < text.batch:
+        raise DecoderError(
+            f"verified pairs are recorded of images that are decoded at once, found {text.batch} "
+            f"images on {rows} rows; set rows to their number, or pairs to 0"
+        )
+    for first in images[::rows]:
+        own = images[first : first + rows]
+        filled = [*own, *([own[-1]] * (rows - len(own)))]
+        whole = rows == text.batch
+        yield (own, text, noise) if whole else (own, text.rows(filled), noise.rows(filled))
 
 
 class PairSampler:

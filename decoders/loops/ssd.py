@@ -14,6 +14,7 @@ bounds by how much. Published SSD drafts the argmax of its heads and declares a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -34,7 +35,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
-from decoders.loops.recording import PairSampler, Recorder
+from decoders.loops.recording import Finished, PairSampler, Recorder, batches
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -107,21 +108,33 @@ class Ssd(Composed):
             yield size, min(self.rounds or size - 1, size - 1)
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
-        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device), pairs))
-        size, done = self.model.target.length, 0
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`. All images of a batch are done in the same step."""
+        done = Finished(text.batch, min(rows or text.batch, text.batch))
+        seconds = Counter[str]()
+        for own, *given in batches(text, noise.to(self.model.device), rows, pairs):
+            run = self._decoded(*given, pairs, done)
+            done.take(own, run.record, range(len(own)))
+            seconds.update(run.watch.seconds())
+        made = done.generation(dict(seconds), run.path)
+        made.trace.pairs = run.pairs.pairs()
+        return made
+
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float, done: Finished) -> Run:
+        """The run of one batch, all of its codes chosen; `done` counts its steps."""
+        run = self.execution.begin(self, self.begin(text, noise, pairs))
+        size, placed = self.model.target.length, 0
         for count, rounds in self.blocks():
-            done += count
-            for _ in range(rounds + (done < size)):  # nobody reads the last block
+            placed += count
+            for _ in range(rounds + (placed < size)):  # nobody reads the last block
                 visited = self.execution.step(self, run)
+                done.steps += 1
                 if run.pairs.wanted is not None:
                     run.pairs.offer(*visited)
         require_finite(run.record, "decoding blocks in rounds")
-        calls = run.record.steps.expand(text.batch)
-        seconds = run.watch.seconds()
-        trace = run.record.finish(seconds, calls, 0 * calls, 0, 0, run.pairs.pairs())
-        trace.path = run.path
-        return Generation(run.record.codes[:, :size].cpu(), trace)
+        return run
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
         """Prefill and the first code."""
@@ -187,7 +200,7 @@ class Ssd(Composed):
         new = torch.where(reads, span == 0, new & (span < run.size))
         new = new & (places < target.length)  # [B, N]
         index = torch.where(new, places, target.length + span)  # each written once
-        run.record.put(index, codes, step=(run.record.steps + 1).expand_as(codes))
+        run.record.put(index, codes, step=(run.record.steps + 1)[:, None].expand_as(codes))
         run.record.end_step(torch.zeros_like(codes[:, 0]))
         run.codes.copy_(codes)
         run.q.copy_(q)

@@ -17,6 +17,7 @@ code more, step by step. The row opens once that keeps the code.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -37,7 +38,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of, processed
 from decoders.kinds import Within
-from decoders.loops.recording import PairSampler, Recorder
+from decoders.loops.recording import Finished, PairSampler, Recorder, batches
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -63,7 +64,6 @@ class Run:
     place: Tensor  # [B, K] int64, place of each lane's next code
     lanes: Tensor  # [B] int64, how many are open
     count: Tensor  # [B] int64, codes so far
-    target_calls: Tensor  # [B]
     told: Tensor  # [B, K, M] bool, places of a lane whose law is known; ZipAR: whether one is held
     laws: Tensor  # [B, K, M, V], these laws
     drafts: Tensor  # [B, K] int64, what is held
@@ -112,21 +112,34 @@ class Rows(Composed):
         return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
 
     @torch.inference_mode()
-    def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
-        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device), pairs))
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
+        done = Finished(text.batch, min(rows or text.batch, text.batch))
+        seconds = Counter[str]()
+        for own, *given in batches(text, noise.to(self.model.device), rows, pairs):
+            run = self._decoded(*given, pairs, done)
+            done.take(own, run.record, range(len(own)))
+            seconds.update(run.watch.seconds())
+        made = done.generation(dict(seconds), run.path)
+        made.trace.tree_depth = made.trace.tree_nodes = self.most * (self.wide - 1)
+        made.trace.pairs = run.pairs.pairs()
+        return made
+
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float, done: Finished) -> Run:
+        """The run of one batch, all of its codes chosen; `done` counts its steps."""
+        run = self.execution.begin(self, self.begin(text, noise, pairs))
         size, once = self.model.target.length, self.most * self.wide
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
         while (left := size - int(run.count.min())) > 0:
             for _ in range(min(math.ceil(left / once), poll)):
                 visited = self.execution.step(self, run)
+                done.steps += 1
                 if run.pairs.wanted is not None:
                     run.pairs.offer(*visited)
         require_finite(run.record, "decoding rows in parallel")
-        drafts, calls = self.most * (self.wide - 1), run.target_calls
-        seconds, none = run.watch.seconds(), torch.zeros_like(calls)
-        trace = run.record.finish(seconds, calls, none, drafts, drafts, run.pairs.pairs())
-        trace.path = run.path
-        return Generation(run.record.codes[:, :size].cpu(), trace)
+        return run
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
         """Prefill and the first code."""
@@ -150,7 +163,7 @@ class Rows(Composed):
         watch.lap("prefill")
         return Run(
             F.pad(valid, (0, slots - target.prefix)), noise, start.cache, record,
-            PairSampler(pairs, noise, size), watch, done, place, ones, ones.clone(), 0 * ones,
+            PairSampler(pairs, noise, size), watch, done, place, ones, ones.clone(),
             torch.zeros(lanes, dtype=torch.bool, device=device), laws, 0 * place,
         )  # fmt: skip
 
@@ -241,11 +254,10 @@ class Rows(Composed):
         new = (span < taken[..., None]) & (places < size)
         over = size + torch.arange(new[0].numel(), device=new.device).view_as(new[0])
         index = torch.where(new, places, over).flatten(1)  # [B, K M], each written once
-        fields |= {"step": (run.record.steps + 1).view(1, 1, 1).expand_as(codes)}
+        fields |= {"step": (run.record.steps + 1).view(-1, 1, 1).expand_as(codes)}
         run.record.put(index, codes.flatten(1), **{k: v.flatten(1) for k, v in fields.items()})
         run.done.scatter_(1, index, True)
         run.count.add_(new.sum((1, 2)))
-        run.target_calls.add_(active)
         kept = (fields["depth"] > 0) & new if "depth" in fields else torch.zeros_like(new)
         run.record.end_step(torch.where(active, kept.sum((1, 2)), -1))
         at = torch.where(new, places, 0).flatten()
