@@ -90,7 +90,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     """The measured columns of each image of a call.
 
     latency: whether the times are those of single images (a batch of one); else they are NaN and
-    only seconds_batch says how long the call took. Raises MetricError where the trace contradicts
+    only seconds_batch says how long the call took, and nothing is said of idle rows. Raises MetricError where the trace contradicts
     itself.
     """
     trace = outcome.generation.trace
@@ -118,7 +118,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
             "mal_no_bonus": accepted.mal_no_bonus,
             "mal_expected": nan if trace.expected is None else float(trace.expected[b]),
             "nfe": accepted.nfe,
-            "idle": trace.idle,
+            "idle": trace.idle if latency else nan,
             "drafter_calls": int(trace.drafter_calls[b]),
             "tree_depth": trace.tree_depth,
             "tree_nodes": trace.tree_nodes,

@@ -27,7 +27,7 @@ from decoders.api import (
 from decoders.cache import BLOCK, KVCache, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.loops.recording import Finished, Recorder, batches
+from decoders.loops.recording import Finished, Recorder, batches, rows_at_once
 from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -96,8 +96,8 @@ class Autoregressive(Composed):
         batch are free in the same step: what refills them is the next batch, the last one filled
         up with copies."""
         del pairs  # nothing is verified
-        done = Finished(text.batch, min(rows or text.batch, text.batch))
-        seconds = Counter[str]()
+        rows = rows_at_once(text.batch, rows)
+        done, seconds = Finished(text.batch, rows), Counter[str]()
         for own, *given in batches(text, noise.to(self.model.device), rows):
             run = self._decoded(*given)
             done.take(own, run.record, range(len(own)))

@@ -109,19 +109,23 @@ class Finished:
         return Generation(codes, trace)
 
 
-def batches(
-    text: TextFeatures, noise: Noise, rows: int | None, pairs: float = 0
-) -> Iterator[tuple[list[int], TextFeatures, Noise]]:
-    """(images, their text, their noise) of one batch of `rows` after the other, the last one filled
-    up with copies: for loops whose images are done in the same step. Raises DecoderError for pairs
-    of images that are not all decoded at once."""
-    images = [*range(text.batch)]
-    rows = min(rows or text.batch, text.batch)
-    if pairs and rows < text.batch:
+def rows_at_once(images: int, rows: int | None, pairs: float = 0) -> int:
+    """How many of so many images are decoded at once; rows None: all. Raises DecoderError for
+    verified pairs of images that are not."""
+    if pairs and rows is not None and rows < images:
         raise DecoderError(
-            f"verified pairs are recorded of images that are decoded at once, found {text.batch} "
+            f"verified pairs are recorded of images that are decoded at once, found {images} "
             f"images on {rows} rows; set rows to their number, or pairs to 0"
         )
+    return min(rows or images, images)
+
+
+def batches(
+    text: TextFeatures, noise: Noise, rows: int
+) -> Iterator[tuple[list[int], TextFeatures, Noise]]:
+    """(images, their text, their noise) of one batch of `rows` after the other, the last one filled
+    up with copies: for loops whose images are done in the same step, or wait for the slowest."""
+    images = [*range(text.batch)]
     for first in images[::rows]:
         own = images[first : first + rows]
         filled = [*own, *([own[-1]] * (rows - len(own)))]

@@ -35,7 +35,7 @@ from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits, law_of
 from decoders.execution.state import put_row
-from decoders.loops.recording import PairSampler, Recorder, kinds
+from decoders.loops.recording import PairSampler, Recorder, kinds, rows_at_once
 from decoders.loops.speculative_run import (
     Queue,
     Run,
@@ -107,12 +107,7 @@ class Speculative(Composed):
         """See `decoders.api.Decoder`. Raises DecoderError for pairs of images that are not all
         decoded at once."""
         images, noise = text.batch, noise.to(self.model.device)
-        rows = min(rows or images, images)
-        if pairs and rows < images:
-            raise DecoderError(
-                f"verified pairs are recorded of images that are decoded at once, found {images} "
-                f"images on {rows} rows; set rows to their number, or pairs to 0"
-            )
+        rows = rows_at_once(images, rows, pairs)
         first, drawn = text, noise
         if rows < images:  # with tensors of their own, as a row's next image takes its place
             first, drawn = text.rows([*range(rows)]), noise.rows([*range(rows)])

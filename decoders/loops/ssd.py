@@ -35,7 +35,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
-from decoders.loops.recording import Finished, PairSampler, Recorder, batches
+from decoders.loops.recording import Finished, PairSampler, Recorder, batches, rows_at_once
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -112,9 +112,9 @@ class Ssd(Composed):
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
         """See `decoders.api.Decoder`. All images of a batch are done in the same step."""
-        done = Finished(text.batch, min(rows or text.batch, text.batch))
-        seconds = Counter[str]()
-        for own, *given in batches(text, noise.to(self.model.device), rows, pairs):
+        rows = rows_at_once(text.batch, rows, pairs)
+        done, seconds = Finished(text.batch, rows), Counter[str]()
+        for own, *given in batches(text, noise.to(self.model.device), rows):
             run = self._decoded(*given, pairs, done)
             done.take(own, run.record, range(len(own)))
             seconds.update(run.watch.seconds())

@@ -38,7 +38,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of, processed
 from decoders.kinds import Within
-from decoders.loops.recording import Finished, PairSampler, Recorder, batches
+from decoders.loops.recording import Finished, PairSampler, Recorder, batches, rows_at_once
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -116,9 +116,9 @@ class Rows(Composed):
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
         """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
-        done = Finished(text.batch, min(rows or text.batch, text.batch))
-        seconds = Counter[str]()
-        for own, *given in batches(text, noise.to(self.model.device), rows, pairs):
+        rows = rows_at_once(text.batch, rows, pairs)
+        done, seconds = Finished(text.batch, rows), Counter[str]()
+        for own, *given in batches(text, noise.to(self.model.device), rows):
             run = self._decoded(*given, pairs, done)
             done.take(own, run.record, range(len(own)))
             seconds.update(run.watch.seconds())

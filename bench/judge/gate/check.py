@@ -276,10 +276,11 @@ def _loop_words(asked: Asked, evidence: Mapping[str, Mapping[str, Any]]) -> str:
         parts.append(f"its own drafter says the same in {said['calls compared']} calls")
     if said.get("draws"):
         parts.append(f"{said['draws']} drafts are drawn from their q")
-    parts.append(
-        f"only sampled: the first step with {wide['codes']} codes in {wide['dtype']}, "
-        f"{wide['images']} times"
-    )
+    if "images" in wide:
+        parts.append(
+            f"only sampled: the first step with {wide['codes']} codes in {wide['dtype']}, "
+            f"{wide['images']} times"
+        )
     if rows := evidence["rows"]:
         parts.append(f"{rows['rows']} rows of {LONG} codes compared over {rows['steps']} steps")
     return "; ".join(parts)
