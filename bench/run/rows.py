@@ -90,8 +90,8 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
     """The measured columns of each image of a call.
 
     latency: whether the times are those of single images (a batch of one); else they are NaN and
-    only seconds_batch says how long the call took, and nothing is said of idle rows. Raises MetricError where the trace contradicts
-    itself.
+    only seconds_batch says how long the call took, and nothing of idle rows. Raises MetricError
+    where the trace contradicts itself.
     """
     trace = outcome.generation.trace
     nan = math.nan

@@ -231,9 +231,9 @@ class Expected:
             found = self.weights().sum(-1)
         else:
             return None
-        found = found.float().cpu()  # [S, B]
+        found = found.double().cpu()  # [S, B]; sums in another order then round alike
         own = [found[first : first + count, row] for row, first, count in spans]
-        return torch.stack([one.sum() / max(len(one), 1) for one in own])
+        return torch.stack([one.sum() / max(len(one), 1) for one in own]).float()
 
     def weights(self) -> Tensor:
         """The probability of every node's path, 1 of the root: [S, B, N + 1]."""
