@@ -98,8 +98,8 @@ class Autoregressive(Composed):
         del pairs  # nothing is verified
         rows = rows_at_once(text.batch, rows)
         done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, *given in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(*given)
+        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
+            run = self._decoded(some, drawn)
             done.take(own, run.record, range(len(own)))
             done.steps += self.model.target.length - 1
             seconds.update(run.watch.seconds())

@@ -114,8 +114,8 @@ class Ssd(Composed):
         """See `decoders.api.Decoder`. All images of a batch are done in the same step."""
         rows = rows_at_once(text.batch, rows, pairs)
         done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, *given in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(*given, pairs, done)
+        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
+            run = self._decoded(some, drawn, pairs, done)
             done.take(own, run.record, range(len(own)))
             seconds.update(run.watch.seconds())
         made = done.generation(dict(seconds), run.path)

@@ -118,8 +118,8 @@ class Rows(Composed):
         """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
         rows = rows_at_once(text.batch, rows, pairs)
         done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, *given in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(*given, pairs, done)
+        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
+            run = self._decoded(some, drawn, pairs, done)
             done.take(own, run.record, range(len(own)))
             seconds.update(run.watch.seconds())
         made = done.generation(dict(seconds), run.path)
