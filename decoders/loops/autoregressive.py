@@ -5,7 +5,6 @@ Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -27,7 +26,7 @@ from decoders.api import (
 from decoders.cache import BLOCK, KVCache, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.loops.recording import Finished, Recorder, batches, rows_at_once
+from decoders.loops.recording import Recorder, batch_by_batch
 from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -96,14 +95,7 @@ class Autoregressive(Composed):
         batch are free in the same step: what refills them is the next batch, the last one filled
         up with copies."""
         del pairs  # nothing is verified
-        rows = rows_at_once(text.batch, rows)
-        done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(some, drawn)
-            done.take(own, run.record, range(len(own)))
-            done.steps += self.model.target.length - 1
-            seconds.update(run.watch.seconds())
-        return done.generation(dict(seconds), run.path)
+        return batch_by_batch(text, noise.to(self.model.device), rows, 0, self._decoded)
 
     def _decoded(self, text: TextFeatures, noise: Noise) -> Run:
         """The run of one batch, all of its codes chosen."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -120,17 +121,32 @@ def rows_at_once(images: int, rows: int | None, pairs: float = 0) -> int:
     return min(rows or images, images)
 
 
-def batches(
-    text: TextFeatures, noise: Noise, rows: int
-) -> Iterator[tuple[list[int], TextFeatures, Noise]]:
-    """(images, their text, their noise) of one batch of `rows` after the other, the last one filled
-    up with copies: for loops whose images are done in the same step, or wait for the slowest."""
+def batch_by_batch(
+    text: TextFeatures,
+    noise: Noise,
+    rows: int | None,
+    pairs: float,
+    decode: Callable[[TextFeatures, Noise], Any],
+) -> Generation:
+    """All images, one batch of `rows` after the other, the last one filled up with copies: for
+    loops whose images are done in the same step, or wait for the slowest. decode: the finished run
+    of a batch. Raises DecoderError as `rows_at_once`."""
+    rows = rows_at_once(text.batch, rows, pairs)
     images = [*range(text.batch)]
+    done, seconds, run = Finished(text.batch, rows), Counter[str](), None
     for first in images[::rows]:
         own = images[first : first + rows]
         filled = [*own, *([own[-1]] * (rows - len(own)))]
         whole = rows == text.batch
-        yield (own, text, noise) if whole else (own, text.rows(filled), noise.rows(filled))
+        run = decode(text, noise) if whole else decode(text.rows(filled), noise.rows(filled))
+        done.take(own, run.record, range(len(own)))
+        done.steps += int(run.record.steps.max())
+        seconds.update(run.watch.seconds())
+    assert run is not None, "a batch has an image"
+    made = done.generation(dict(seconds), run.path)
+    if run.pairs is not None:
+        made.trace.pairs = run.pairs.pairs()
+    return made
 
 
 class PairSampler:

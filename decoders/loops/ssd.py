@@ -14,9 +14,9 @@ bounds by how much. Published SSD drafts the argmax of its heads and declares a 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -35,7 +35,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
-from decoders.loops.recording import Finished, PairSampler, Recorder, batches, rows_at_once
+from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -112,25 +112,17 @@ class Ssd(Composed):
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
         """See `decoders.api.Decoder`. All images of a batch are done in the same step."""
-        rows = rows_at_once(text.batch, rows, pairs)
-        done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(some, drawn, pairs, done)
-            done.take(own, run.record, range(len(own)))
-            seconds.update(run.watch.seconds())
-        made = done.generation(dict(seconds), run.path)
-        made.trace.pairs = run.pairs.pairs()
-        return made
+        decode = partial(self._decoded, pairs=pairs)
+        return batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
 
-    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float, done: Finished) -> Run:
-        """The run of one batch, all of its codes chosen; `done` counts its steps."""
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
+        """The run of one batch, all of its codes chosen."""
         run = self.execution.begin(self, self.begin(text, noise, pairs))
         size, placed = self.model.target.length, 0
         for count, rounds in self.blocks():
             placed += count
             for _ in range(rounds + (placed < size)):  # nobody reads the last block
                 visited = self.execution.step(self, run)
-                done.steps += 1
                 if run.pairs.wanted is not None:
                     run.pairs.offer(*visited)
         require_finite(run.record, "decoding blocks in rounds")

@@ -17,9 +17,9 @@ code more, step by step. The row opens once that keeps the code.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -38,7 +38,7 @@ from decoders.api import (
 from decoders.cache import KVCache, aligned
 from decoders.distribution import code_logits, law_of, processed
 from decoders.kinds import Within
-from decoders.loops.recording import Finished, PairSampler, Recorder, batches, rows_at_once
+from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
 from decoders.loops.start import Composed, Stopwatch, begin, require_finite
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -116,26 +116,19 @@ class Rows(Composed):
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
         """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
-        rows = rows_at_once(text.batch, rows, pairs)
-        done, seconds = Finished(text.batch, rows), Counter[str]()
-        for own, some, drawn in batches(text, noise.to(self.model.device), rows):
-            run = self._decoded(some, drawn, pairs, done)
-            done.take(own, run.record, range(len(own)))
-            seconds.update(run.watch.seconds())
-        made = done.generation(dict(seconds), run.path)
+        decode = partial(self._decoded, pairs=pairs)
+        made = batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
         made.trace.tree_depth = made.trace.tree_nodes = self.most * (self.wide - 1)
-        made.trace.pairs = run.pairs.pairs()
         return made
 
-    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float, done: Finished) -> Run:
-        """The run of one batch, all of its codes chosen; `done` counts its steps."""
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
+        """The run of one batch, all of its codes chosen."""
         run = self.execution.begin(self, self.begin(text, noise, pairs))
         size, once = self.model.target.length, self.most * self.wide
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
         while (left := size - int(run.count.min())) > 0:
             for _ in range(min(math.ceil(left / once), poll)):
                 visited = self.execution.step(self, run)
-                done.steps += 1
                 if run.pairs.wanted is not None:
                     run.pairs.offer(*visited)
         require_finite(run.record, "decoding rows in parallel")
