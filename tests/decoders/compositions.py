@@ -38,5 +38,5 @@ def entry(name: str) -> str:
     """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
-    words = f'["drafter={drafter}", "drafter.checkpoint=null"]' if drafter else "[]"
-    return f"{{decoder: {name}, overrides: {words}}}"
+    words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
+    return f"{{decoder: {name}, overrides: {words}}}" if drafter else name
