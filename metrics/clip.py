@@ -7,38 +7,67 @@ differ in one attribute; 0.5 is chance. A score alone is on an arbitrary scale, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from metrics import MetricError
-from metrics.images import Images, image_batches
+from metrics.images import Images, features_of
 from metrics.stats import Interval, bootstrap_mean
 
 
-class ImageText(Protocol):
-    """An image tower and a text tower that end on one sphere: the tiny CLIP or an official one."""
+class ImageText:
+    """open_clip's image and text tower, which end on one sphere; the tiny CLIP and the official
+    ones differ in `pixels` and `tokens`.
 
-    @property
-    def image_size(self) -> int | None:
-        """Side of the images it takes; None: any square."""
-        ...
+    image_size: side of the images it takes; None: any square. Pixels become (pixel - mean) / std.
+    """
+
+    image_size: int | None = None
+    mean: Any
+    std: Any
+
+    def __init__(self, model: Any, device: str | torch.device) -> None:
+        self.model, self.device = model.to(device).eval(), torch.device(device)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images [n, 3, S, S] -> float32 [n, 3, P, P] in [0, 1], P being the network's side."""
+        raise NotImplementedError
+
+    def tokens(self, captions: Sequence[str]) -> Tensor:
+        """n captions -> [n, L] int64. Raises MetricError for a caption that cannot be read."""
+        raise NotImplementedError
 
     def image_features(self, images: Tensor) -> Tensor:
-        """uint8 [n, 3, S, S] -> unit features [n, E] float32."""
-        ...
+        """uint8 [n, 3, S, S] -> unit features [n, E] float32. Raises as `pixels`."""
+        pixels = self.pixels(images).to(self.device)
+        return normalize(self.model.encode_image((pixels - self.mean) / self.std).float(), dim=-1)
 
     def check(self, captions: Sequence[str]) -> None:
         """Raises the MetricError that `text_features` would, before anything is computed."""
-        ...
+        self.tokens(captions)
 
     def text_features(self, captions: Sequence[str]) -> Tensor:
-        """n captions -> unit features [n, E] float32. Raises MetricError for an empty one."""
-        ...
+        """n captions -> unit features [n, E] float32. Raises as `tokens`."""
+        tokens = self.tokens(captions).to(self.device)
+        return normalize(self.model.encode_text(tokens).float(), dim=-1)
+
+
+def build_clip(
+    embed_dim: int, vision: Mapping[str, Any], text: Mapping[str, Any], quick_gelu: bool = False
+) -> Any:
+    """open_clip's CLIP, random weights, from its own settings; needs no hub."""
+    from open_clip.model import CLIP
+
+    vision = dict(vision)
+    if isinstance(vision["layers"], list):  # JSON has no tuples; open_clip tells a ResNet by one
+        vision["layers"] = tuple(vision["layers"])
+    return CLIP(embed_dim=embed_dim, vision_cfg=vision, text_cfg=dict(text), quick_gelu=quick_gelu)
 
 
 @dataclass(frozen=True)
@@ -109,12 +138,7 @@ def retrieval_at_1(clip: ImageText, images: Images, captions: Sequence[str]) -> 
 
 def image_embeddings(clip: ImageText, images: Images, *, batch: int = 64) -> Tensor:
     """Unit image features [n, E] float32 on the CPU, streamed in batches."""
-    with torch.no_grad():
-        parts = [
-            clip.image_features(part).cpu()
-            for part in image_batches(images, clip.image_size, batch)
-        ]
-    return torch.cat(parts)
+    return features_of(clip.image_features, images, clip.image_size, batch)
 
 
 def text_embeddings(clip: ImageText, captions: Sequence[str], *, batch: int = 256) -> Tensor:

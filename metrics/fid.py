@@ -15,9 +15,8 @@ KID by half-sized subsets, precision by a bootstrap over images.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor
 from torch_fidelity import metric_kid
 
 from metrics import MetricError
-from metrics.stats import Interval, bootstrap_mean, jackknife
+from metrics.stats import Interval, bootstrap_mean, jackknife, left_out
 
 KID_SUBSETS = 100
 _KID_SIZE = 1000  # largest subset, as torch-fidelity's default
@@ -36,12 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Moments:
-    """count n, mean [E] and scatter [E, E] = sum (x - mean)(x - mean)^T, float64.
-
-    Sets are joined and taken apart by the pooled formulas (Chan, Golub and LeVeque 1979), exact but
-    for rounding and stable where sums of squares are not: n = n_a + n_b, m = m_a + d n_b / n,
-    M = M_a + M_b + d d^T n_a n_b / n, d = m_b - m_a.
-    """
+    """count n, mean [E] and scatter [E, E] = sum (x - mean)(x - mean)^T, float64."""
 
     count: int
     mean: np.ndarray
@@ -55,29 +49,14 @@ class Moments:
         centred = rows - mean
         return cls(len(rows), mean, centred.T @ centred)  # [E, E]
 
-    @classmethod
-    def stream(cls, batches: Iterable[Tensor]) -> Moments:
-        """Of batches [b, E], at least one; one is held at a time."""
-        return reduce(cls.joined, map(cls.of, batches))
-
     @property
     def covariance(self) -> np.ndarray:
         """Unbiased covariance [E, E] of two rows or more."""
         return self.scatter / (self.count - 1)
 
-    def joined(self, other: Moments) -> Moments:
-        """Of both sets together."""
-        count = self.count + other.count
-        step = other.mean - self.mean
-        weight = self.count * other.count / count
-        return Moments(
-            count,
-            self.mean + step * (other.count / count),
-            self.scatter + other.scatter + weight * np.outer(step, step),
-        )
-
     def without(self, part: Moments) -> Moments:
-        """Of this set less a part of it."""
+        """Of this set less a part of it, by the pooled formulas (Chan, Golub and LeVeque 1979),
+        stable where sums of squares are not: M = M_a + M_b + d d^T n_a n_b / n, d = m_b - m_a."""
         count = self.count - part.count
         mean = (self.count * self.mean - part.count * part.mean) / count
         step = part.mean - mean
@@ -85,23 +64,14 @@ class Moments:
         return Moments(count, mean, self.scatter - part.scatter - weight * np.outer(step, step))
 
 
-def fid(generated: Tensor, reference: Tensor) -> float:
-    """FID of features [n, E] and [m, E]. Raises MetricError for fewer than 2 rows, NaN, or
-    different E."""
-    _require(generated, reference, 2)
-    return distance_to(Moments.of(reference))(Moments.of(generated))
-
-
-def fid_interval(
-    generated: Tensor, reference: Moments, *, groups: int = 32, seed: int = 0
-) -> tuple[Interval, float]:
+def fid_interval(generated: Tensor, reference: Moments, *, seed: int = 0) -> tuple[Interval, float]:
     """FID of features [n, E] with its jackknife interval (not below 0), and the jackknife's
     estimate of its bias.
 
     Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
-    as `fid`.
+    MetricError for fewer than 3 rows, NaN, or different E.
     """
-    distance = of_rows(generated, reference)
+    values = fid_left_out(generated, reference, seed=seed)
     count, width = generated.shape
     if count <= width:
         _LOG.warning(
@@ -111,33 +81,20 @@ def fid_interval(
             width,
             2 * width,
         )
-    seen: list[float] = []
-
-    def noted(rows: np.ndarray) -> float:
-        seen.append(distance(rows))
-        return seen[-1]
-
-    found = jackknife(count, noted, groups=groups, seed=seed)
-    left = seen[1:]  # the first call is the estimate itself
-    bias = (len(left) - 1) * (float(np.mean(left)) - found.value)
-    return Interval(found.value, max(found.lo, 0.0), found.hi), bias
+    found = jackknife(values, least=0.0)
+    return found, (len(values) - 2) * (float(values[1:].mean()) - found.value)
 
 
-def of_rows(generated: Tensor, reference: Moments) -> Callable[[np.ndarray], float]:
-    """FID of some rows of features [n, E], as a function of which; each set is computed once."""
+def fid_left_out(generated: Tensor, reference: Moments, *, seed: int = 0) -> np.ndarray:
+    """FID of features [n, E], and without each of the jackknife's groups, [1 + K]."""
     _require_rows("generated", generated, 2)
     every, distance = Moments.of(generated), distance_to(reference)
-    known: dict[bytes, float] = {}
 
-    def found(rows: np.ndarray) -> float:
-        key = rows.tobytes()
-        if key not in known:
-            gone = np.setdiff1d(np.arange(len(generated)), rows)
-            left_out = Moments.of(generated[torch.from_numpy(gone)]) if len(gone) else None
-            known[key] = distance(every if left_out is None else every.without(left_out))
-        return known[key]
+    def without(gone: np.ndarray) -> float:
+        left = every.without(Moments.of(generated[torch.from_numpy(gone)])) if len(gone) else every
+        return distance(left)
 
-    return found
+    return left_out(len(generated), without, seed=seed)
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
@@ -182,7 +139,7 @@ def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
 
 
 def precision_recall(
-    generated: Tensor, reference: Tensor, *, groups: int = 32, seed: int = 0
+    generated: Tensor, reference: Tensor, *, seed: int = 0
 ) -> tuple[Interval, Interval]:
     """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
     generated images in the reference's manifold, and of the reference in the generated ones'. A
@@ -202,17 +159,14 @@ def precision_recall(
     for distances, radius in blocks:
         inside |= (distances <= radius[:, None]).any(0)
 
-    def recall_of(rows: object) -> float:
-        kept = torch.as_tensor(rows)
+    def recall_without(gone: np.ndarray) -> float:
+        kept = torch.from_numpy(np.delete(np.arange(len(fake)), gone))
         own = torch.cat([_radius(within[part][:, kept]) for part in kept.split(_BLOCK)])  # [kept]
         hits = sum(int((part[:, kept] <= own).any(1).sum()) for part in across.split(_BLOCK))
         return hits / len(real)
 
-    recall = jackknife(len(fake), recall_of, groups=groups, seed=seed)
-    return (
-        bootstrap_mean(inside.double().numpy(), seed=seed),
-        Interval(recall.value, max(recall.lo, 0.0), min(recall.hi, 1.0)),
-    )
+    recall = jackknife(left_out(len(fake), recall_without, seed=seed), least=0.0, most=1.0)
+    return bootstrap_mean(inside.double().numpy(), seed=seed), recall
 
 
 def _radius(distances: Tensor) -> Tensor:

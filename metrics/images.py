@@ -9,20 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from decoders.models.weights import sha256_of
 from metrics import MetricError
-from metrics.preparations import Preparation, from_pil, to_pil
-from metrics.scenes_clip import as_unit_float
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from metrics.preparations import Preparation, from_pil, in_threads, to_pil
 
 MIN_IMAGES = 2
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -33,13 +30,12 @@ Source = Tensor | tuple[Path, ...]
 class ImageSet:
     """Images of any size, prepared when they are read; never more than a batch is held.
 
-    source: files in order, or uint8 [n, 3, H, W]. threads prepare a batch together (PIL lets them
-    run at once). tick: called with the number of images after each batch.
+    source: files in order, or uint8 [n, 3, H, W]. tick: called with the number of images after each
+    batch.
     """
 
     source: Source
     prepare: Preparation
-    threads: int = 4
     tick: Callable[[int], object] | None = None
 
     def __len__(self) -> int:
@@ -52,8 +48,7 @@ class ImageSet:
         prepared, differ in size; the message names the file.
         """
         items = self.source[start:stop]
-        with ThreadPoolExecutor(self.threads) as pool:
-            found = list(pool.map(self._read, items))
+        found = in_threads(self._read, items)
         for row, image in enumerate(found):
             if image.shape != found[0].shape or image.shape[1] != image.shape[2]:
                 where = f"image {start + row}" if isinstance(items, Tensor) else str(items[row])
@@ -78,23 +73,63 @@ def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tens
 
     images: uint8 or float in [0, 1] [n, 3, size, size], or an `ImageSet`; floats are rounded to
     bytes, so that a tensor and its PNGs give the same figures. size None: any, but square and the
-    same in a batch. Raises MetricError before the first batch for fewer than two images or a bad
-    batch size, and for a bad image (shape, NaN, range) where it is met.
+    same in a batch. Raises MetricError before the first batch for no images or a bad batch size,
+    and for a bad image (shape, NaN, range) where it is met.
     """
     if batch < 1:
         raise MetricError(f"the batch size must be at least 1, found {batch}")
-    if len(images) < MIN_IMAGES:
-        raise MetricError(f"a metric needs at least {MIN_IMAGES} images, found {len(images)}")
+    if not len(images):
+        raise MetricError("a metric needs images, found none")
     for start in range(0, len(images), batch):
         stop = start + batch
         part = images[start:stop] if isinstance(images, Tensor) else images.part(start, stop)
-        yield as_bytes(part, part.shape[-1] if size is None else size)
+        unit = as_unit_float(part, part.shape[-1] if size is None else size)
+        yield part if part.dtype == torch.uint8 else (unit * 255).round().to(torch.uint8)
 
 
-def as_bytes(images: Tensor, size: int) -> Tensor:
-    """Checked uint8 or float images as uint8 [n, 3, size, size]; floats are rounded."""
-    unit = as_unit_float(images, size)
-    return images if images.dtype == torch.uint8 else (unit * 255).round().to(torch.uint8)
+def features_of(
+    network: Callable[[Tensor], Tensor], images: Images, size: int | None, batch: int = 64
+) -> Tensor:
+    """Features [n, E] float32 on the CPU of n images by a network of uint8 [b, 3, S, S].
+
+    Raises MetricError as `image_batches`, and for features that are not finite.
+    """
+    with torch.no_grad():
+        found = [network(part).float().cpu() for part in image_batches(images, size, batch)]
+    features = torch.cat(found)
+    bad = ~torch.isfinite(features).all(1)
+    if bad.any():
+        raise MetricError(
+            f"{int(bad.sum())} of {len(features)} images have features that are not finite, first "
+            f"image {int(bad.nonzero()[0])}; the network's weights may be damaged"
+        )
+    return features
+
+
+def as_unit_float(images: Tensor, size: int) -> Tensor:
+    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1].
+
+    Raises MetricError for another shape or dtype, NaN or infinity, and values outside [0, 1].
+    """
+    if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
+        raise MetricError(
+            f"expected images [n, 3, {size}, {size}], found {list(images.shape)}; resize them first"
+        )
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    if not images.is_floating_point():
+        raise MetricError(f"expected uint8 or floating-point images, found {images.dtype}")
+    images = images.float()
+    bad = ~torch.isfinite(images).flatten(1).all(1)
+    if bad.any():
+        rows = bad.nonzero().flatten().tolist()
+        raise MetricError(f"images {rows[:8]} hold NaN or infinity ({len(rows)} of {len(images)})")
+    if images.numel() and (images.min() < -1e-3 or images.max() > 1 + 1e-3):
+        raise MetricError(
+            f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
+            f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"
+        )
+    return images.clamp(0, 1)
 
 
 def image_files(folder: Path) -> tuple[Path, ...]:
@@ -113,23 +148,20 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=_natural))
 
 
-def _natural(file: Path) -> tuple[list[tuple[bool, int, str]], str]:
-    pieces = re.findall(r"\d+|\D+", file.name.lower())
-    return [(p[0].isdigit(), int(p) if p[0].isdigit() else 0, p) for p in pieces], file.name
+def _natural(file: Path) -> tuple[list[Any], str]:
+    pieces = re.split(r"(\d+)", file.name.lower())  # text and digits in turns
+    return [int(p) if at % 2 else p for at, p in enumerate(pieces)], file.name
 
 
 def files_hash(files: Sequence[Path]) -> str:
     """One SHA-256 of the contents of files, in any order and under any names."""
-    each = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-    return hashlib.sha256("".join(each).encode()).hexdigest()
+    return hashlib.sha256("".join(sorted(map(sha256_of, files))).encode()).hexdigest()
 
 
-def open_rgb(file: Path) -> Image:
+def open_rgb(file: Path) -> Image.Image:
     """An image file decoded to RGB; MetricError when it cannot be read."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         with Image.open(file) as image:
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except OSError as error:  # PIL's UnidentifiedImageError is one
         raise MetricError(f"{file} is not a readable image: {error}") from error

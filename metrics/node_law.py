@@ -35,14 +35,13 @@ REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to
 @dataclass(frozen=True)
 class NodeLaw:
     """out [V] float64: the law of the committed code; tv: its distance to p; declared: what the
-    rule declares for it; limit: the output bound of lemma R; draws: tuples enumerated. NaN where
-    the rule or the drafter answered NaN: whoever compares must refuse it."""
+    rule declares for it; limit: the output bound of lemma R. NaN where the rule or the drafter
+    answered NaN: whoever compares must refuse it."""
 
     out: Tensor
     tv: float
     declared: float
     limit: float
-    draws: int
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def node_law(
     out += _last(before.weight * before.alive, before.residual)
     declared = before.weight @ _composed(rule, before.bound, first[:, :-1])
     tv = 0.5 * (out - p.double()).abs().sum()
-    return NodeLaw(out, float(tv), float(declared), float(limit), len(codes))
+    return NodeLaw(out, float(tv), float(declared), float(limit))
 
 
 def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ filters are antialiased when an image shrinks; on float images they do not round
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +95,7 @@ def clean_resize(images: Tensor, size: int) -> Tensor:
         done = np.stack([np.asarray(p.resize((size, size), BICUBIC)) for p in planes])
         return torch.from_numpy(done.clip(0, 255))  # [3, size, size]
 
-    return _each(images, one)
+    return torch.stack(in_threads(one, images.cpu()))
 
 
 def tensor_resize(images: Tensor, size: int) -> Tensor:
@@ -134,7 +135,8 @@ def pil_resize(images: Tensor, size: int, kind: Image.Resampling) -> Tensor:
     """uint8 [n, 3, H, W] -> uint8 [n, 3, size, size] by PIL's filter on RGB bytes."""
     if tuple(images.shape[2:]) == (size, size):
         return images
-    return _each(images, lambda x: from_pil(to_pil(x).resize((size, size), kind)))
+    work = in_threads(lambda x: from_pil(to_pil(x).resize((size, size), kind)), images.cpu())
+    return torch.stack(work)
 
 
 def float_resize(images: Tensor, size: int) -> Tensor:
@@ -144,7 +146,7 @@ def float_resize(images: Tensor, size: int) -> Tensor:
     return interpolate(unit, (size, size), mode="bicubic", align_corners=False, antialias=True)
 
 
-def _each(images: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
-    """`work` on every image of a batch, in threads; stacked."""
+def in_threads(work: Callable[[Any], Tensor], images: Iterable[Any]) -> list[Tensor]:
+    """`work` on every image of a batch; PIL lets threads run at once."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return torch.stack(list(pool.map(work, images.cpu())))
+        return list(pool.map(work, images))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from torch import Tensor
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
 from decoders.tiny.scenes.attributes import words as split_words
 from metrics import MetricError
+from metrics.clip import ImageText, build_clip
+from metrics.images import as_unit_float
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
@@ -88,65 +90,29 @@ class WordTokenizer:
         return self._ids[word]
 
 
-class ScenesClip:
+class ScenesClip(ImageText):
     """The network with its tokenizer and pixel normalisation, in evaluation mode unless trained."""
 
     def __init__(self, config: ClipConfig, device: str | torch.device = "cpu") -> None:
         """A randomly initialised model of this configuration (torch's global generator)."""
-        self.config = config
+        vocab, words = int(config.text["vocab_size"]), len(config.words)
+        if vocab != words + _SPECIALS:
+            raise MetricError(
+                f"text.vocab_size is {vocab}, but {words} words and {_SPECIALS} specials make "
+                f"{words + _SPECIALS}"
+            )
+        super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
+        self.config, self.image_size = config, config.image_size
+        self.mean, self.std = config.mean, config.std
         self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]))
-        self.model = _build(config).to(device).eval()
-        self.device = torch.device(device)
         self.sha256 = ""  # of the weights file; empty while untrained
 
-    @property
-    def image_size(self) -> int:
-        """Side of the square image in pixels."""
-        return self.config.image_size
+    def pixels(self, images: Tensor) -> Tensor:
+        """uint8, or float in [0, 1]; MetricError for a wrong shape, dtype or range."""
+        return as_unit_float(images, self.config.image_size)
 
-    def image_features(self, images: Tensor) -> Tensor:
-        """Images [n, 3, S, S] (uint8, or float in [0, 1]) -> unit features [n, E] float32.
-
-        Not batched: the caller chooses n. Raises MetricError for a wrong shape, dtype or range.
-        """
-        pixels = as_unit_float(images, self.config.image_size).to(self.device)
-        features: Tensor = self.model.encode_image((pixels - self.config.mean) / self.config.std)
-        return torch.nn.functional.normalize(features.float(), dim=-1)
-
-    def check(self, captions: Sequence[str]) -> None:
-        """Raises MetricError for the first caption that `text_features` would refuse."""
-        self.tokenizer(captions)
-
-    def text_features(self, captions: Sequence[str]) -> Tensor:
-        """n captions -> unit features [n, E] float32; raises MetricError as the tokenizer does."""
-        features: Tensor = self.model.encode_text(self.tokenizer(captions).to(self.device)).float()
-        return torch.nn.functional.normalize(features, dim=-1)
-
-
-def as_unit_float(images: Tensor, size: int) -> Tensor:
-    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1].
-
-    Raises MetricError for another shape or dtype, NaN or infinity, and values outside [0, 1].
-    """
-    if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
-        raise MetricError(
-            f"expected images [n, 3, {size}, {size}], found {list(images.shape)}; resize them first"
-        )
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    if not images.is_floating_point():
-        raise MetricError(f"expected uint8 or floating-point images, found {images.dtype}")
-    images = images.float()
-    bad = ~torch.isfinite(images).flatten(1).all(1)
-    if bad.any():
-        rows = bad.nonzero().flatten().tolist()
-        raise MetricError(f"images {rows[:8]} hold NaN or infinity ({len(rows)} of {len(images)})")
-    if images.numel() and (images.min() < -1e-3 or images.max() > 1 + 1e-3):
-        raise MetricError(
-            f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
-            f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"
-        )
-    return images.clamp(0, 1)
+    def tokens(self, captions: Sequence[str]) -> Tensor:
+        return self.tokenizer(captions)
 
 
 def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:
@@ -179,26 +145,3 @@ def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
     part.replace(folder / WEIGHTS_FILE)
     described.replace(folder / CONFIG_FILE)
     return digest
-
-
-def _build(config: ClipConfig) -> Any:
-    """open_clip's CLIP; its text vocabulary is the words and three specials."""
-    vocab = int(config.text["vocab_size"])
-    if vocab != len(config.words) + _SPECIALS:
-        raise MetricError(
-            f"text.vocab_size is {vocab}, but {len(config.words)} words and {_SPECIALS} specials "
-            f"make {len(config.words) + _SPECIALS}"
-        )
-    return build_clip(config.embed_dim, config.vision, config.text)
-
-
-def build_clip(
-    embed_dim: int, vision: Mapping[str, Any], text: Mapping[str, Any], quick_gelu: bool = False
-) -> Any:
-    """open_clip's CLIP, random weights, from its own settings; needs no hub."""
-    from open_clip.model import CLIP
-
-    vision = dict(vision)
-    if isinstance(vision["layers"], list):  # JSON has no tuples; open_clip tells a ResNet by one
-        vision["layers"] = tuple(vision["layers"])
-    return CLIP(embed_dim=embed_dim, vision_cfg=vision, text_cfg=dict(text), quick_gelu=quick_gelu)

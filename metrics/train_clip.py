@@ -133,10 +133,8 @@ def train(
         lambda made, share: _loss(parts, clip, *made),
         lambda: _check(clip),
     )
-    clip.model.eval()
-    save(clip, out_dir, {})
-    stored = load(out_dir, device)  # the figures are those of the stored float16 weights
-    figures = held_out_figures(stored, held_out, _FINAL_AT)
+    clip.model.eval().half().float()  # the figures are those of the stored float16 weights
+    figures = held_out_figures(clip, held_out, _FINAL_AT)
     figures["training"] = {
         "steps": before.get("steps", 0) + loop.done,
         "seconds": round(before.get("seconds", 0) + loop.seconds, 1),
@@ -144,7 +142,7 @@ def train(
         "seed": seed,
         "device": device,
     }
-    save(stored, out_dir, figures)
+    save(clip, out_dir, figures)
     _plot(loop)
     return figures
 
@@ -192,18 +190,12 @@ def held_out_figures(clip: ScenesClip, count: int, first: int) -> dict[str, Any]
 
 
 def make(plan: Plan) -> None:
-    """The stage `clip` of `make tiny`: trains, copies the files beside the other weights, enters
-    the figures in the model card."""
+    """The stage `clip` of `make tiny`: trains, copies the files to the weights folder, enters the
+    figures in the model card."""
     keep_shipped(plan)
-    settings = plan.settings("clip") | {"device": plan.device}
     start = load(plan.weights, plan.device) if plan.warm else None
     folder = plan.folder("clip")
-    train(folder, start=start, **settings)
-    describe_stage(plan, folder)
-
-
-def describe_stage(plan: Plan, folder: Path) -> None:
-    """Copies the trained files to the weights folder and writes their entry of the card."""
+    train(folder, start=start, device=plan.device, **plan.settings("clip"))
     plan.weights.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         shutil.copyfile(folder / name, plan.weights / name)
@@ -314,33 +306,29 @@ def _naming_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
-    """AdamW; vectors and scalars (norms, biases, the logit scale) are not decayed."""
+    """AdamW; vectors and scalars (norms, biases, the logit scale) are not decayed. `fit` scales the
+    rate `peak`."""
     parameters = list(model.parameters())
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": _DECAY},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim >= 2], "peak": _PEAK_LR},
+        {"params": [p for p in parameters if p.ndim < 2], "peak": _PEAK_LR, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=_PEAK_LR, betas=(0.9, 0.98), eps=1e-6)
-    for group in optimizer.param_groups:
-        group["peak"] = _PEAK_LR  # what `fit` scales
-    return optimizer
+    return torch.optim.AdamW(groups, _PEAK_LR, (0.9, 0.98), 1e-6, _DECAY)
 
 
 def _plot(loop: Loop) -> None:
     """clip.png: the loss and the held-out attribute preferences over steps."""
+    import pandas as pd
     from matplotlib.figure import Figure
 
-    losses = [row for row in loop.history if "loss" in row]
-    checks = [row for row in loop.history if "preference" in row]
+    checks = ("preference", *ATTRIBUTES)
+    rows = pd.DataFrame(loop.history).set_index("step").reindex(columns=["loss", *checks])
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.plot([row["step"] for row in losses], [row["loss"] for row in losses])
+    left.plot(rows.loss.dropna())
     left.set(xlabel="step", ylabel="contrastive loss (nats)", yscale="log")
-    for name in ("preference", *ATTRIBUTES):
-        width = 2 if name == "preference" else 1
-        right.plot(
-            [row["step"] for row in checks], [row[name] for row in checks], label=name, lw=width
-        )
+    for name in checks:
+        right.plot(rows[name].dropna(), label=name, lw=2 if name == "preference" else 1)
     right.axhline(0.9, color="grey", ls=":")
     right.set(xlabel="step", ylabel="right caption preferred (held out)", ylim=(0.45, 1.01))
     right.legend(fontsize="small")

@@ -7,12 +7,19 @@ the network's input differs.
 reference: real pictures (network=scenes has its own); network: inception, or scenes, the embedded
 CLIP; protocols: two of clean, tf, bilinear; weights: of inception (default: looked for by their
 public name in ~/.cache/lantern-bench/metrics); limit: the first N pictures; out: .csv or .md.
+
+Why: two codes that both say FID on Inception features may differ by points, since one resizes with
+PIL's antialiased filter and the other with the bilinear filter of tensors (Parmar et al.
+2104.11222). Here all else is equal: pictures, reference, network, N. Both sides are cut to their
+largest centred square and resized once, from there to the network's input. The interval of the gap
+is paired: the same pictures are left out under both protocols (`metrics.stats.jackknife`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +31,18 @@ from bench.data.files import ready_file
 from bench.report.table import Column, csv_text, filled, interval, markdown, terminal
 
 if TYPE_CHECKING:
-    from metrics.protocols import Gap
+    from torch import Tensor
+
+    from metrics.features import Extractor
+    from metrics.stats import Interval
+
+    Pictures = Tensor | Sequence[Path]  # uint8 [n, 3, S, S], or files
 
 KEYS = (
     "reference", "network", "protocols", "weights.inception", "weights.folder", "limit", "batch",
     "device", "out",
 )  # fmt: skip
+NETWORKS = ("inception", "scenes")
 SCENES = 1000  # real scenes, where no reference is named
 
 
@@ -70,7 +83,6 @@ def report(words: Sequence[str]) -> int:
 def measure(folder: Path, settings: dict[str, str]) -> Gap:
     """The gap of a folder of pictures, with the settings of the command line."""
     from metrics.images import image_files
-    from metrics.protocols import NETWORKS, gap_of, network_of
 
     name = settings.get("network", "inception")
     if name not in NETWORKS:
@@ -80,16 +92,134 @@ def measure(folder: Path, settings: dict[str, str]) -> Gap:
     batch = whole("batch", settings.get("batch", "64"), 1)
     files = image_files(folder)[:limit]
     reference: Any = _reference(settings, name, folder, files)
-    weights = settings.get("weights.inception")
-    place = settings.get("weights.folder")
-    network = network_of(
-        name,
-        Path(weights) if weights else None,
-        Path(place) if place else None,
-        device_of(settings.get("device", "auto")),
-    )
+    network = network_of(name, settings)
     with progress(len(files) + len(reference), "features") as bar:
         return gap_of(files, reference, network, protocols, batch=batch, tick=bar.update)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What gives the features; sha256: of its weights."""
+
+    name: str
+    sha256: str
+    extractor: Extractor
+
+
+@dataclass(frozen=True)
+class Scored:
+    """FID of a folder under one protocol."""
+
+    protocol: str
+    filter: str
+    antialias: str
+    fid: Interval
+    images: int
+    reference: int
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Two protocols; gap: the second's FID less the first's. width: features of the network;
+    resized: whether any picture had to be."""
+
+    first: Scored
+    second: Scored
+    gap: Interval
+    network: Network
+    width: int
+    resized: bool
+
+
+def network_of(name: str, settings: dict[str, str]) -> Network:
+    """The FID Inception, or the embedded CLIP (`scenes`). Raises MetricError where there are no
+    weights."""
+    device = device_of(settings.get("device", "auto"))
+    if name == "scenes":
+        from metrics.features import ScenesClipFeatures
+        from metrics.scenes_clip import load
+
+        clip = load(device=device)
+        return Network("scenes-clip", clip.sha256, ScenesClipFeatures(clip))
+    from metrics import MetricError
+    from metrics.official.checkpoint import locate
+    from metrics.official.networks import InceptionFeatures
+
+    given, folder = {name: settings.get("weights.inception")}, settings.get("weights.folder")
+    try:
+        found = locate([name], given, Path(folder) if folder else None)[name]
+    except MetricError as error:
+        raise MetricError(
+            f"{error}\nnetwork=scenes uses the embedded network, which needs no file"
+        ) from error
+    return Network(name, found.sha256, InceptionFeatures(found).to(device).eval())
+
+
+def gap_of(
+    images: Pictures,
+    reference: Pictures,
+    network: Network,
+    protocols: tuple[str, str],
+    *,
+    batch: int = 64,
+    tick: Callable[[int], object] = lambda done: None,
+) -> Gap:
+    """FID of the pictures against the reference under both protocols of
+    `metrics.preparations.RESIZINGS`, and the gap with its paired interval.
+
+    tick: called with the number of pictures read. Raises MetricError for too few pictures and for
+    one that cannot be read.
+    """
+    from metrics.fid import Moments, fid_left_out
+    from metrics.preparations import RESIZINGS
+    from metrics.stats import jackknife
+
+    mine, resized = _features(images, network.extractor, protocols, batch, tick)
+    real, _ = _features(reference, network.extractor, protocols, batch, tick)
+    one, two = (fid_left_out(g, Moments.of(r)) for g, r in zip(mine, real, strict=True))
+    counts = (len(images), len(reference))
+    scored = []
+    for name, values in zip(protocols, (one, two), strict=True):
+        how, fid = RESIZINGS[name], jackknife(values, least=0.0)
+        scored.append(Scored(name, how.filter, how.antialiased, fid, *counts))
+    return Gap(scored[0], scored[1], jackknife(two - one), network, mine[0].shape[1], resized)
+
+
+def _features(
+    source: Pictures,
+    extractor: Extractor,
+    protocols: Sequence[str],
+    batch: int,
+    tick: Callable[[int], object],
+) -> tuple[list[Tensor], bool]:
+    """[n, E] for each protocol, and whether any picture was resized; each is read once."""
+    import torch
+
+    from metrics.preparations import RESIZINGS, in_threads
+
+    parts: list[list[Tensor]] = [[] for _ in protocols]
+    resized = False
+    for start in range(0, len(source), batch):
+        pictures = in_threads(_square, source[start : start + batch])
+        resized |= any(picture.shape[-1] != extractor.size for picture in pictures)
+        for name, kept in zip(protocols, parts, strict=True):
+            apply = RESIZINGS[name].apply
+            pixels = torch.cat([apply(picture[None], extractor.size) for picture in pictures])
+            with torch.no_grad():
+                kept.append(extractor.of_pixels(pixels).float().cpu())
+        tick(len(pictures))
+    return [torch.cat(kept) for kept in parts], resized
+
+
+def _square(item: Path | Tensor) -> Tensor:
+    """The largest centred square, uint8 [3, S, S]."""
+    from metrics.images import open_rgb
+    from metrics.preparations import from_pil
+
+    image = from_pil(open_rgb(item)) if isinstance(item, Path) else item
+    side = min(image.shape[1:])
+    top, left = ((length - side) // 2 for length in image.shape[1:])
+    return image[:, top : top + side, left : left + side]
 
 
 def _protocols(text: str) -> tuple[str, str]:
@@ -149,13 +279,14 @@ def notes(gap: Gap) -> list[str]:
         "Pictures, reference, network and N are the same; the gap's interval is paired by picture."
     ]
     if not gap.resized:
+        side = gap.network.extractor.size
         found.append(
-            f"The pictures have the network's own {gap.network.size} pixels, so none was resized: "
-            "only the reference can make a gap."
+            f"The pictures have the network's own {side} pixels, so none was resized: only the "
+            "reference can make a gap."
         )
-    if gap.first.images <= gap.network.width:
+    if gap.first.images <= gap.width:
         found.append(
-            f"{gap.first.images} pictures for {gap.network.width} features: FID is mostly bias "
+            f"{gap.first.images} pictures for {gap.width} features: FID is mostly bias "
             "here. The gap compares at this N alone."
         )
     return found

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.models.checkpoint import read_pickle
-from decoders.models.weights import load_into, read_tensors, sha256_of
+from decoders.models.weights import read_tensors, sha256_of, zipped
 from metrics import MetricError
 
 FOLDER = Path("~/.cache/lantern-bench/metrics")
@@ -125,12 +125,6 @@ def _hashed(key: str, path: Path) -> Weights:
     return Weights(path, found)
 
 
-def load_module(module: nn.Module, path: Path) -> None:
-    """Strict load of a weight file into a module. Raises as `read_state`, and DecoderError with the
-    tensors that are missing, unexpected or of another shape."""
-    load_into(module, read_state(path), str(path))
-
-
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of a PyTorch file, on the CPU.
 
@@ -151,7 +145,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _is_program(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
+    if not zipped(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from decoders.models.weights import load_into
 from metrics import MetricError
-from metrics.official.checkpoint import Weights, load_module
+from metrics.clip import ImageText, build_clip
+from metrics.official.checkpoint import Weights, read_state
 from metrics.preparations import BICUBIC, float_resize, pil_resize
-from metrics.scenes_clip import build_clip
 
 PREFIX = "A photo depicts "
 _CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
@@ -48,62 +48,54 @@ KINDS = {
 }
 
 
-class OpenClip:
-    """An official network with its tokenizer and pixel protocol; see ``metrics.clip.ImageText``."""
-
-    image_size = None  # any square; resized here
+class OpenClip(ImageText):
+    """An official network with its tokenizer and pixel protocol; takes any square."""
 
     def __init__(
         self, kind: ClipKind, weights: Weights, *, arch: str | None = None, device: str = "cpu"
     ) -> None:
         """arch: another architecture of open_clip, by name or as a JSON file of its settings.
 
-        Raises MetricError for an unknown architecture, and as ``checkpoint.load_module``.
+        Raises MetricError for an unknown architecture, and as ``checkpoint.read_state``.
         """
         from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
         from open_clip.tokenizer import SimpleTokenizer
 
-        config = architecture(arch or kind.arch)
-        self.kind, self.device = kind, torch.device(device)
-        self.pixels = int(config["vision_cfg"]["image_size"])
-        self.tokenizer = SimpleTokenizer(context_length=int(config["text_cfg"]["context_length"]))
-        if config["text_cfg"]["vocab_size"] != self.tokenizer.vocab_size:
+        model, config = build(kind, arch)
+        text = config["text_cfg"]
+        self.kind, self.side = kind, int(config["vision_cfg"]["image_size"])
+        self.tokenizer = SimpleTokenizer(context_length=int(text["context_length"]))
+        if text["vocab_size"] != self.tokenizer.vocab_size:
             raise MetricError(
-                f"the architecture has {config['text_cfg']['vocab_size']} words, CLIP's tokenizer "
+                f"the architecture has {text['vocab_size']} words, CLIP's tokenizer "
                 f"{self.tokenizer.vocab_size}"
             )
-        quick = bool(config.get("quick_gelu", kind.quick_gelu))
-        model = build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick)
-        load_module(model, weights.path)
-        self.model = model.requires_grad_(False).to(self.device).eval()
+        load_into(model, read_state(weights.path), str(weights.path))
+        super().__init__(model.requires_grad_(False), device)
         self.mean, self.std = (
-            torch.tensor(x, device=self.device).view(3, 1, 1)
+            torch.tensor(x, device=device).view(3, 1, 1)
             for x in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)
         )
 
-    def image_features(self, images: Tensor) -> Tensor:
-        """uint8 [n, 3, S, S] -> unit features [n, E] float32."""
+    def pixels(self, images: Tensor) -> Tensor:
         if self.kind.float_pixels:
-            unit = float_resize(images, self.pixels)
-        else:
-            unit = pil_resize(images, self.pixels, BICUBIC).float() / 255
-        pixels = (unit.to(self.device) - self.mean) / self.std  # [n, 3, P, P]
-        return normalize(self.model.encode_image(pixels).float(), dim=-1)
+            return float_resize(images, self.side)
+        return pil_resize(images, self.side, BICUBIC).float() / 255
 
-    def check(self, captions: Sequence[str]) -> None:
-        """Raises MetricError for an empty caption."""
+    def tokens(self, captions: Sequence[str]) -> Tensor:
+        """The prefix put before each, cut at the context's length; MetricError for an empty one."""
         for row, caption in enumerate(captions):
             if not caption.strip():
                 raise MetricError(f"caption {row} is empty; a score needs its text")
+        tokens: Tensor = self.tokenizer([self.kind.prefix + caption for caption in captions])
+        return tokens  # [n, L]
 
-    def text_features(self, captions: Sequence[str]) -> Tensor:
-        """n captions, the prefix put before each -> unit features [n, E] float32.
 
-        Captions are cut at the context's length. Raises MetricError for an empty caption.
-        """
-        self.check(captions)
-        tokens = self.tokenizer([self.kind.prefix + caption for caption in captions])  # [n, L]
-        return normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
+def build(kind: ClipKind, arch: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """The network, random weights, and the settings of its architecture."""
+    config = architecture(arch or kind.arch)
+    quick = bool(config.get("quick_gelu", kind.quick_gelu))
+    return build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick), config
 
 
 def architecture(name: str) -> dict[str, Any]:

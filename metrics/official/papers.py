@@ -24,14 +24,15 @@ from metrics.clip import clip_score
 from metrics.features import extract
 from metrics.fid import fid_interval, kid, precision_recall
 from metrics.images import ImageSet, Source
-from metrics.kept import KeptFeatures, Statistics, reference_statistics
+from metrics.kept import KeptFeatures, Statistics
 from metrics.official.checkpoint import Weights, locate
-from metrics.official.networks import Features, Networks
+from metrics.official.networks import Networks, Use
 from metrics.stats import Interval
 
 Reference = tuple[Path, ...] | Statistics
 Progress = Callable[[int, str], AbstractContextManager[Any]]
 SIZE = 256
+SHARES = ("precision", "recall")
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Evaluation:
                 )
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
-                self.networks.score(metric).clip.check(captions)
+                self.networks.score(metric).network.check(captions)
         seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
         found: list[Figure] = []
         for metric in self.metrics:
@@ -178,16 +179,18 @@ class Evaluation:
         """Extracts the features of every metric that compares, to be kept."""
         compared = [metric for metric in self.metrics if METRICS[metric].reference]
         uses = [self.networks.features(metric) for metric in compared]
-        for use in {(u.extractor.name, u.prepare.name): u for u in uses}.values():
-            self._features(use, images)
+        for use in {(u.network.name, u.prepare.name): u for u in uses}.values():
+            self._features(use, images, self.kept)
 
-    def _features(self, use: Features, images: Source) -> Tensor:
+    def _features(
+        self, use: Use, images: Source, kept: KeptFeatures | None, label: str = ""
+    ) -> Tensor:
         """[n, E], those that are kept without the network."""
-        with self.progress(len(images), use.name) as bar:
+        with self.progress(len(images), label + use.name) as bar:
             chosen = ImageSet(images, use.prepare, tick=bar.update)
-            if self.kept is None or isinstance(images, Tensor):
-                return extract(use.extractor, chosen, batch=self.batch)
-            return self.kept.extract(use.extractor, chosen, use.weights.sha256, batch=self.batch)
+            if kept is None or isinstance(images, Tensor):
+                return extract(use.network, chosen, batch=self.batch)
+            return kept.extract(use.network, chosen, use.weights.sha256, batch=self.batch)
 
     def _compared(
         self,
@@ -198,10 +201,10 @@ class Evaluation:
     ) -> list[Figure]:
         """The figures of a metric that compares with the reference."""
         use = self.networks.features(metric)
-        key = (use.extractor.name, use.prepare.name)
+        key = (use.network.name, use.prepare.name)
         if key not in seen:
-            seen[key] = self._features(use, images)
-        rows, real = seen[key], self._reference(use, metric, reference)
+            seen[key] = self._features(use, images, self.kept)
+        rows, real = seen[key], self._reference(use, reference)
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
@@ -212,10 +215,7 @@ class Evaluation:
                 found.append(("kid", "KID", kid(rows, real.rows, seed=self.seed), ""))
             elif part == "shares":
                 both = precision_recall(rows, real.rows, seed=self.seed)
-                found += [
-                    ("precision", "precision", both[0], ""),
-                    ("recall", "recall", both[1], ""),
-                ]
+                found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         return [
             Figure(
                 metric, key, f"{label} ({use.name})", use.name, value, len(rows), real.count,
@@ -224,30 +224,21 @@ class Evaluation:
             for key, label, value, note in found
         ]  # fmt: skip
 
-    def _reference(self, use: Features, metric: str, reference: Reference) -> Statistics:
-        """Statistics of the reference, with every image's features where a metric needs them."""
+    def _reference(self, use: Use, reference: Reference) -> Statistics:
+        """Statistics of the reference, read once."""
         if isinstance(reference, Statistics):
             return reference
-        shared = [m for m in self.metrics if METRICS[m].weights == METRICS[metric].weights]
-        every = any(set(METRICS[m].parts) & {"kid", "shares"} for m in shared)
-        key = (use.extractor.name, use.prepare.name, every, reference)
+        key = (use.network.name, use.prepare.name, reference)
         if key not in self._references:
-            with self.progress(len(reference), f"reference, {use.name}") as bar:
-                self._references[key] = reference_statistics(
-                    use.extractor,
-                    ImageSet(reference, use.prepare, tick=bar.update),
-                    self.cache_dir,
-                    sha256=use.weights.sha256,
-                    features=every,
-                    batch=self.batch,
-                )
+            rows = self._features(use, reference, KeptFeatures(self.cache_dir), "reference, ")
+            self._references[key] = Statistics(rows)
         return self._references[key]
 
     def _scored(self, metric: str, images: Source, captions: Sequence[str]) -> Figure:
         use = self.networks.score(metric)
         with self.progress(len(images), use.name) as bar:
             chosen = ImageSet(images, use.prepare, tick=bar.update)
-            found = clip_score(use.clip, chosen, captions, batch=self.batch, seed=self.seed)
+            found = clip_score(use.network, chosen, captions, batch=self.batch, seed=self.seed)
         return Figure(
             metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
             use.weights, use.note, tuple(found.per_image.tolist()),

@@ -1,4 +1,5 @@
-"""The official networks' weight files with random numbers: for dry runs and tests, no figures.
+"""Weight files of the official networks with random numbers, for dry runs and tests, no figures;
+and small networks in their place.
 
 Names, shapes and the form of the file are the public ones. A tensor is a window that runs over a
 short row of numbers, as torch stores views: files of 600 MB shrink to less than one.
@@ -7,6 +8,7 @@ short row of numbers, as torch stores views: files of 600 MB shrink to less than
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metrics.official.checkpoint import FILES
+from metrics.clip import build_clip
+from metrics.features import Extractor
+from metrics.fid import Moments, distance_to
+from metrics.official.checkpoint import FILES, Weights
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
+ARCH = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
 
 
-def window(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    """A random tensor whose values repeat along its diagonals, of this standard deviation."""
-    strides = STEPS[-len(shape) :]
-    size = 1 + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-    return (scale * torch.randn(size, generator=generator)).as_strided(shape, strides)
+def fid(generated: Tensor, reference: Tensor) -> float:
+    return distance_to(Moments.of(reference))(Moments.of(generated))
 
 
 def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -35,7 +42,10 @@ def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not tensor.is_floating_point():
             made[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
         elif tensor.ndim > 1:
-            made[name] = window(tuple(tensor.shape), (2 / tensor[0].numel()) ** 0.5, generator)
+            scale, strides = (2 / tensor[0].numel()) ** 0.5, STEPS[-tensor.ndim :]
+            size = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True))
+            row = scale * torch.randn(size, generator=generator)
+            made[name] = row.as_strided(tensor.shape, strides)
         else:
             ones = name.endswith(("weight", "running_var", "logit_scale"))
             made[name] = torch.full(tensor.shape, float(ones))
@@ -51,13 +61,9 @@ def network(key: str) -> Any:
             from torchvision.models import vgg16
 
             return vgg16(init_weights=False)
-        from metrics.official.open_clip_model import KINDS, architecture
-        from metrics.scenes_clip import build_clip
+        from metrics.official.open_clip_model import KINDS, build
 
-        kind = KINDS[key]
-        config = architecture(kind.arch)
-        quick = bool(config.get("quick_gelu", kind.quick_gelu))
-        return build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"], quick)
+        return build(KINDS[key])[0]
 
 
 def _inception() -> Any:
@@ -86,3 +92,32 @@ def write_all(folder: Path, keys: list[str]) -> list[Path]:
     for path in places.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     return [write(path, key) for key, path in places.items()]
+
+
+def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tuple[Path, Path]:
+    """(weights, architecture .json) of a small CLIP; wrap: under the key `state_dict`, as HPSv2."""
+    torch.manual_seed(1)
+    model = build_clip(ARCH["embed_dim"], ARCH["vision_cfg"], ARCH["text_cfg"], quick_gelu)
+    state = model.state_dict()
+    weights, arch = folder / "clip.pt", folder / "arch.json"
+    torch.save({"state_dict": state} if wrap else state, weights)
+    arch.write_text(json.dumps(ARCH))
+    return weights, arch
+
+
+class Tiles(Extractor):
+    """Stands for a large network: the mean colour of 2 x 2 tiles, 12 numbers an image."""
+
+    name, layer, size = "tiles", "2048", 224
+
+    def __init__(self, weights: Weights | None = None, *_: object) -> None:
+        super().__init__()
+        self.seen: list[int] = []  # images in each call
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(len(images))
+        return torch.nn.functional.adaptive_avg_pool2d(images.float(), 2).flatten(1)
+
+
+def of(path: Path) -> Weights:
+    return Weights(path, f"hash of {path.name}")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError
 from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions, vocabulary, words
@@ -14,6 +13,8 @@ from metrics.clip import attribute_preference, clip_score, image_embeddings
 from metrics.images import ImageSet, image_batches
 from metrics.preparations import as_is
 from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load, save
+
+from .conftest import small_config
 
 CAPTIONS = [caption for caption, _ in scene_captions("valid", range(40))]
 
@@ -25,11 +26,11 @@ def folder(clip: ScenesClip, tmp_path: Path) -> Path:
 
 
 def test_every_caption_is_tokenised_and_ends_in_the_largest_id(clip):
-    found = clip.tokenizer([c for c, _ in scene_captions("train", range(3000))])
-    assert found.shape == (3000, 40)
+    found = clip.tokenizer([c for c, _ in scene_captions("train", range(400))])
+    assert found.shape == (400, 40)
     assert (found.max(1).values == clip.tokenizer.end).all()
     assert (found[:, 0] == clip.tokenizer.start).all()
-    lengths = torch.tensor([len(words(c)) for c, _ in scene_captions("train", range(3000))])
+    lengths = torch.tensor([len(words(c)) for c, _ in scene_captions("train", range(400))])
     assert torch.equal(found.argmax(1), lengths + 1)
 
 
@@ -59,38 +60,29 @@ def test_stored_and_loaded_gives_the_same_features_to_half_precision(clip, folde
 
 
 def test_damaged_weights_are_noticed(folder):
-    path = folder / WEIGHTS_FILE
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[-5] ^= 1
-    for damaged in (whole[:-100], bytes(flipped), b"\x80\x04pickle"):
-        path.write_bytes(damaged)
-        with pytest.raises(DecoderError, match="SHA-256"):
-            load(folder)
+    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DecoderError, match="SHA-256"):
+        load(folder)
     path.unlink()
     with pytest.raises(DecoderError, match="make tiny"):
         load(folder)
-    (folder / CONFIG_FILE).unlink()
+    described.write_text(described.read_text().replace('"format": 1', '"format": 0'))
+    with pytest.raises(MetricError, match="format 0"):
+        load(folder)
+    described.unlink()
     with pytest.raises(DecoderError, match=r"no clip\.json"):
         load(folder)
 
 
-def test_wrong_shapes_are_named_even_with_a_right_checksum(folder):
-    import hashlib
-
-    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
-    state = load_file(path)
-    state["visual.proj"] = state["visual.proj"][:, :-1].contiguous()
-    save_file(state, path)
-    body = json.loads(described.read_text())
-    body["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    described.write_text(json.dumps(body))
+def test_wrong_shapes_are_named_even_with_a_right_checksum(tmp_path):
+    other = ScenesClip(small_config(15))
+    save(other, tmp_path, {})
+    body = json.loads((tmp_path / CONFIG_FILE).read_text())
+    body["config"]["embed_dim"] = 16
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(body))
     with pytest.raises(DecoderError, match=r"visual\.proj: expected \(32, 16\), found \(32, 15\)"):
-        load(folder)
-    body["format"] = 0
-    described.write_text(json.dumps(body))
-    with pytest.raises(MetricError, match="format 0"):
-        load(folder)
+        load(tmp_path)
 
 
 def test_score_is_a_cosine_independent_of_batch_size_and_input(clip, images):
@@ -124,7 +116,6 @@ def test_bad_images_are_refused(clip, images):
     cases = [
         (nan, r"\[5\] hold NaN"),
         (images.float(), r"\[0, 1\]"),
-        (images[:1], "at least 2"),
         (images[:, :, :32], "64"),
         (images.int(), "uint8"),
     ]

@@ -1,6 +1,7 @@
 """The recipe's families differ in one attribute; a short run stores weights, resumes, improves."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -81,33 +82,40 @@ def read_curve(folder: Path) -> list[dict[str, float]]:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 
-def test_a_short_run_learns_stores_and_resumes(tmp_path):
-    options = dict(batch=16, config=small_config(), held_out=16)
-    figures = train(tmp_path, steps=21, **options)
-    curve = read_curve(tmp_path)
+OPTIONS = {"batch": 16, "config": small_config(), "held_out": 16}
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("clip")
+    return folder, train(folder, steps=21, **OPTIONS)
+
+
+def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
+    folder, figures = short
+    curve = read_curve(folder)
     assert len(curve) == 2
     assert figures["training"]["steps"] == 21
     assert set(figures["preference_by_attribute"]) >= {"colour", "relation"}
-    stored = load(tmp_path)
-    assert stored.config.held_out == figures
-    longer = train(tmp_path, steps=41, **options)
+    assert load(folder).config.held_out == figures
+    shutil.copytree(folder, tmp_path / "more")
+    longer = train(tmp_path / "more", steps=41, **OPTIONS)
     assert longer["training"]["steps"] == 41
     assert longer["training"]["seconds"] > figures["training"]["seconds"]
-    rows = read_curve(tmp_path)
+    rows = read_curve(tmp_path / "more")
     assert rows[:2] == curve  # what was done is kept
     assert rows[-1]["loss"] < rows[0]["loss"]
-    assert (tmp_path / "clip.png").stat().st_size > 0
+    assert (folder / "clip.png").stat().st_size > 0
 
 
-def test_a_warm_start_goes_on_and_counts_what_was_spent_before(tmp_path):
-    options = dict(batch=16, config=small_config(), held_out=16)
-    first = train(tmp_path / "first", steps=21, **options)
-    start = load(tmp_path / "first")
+def test_a_warm_start_goes_on_and_counts_what_was_spent_before(short, tmp_path):
+    folder, first = short
+    start = load(folder)
     before = {name: value.clone() for name, value in start.model.state_dict().items()}
-    figures = train(tmp_path / "more", steps=2, start=start, **options)
+    figures = train(tmp_path, steps=2, start=start, **OPTIONS)
     assert figures["training"]["steps"] == 21 + 2
     assert figures["training"]["seconds"] >= first["training"]["seconds"]
-    after = load(tmp_path / "more").model.state_dict()
+    after = load(tmp_path).model.state_dict()
     moved = [(after[name] - value).abs().max() for name, value in before.items()]
     assert 0 < max(float(m) for m in moved) < 0.1  # of entries about 0.1 to 1: not begun anew
 

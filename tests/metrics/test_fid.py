@@ -1,5 +1,5 @@
 """FID, KID, precision and recall against torch-fidelity and independent formulas; their intervals;
-streamed moments; errors."""
+errors."""
 
 import logging
 
@@ -11,7 +11,9 @@ from torch_fidelity import metric_fid, metric_prc
 
 import metrics.fid as module
 from metrics import MetricError
-from metrics.fid import Moments, distance_to, fid, fid_interval, kid, precision_recall
+from metrics.fid import Moments, fid_interval, kid, precision_recall
+
+from .made import fid
 
 
 def draw(count: int, seed: int, shift: float = 0.0, scale: float = 1.0, dims: int = 12):
@@ -32,15 +34,13 @@ def test_fid_is_the_frechet_distance():
 
 
 @pytest.mark.parametrize(("count", "other", "tight"), [(80, 90, True), (5, 6, False)])
-def test_fid_is_torch_fidelitys_of_features_and_of_streamed_moments(count, other, tight):
+def test_fid_is_torch_fidelitys(count, other, tight):
     """Of fewer images than features too."""
     a, b = draw(count, 3, 0.2, dims=9), draw(other, 4, dims=9)
     stats = [metric_fid.fid_features_to_statistics(x.double()) for x in (a, b)]
     want = metric_fid.fid_statistics_to_metric(*stats, False)["frechet_inception_distance"]
     near = pytest.approx(want, rel=1e-9) if tight else pytest.approx(want, abs=1e-5)
-    streamed = Moments.stream(a.split(11)), Moments.stream(b.split(13))
-    assert fid(a, b) == near and distance_to(streamed[1])(streamed[0]) == near
-    assert fid_interval(a, streamed[1])[0].value == near
+    assert fid(a, b) == near and fid_interval(a, Moments.of(b))[0].value == near
 
 
 def test_kid_is_the_unbiased_mmd():
@@ -77,15 +77,6 @@ def test_precision_and_recall_are_torch_fidelitys_whatever_the_blocks(monkeypatc
         assert 0 <= figure.lo <= figure.value <= figure.hi <= 1
     monkeypatch.setattr(module, "_BLOCK", 7)
     assert precision_recall(a, b) == whole
-
-
-@pytest.mark.parametrize("batch", [1, 7, 64])
-def test_a_stream_equals_all_rows_at_once(batch):
-    data = draw(50, 1, shift=1000.0)  # far from zero: sums of squares would lose the covariance
-    found = Moments.stream(data.split(batch))
-    assert found.count == 50
-    assert found.mean == pytest.approx(data.double().numpy().mean(0), rel=1e-12)
-    assert found.covariance == pytest.approx(np.cov(data.double().numpy().T), rel=1e-9)
 
 
 def test_taking_a_part_out_leaves_the_rest():
@@ -141,8 +132,6 @@ def test_too_few_nan_or_foreign_features_are_errors():
         (draw(50, 17, dims=5), "different extractors"),
         (draw(50, 18)[:, 0], "must be"),
     ):
-        for figure in (fid, kid, precision_recall):
+        for figure in (kid, precision_recall, lambda x, y: fid_interval(x, Moments.of(y))):
             with pytest.raises(MetricError, match=message):
                 figure(bad, reference)
-        with pytest.raises(MetricError, match=message):
-            fid_interval(bad, Moments.of(reference))

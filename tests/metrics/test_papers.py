@@ -1,8 +1,5 @@
 """The protocol as a whole on stand-in networks: what is shared, cached, named and refused."""
 
-import os
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -11,14 +8,13 @@ from PIL import Image
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.features import extract
-from metrics.fid import Moments, fid
 from metrics.images import ImageSet, image_files
-from metrics.kept import cache_key, reference_statistics
+from metrics.kept import KeptFeatures
 from metrics.official import networks
 from metrics.official.papers import METRICS, Evaluation
 from metrics.preparations import centre_crop
 
-from .official_weights import Tiles, clip_files
+from .made import Tiles, clip_files, fid
 
 
 def draw(folder, count, seed, size=(40, 30)):
@@ -58,7 +54,7 @@ def evaluation(tmp_path, monkeypatch):
 
 def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, real):
     figures = evaluation("fid", "kid").figures(drawn, [], real)
-    rows = [extract(Tiles(None), ImageSet(s, centre_crop(16))) for s in (drawn, real)]
+    rows = [extract(Tiles(), ImageSet(s, centre_crop(16))) for s in (drawn, real)]
     assert [f.key for f in figures] == ["fid", "kid"]
     assert figures[0].value.value == pytest.approx(fid(*rows), rel=1e-9)
     assert figures[0].name == "FID (tiles)" and figures[0].features == "tiles"
@@ -109,57 +105,33 @@ def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluati
 def test_generated_features_are_extracted_once_for_fid_and_kid(evaluation, drawn, real):
     found = evaluation("fid", "kid")
     found.figures(drawn, [], real)
-    assert sum(found.networks.features("fid").extractor.seen) == 20 + 24
+    assert sum(found.networks.features("fid").network.seen) == 20 + 24
     found.figures(drawn, [], real)  # the reference is kept for the next decoder
-    assert sum(found.networks.features("fid").extractor.seen) == 2 * 20 + 24
+    assert sum(found.networks.features("fid").network.seen) == 2 * 20 + 24
 
 
-def test_the_reference_is_read_once_until_something_changes(tmp_path, real, monkeypatch):
-    network = Tiles(None)
+def test_a_picture_is_read_once_until_something_changes(tmp_path, real):
+    network = Tiles()
 
-    def of(files, size=16, sha="a", features=True):
+    def of(files, size=16, sha="a"):
         images = ImageSet(files, centre_crop(size))
-        return reference_statistics(network, images, tmp_path / "c", sha256=sha, features=features)
+        return KeptFeatures(tmp_path / "c").extract(network, images, sha, batch=5)
 
     first = of(real)
-    assert torch.equal(of(real).rows, first.rows)
+    assert network.seen == [5, 5, 5, 5, 4]
+    assert torch.equal(of(real), first) and torch.equal(of(real[::-1]), first.flip(0))
     assert sum(network.seen) == 24
-    moments = of(real, features=False)
-    assert moments.moments.mean == pytest.approx(first.moments.mean)
-    again = of(real, features=False)
-    assert np.array_equal(again.moments.scatter, moments.moments.scatter)
-    assert sum(network.seen) == 48
     of(real, size=12)
     of(real, sha="b")
-    of(real[:-1])
-    os.utime(real[3], (time.time(), time.time() + 5))
-    of(real)
-    assert sum(network.seen) == 48 + 24 + 24 + 23 + 24
-    assert len(list((tmp_path / "c").iterdir())) == 6
-
-
-def test_moments_of_a_reference_are_streamed(tmp_path, real):
-    """Batches of 5: never all the features at once, and the same statistics."""
-    network, images = Tiles(None), ImageSet(real, centre_crop(16))
-    found = reference_statistics(
-        network, images, tmp_path / "c", sha256="", features=False, batch=5
-    )
-    assert network.seen == [5, 5, 5, 5, 4]
-    want = Moments.of(extract(Tiles(None), images))
-    assert not len(found.rows) and found.count == 24
-    assert found.moments.covariance == pytest.approx(want.covariance, rel=1e-9)
-
-
-def test_bad_caches_and_references_are_refused(tmp_path, real):
-    images = ImageSet(real, centre_crop(16))
-    key = {"sha256": "", "features": True}
-    reference_statistics(Tiles(None), images, tmp_path / "c", **key)
-    file = next((tmp_path / "c").iterdir())
-    file.write_bytes(file.read_bytes()[:100])
+    assert sum(network.seen) == 3 * 24
+    real[3].write_bytes(real[4].read_bytes())
+    assert torch.equal(of(real)[3], first[4]) and sum(network.seen) == 3 * 24
+    Image.new("RGB", (30, 30), "red").save(real[3])
+    assert not torch.equal(of(real)[3], first[3]) and sum(network.seen) == 3 * 24 + 1
+    for file in (tmp_path / "c").rglob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(DecoderError, match=r"cannot be read.*delete it"):
-        reference_statistics(Tiles(None), images, tmp_path / "c", **key)
-    with pytest.raises(MetricError, match="give a folder"):
-        cache_key(Tiles(None), ImageSet(torch.zeros(2, 3, 4, 4), centre_crop(4)), "")
+        of(real)
 
 
 def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):

@@ -33,17 +33,12 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
 
-@pytest.mark.parametrize("shape", [(61, 40), (40, 61), (33, 48), (50, 50), (16, 16)])
+@pytest.mark.parametrize("shape", [(61, 40), (40, 61), (33, 48), (32, 32), (16, 16)])
 def test_the_centre_crop_is_torchvisions_then_lanczos(shape):
     image = picture(*shape)
     side = min(shape)
     want = F.center_crop(image, [side, side]).resize((32, 32), Image.Resampling.LANCZOS)
     assert np.array_equal(pixels(centre_crop(32).apply(image)), pixels(want))
-
-
-def test_a_square_of_the_right_size_is_left_alone():
-    image = picture(32, 32)
-    assert np.array_equal(pixels(centre_crop(32).apply(image)), pixels(image))
 
 
 def test_a_whole_image_is_squeezed_as_torchvision_does():

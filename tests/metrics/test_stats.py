@@ -10,6 +10,7 @@ from metrics.stats import (
     fastest_ratio,
     holm,
     jackknife,
+    left_out,
     p_of_zero,
     paired_ratio,
     reseed_p,
@@ -125,15 +126,17 @@ def test_a_moment_that_one_of_both_missed_counts_for_neither():
 
 def test_jackknife_of_a_mean_is_its_standard_error():
     data = np.random.default_rng(4).normal(0, 2, 320)
-    found = jackknife(320, lambda rows: float(data[rows].mean()), groups=320)
+    values = left_out(320, lambda gone: float(np.delete(data, gone).mean()), groups=320)
+    found = jackknife(values)
     assert found.value == pytest.approx(data.mean())
     assert found.half_width == pytest.approx(1.96 * data.std(ddof=1) / np.sqrt(320), rel=1e-3)
+    assert jackknife(values, least=found.value).lo == jackknife(values, most=found.value).hi
 
 
 def test_jackknife_leaves_every_row_out_exactly_once():
-    kept: list[np.ndarray] = []
-    jackknife(50, lambda rows: float(kept.append(rows) or rows.mean()), groups=7)
-    gone = [np.setdiff1d(np.arange(50), rows) for rows in kept[1:]]
+    gone: list[np.ndarray] = []
+    left_out(50, lambda rows: float(gone.append(rows) or len(rows)), groups=7)
+    assert not len(gone[0]) and len(gone) == 8
     assert sorted(np.concatenate(gone).tolist()) == list(range(50))
 
 
@@ -188,7 +191,7 @@ def test_the_p_of_a_difference_is_that_of_its_interval() -> None:
         lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [2.0]], [[0]]),
         lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [np.nan]], [[0], [0]]),
         lambda: fastest_ratio([[1.0], [2.0]], [[1.0], [0.0]], [[0], [0]]),
-        lambda: jackknife(2, lambda rows: 0.0),
+        lambda: left_out(2, lambda rows: 0.0),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
     ],

@@ -2,15 +2,12 @@
 against sampling, and of exact rules."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from decoders.api import CodeKind, Test, Trace, VerifiedPairs
-from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern, LanternPP
 from metrics import MetricError
 from metrics.node_law import along, node_law, ordered_draws
 from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv
@@ -219,31 +216,3 @@ def test_moved_mass_counts_tested_positions_only():
         moved_mass([float("nan")], [0.0], [CodeKind.DRAFT])
     with pytest.raises(MetricError):
         moved_mass([0.0, 0.1], [0.0], [CodeKind.DRAFT])
-
-
-def repository_rules():
-    g = torch.Generator().manual_seed(3)
-    book = torch.nn.functional.normalize(torch.randn(64, 4, generator=g), dim=1)
-    tokenizer = SimpleNamespace(codebook=book, raw_codebook=book)
-    model = SimpleNamespace(codebook=book, tokenizer=tokenizer, device=torch.device("cpu"))
-    return {
-        "exact": Exact(model),
-        "paper": Lantern(model, k=10, delta=0.1),
-        "paper++": LanternPP(model, k=10, lam=2.0),
-        "released": Lantern(model, k=10, delta=0.1, residual="released"),
-    }
-
-
-def test_of_the_repository_s_rules_the_released_residual_breaks_its_bound():
-    g = torch.Generator().manual_seed(4)
-    p = torch.randn(100, 64, generator=g).softmax(-1)
-    children = torch.rand(100, 64, generator=g).topk(4).indices
-    made = VerifiedPairs(p, None, children, torch.ones(100, 4, dtype=torch.bool))
-    found = {name: output_tv(rule, made) for name, rule in repository_rules().items()}
-    assert found["exact"][0].max() < 1e-5
-    for name in ("paper", "paper++"):
-        tv, bound, _ = found[name]
-        assert tv.mean() > 0.02  # relaxed for real
-        assert (tv <= bound + 1e-5).all()
-    tv, bound, _ = found["released"]
-    assert (tv > bound + 0.01).double().mean() > 0.25

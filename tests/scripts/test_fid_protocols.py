@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from metrics.fid import fid
+from metrics.features import Extractor
 from metrics.preparations import RESIZINGS
-from metrics.protocols import Network, gap_of
-from scripts.fid_protocols import main
+from scripts.fid_protocols import Network, gap_of, main
+from tests.metrics.made import fid
 
 
 def pictures(folder: Path, count: int, side: int, seed: int) -> Path:
@@ -30,7 +30,14 @@ def tiles(pixels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.adaptive_avg_pool2d(pixels, 1).flatten(1) + pixels[:, :, 0, 0]
 
 
-TILES = Network("tiles", "abc", 16, 3, tiles)
+class Tiles(Extractor):
+    size = 16
+
+    def of_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+        return tiles(pixels)
+
+
+TILES = Network("tiles", "abc", Tiles())
 
 
 def test_the_gap_is_the_difference_of_the_two_figures_and_is_paired():

@@ -25,7 +25,7 @@ from decoders.tiny.scenes import scene_batch
 from metrics import MetricError
 from metrics.images import image_files, to_pil
 from metrics.official import networks, open_clip_model
-from tests.metrics.official_weights import Tiles, clip_files
+from tests.metrics.made import Tiles, clip_files
 
 
 def draw(folder: Path, split: str, count: int) -> list[str]:
