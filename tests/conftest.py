@@ -4,6 +4,7 @@ reads what a run left in this checkout."""
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -49,12 +50,26 @@ def nothing_left_behind_is_read(request: pytest.FixtureRequest) -> Iterator[None
     assert not seen, f"the test read {sorted(set(seen))}: copy what it needs into tests/"
 
 
+def pytest_collection_finish() -> None:
+    """All that is loaded leaves the garbage collector's sight. A run collects some twenty times:
+    looking through every module each time took eight parts of nine of a toy study."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def frozen_heap_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run gives back what it had frozen, and with it all that was loaded before."""
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     watch(session.config)
     session.config.stash[LOCKS] = [path.open("wb") for path in lock_paths(session.config)]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.unfreeze()
     for lock in session.config.stash.get(LOCKS, []):
         lock.close()  # another process that is not done has opened its own
     for path in lock_paths(session.config):
