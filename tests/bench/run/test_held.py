@@ -29,6 +29,11 @@ def held() -> set[tuple[str, int]]:
 
 
 @pytest.fixture
+def frozen_heap_stays() -> None:
+    """Here it does not: what a run drops must be freed though it was frozen."""
+
+
+@pytest.fixture
 def moments(monkeypatch) -> list[set[tuple[str, int]]]:
     """What is held behind every batch of a run, before any of it is dropped."""
     found: list[set[tuple[str, int]]] = []
