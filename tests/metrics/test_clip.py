@@ -34,12 +34,9 @@ def test_every_caption_is_tokenised_and_ends_in_the_largest_id(clip):
     assert torch.equal(found.argmax(1), lengths + 1)
 
 
-def test_the_words_are_those_of_the_scenes(clip):
-    assert list(clip.config.words) == vocabulary()
-    assert (
-        clip.tokenizer(["A small, RED star!"]).tolist()
-        == clip.tokenizer(["a small , red star"]).tolist()
-    )
+def test_case_and_punctuation_do_not_count(clip):
+    one, other = clip.tokenizer(["A small, RED star!", "a small , red star"])
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

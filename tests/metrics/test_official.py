@@ -14,7 +14,6 @@ from torchvision.transforms import functional as F
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.features import extract
 from metrics.images import ImageSet, to_pil
 from metrics.official.checkpoint import read_state
 from metrics.official.networks import InceptionFeatures, Vgg16Features
@@ -53,13 +52,6 @@ def test_clean_resize_equals_the_network_on_images_that_need_no_resizing(incepti
     assert torch.allclose(clean, tf, rtol=1e-3, atol=1e-5 * float(tf.max()))
     small, large = inception(pictures[:1]), inception.network(pictures[:1])[0]
     assert (small - large).norm() > 0.01 * large.norm()
-
-
-def test_inception_features_do_not_depend_on_the_batch(inception, pictures):
-    images = ImageSet(pictures, centre_crop(48))
-    whole = extract(inception, images)
-    parts = extract(inception, images, batch=4)
-    assert torch.allclose(whole, parts, rtol=1e-3, atol=1e-5 * float(whole.max()))
 
 
 def test_a_file_of_another_network_is_no_inception(tmp_path):
