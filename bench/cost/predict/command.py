@@ -19,14 +19,12 @@ from bench.cost.predict.machines import asked
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import ready_folder
 from bench.judge.speedup import every_latency_row
-from bench.measure.device import provenance
 from bench.records.load import read_rows
 from bench.records.rows import write_text
-from bench.records.study import read_identity, require_own
+from bench.records.study import require_own
 from bench.report.plots.predict import predicted_plot
 from bench.report.table import csv_text, filled, terminal
 from bench.run.session import opened
-from decoders.api import ImageModel
 
 
 def cmd_predict(words: Sequence[str]) -> int:
@@ -48,13 +46,18 @@ def cmd_predict(words: Sequence[str]) -> int:
         return table.projection(elsewhere)
     settings, rest = own_settings(PredictConfig, "predict", words)
     config = compose_study(rest)
-    rows = read_run(config)
     folder = Path(config.run_dir) / "predict"
+    rows, machine = read_run(config)
     ready_folder(folder)
     own = opened(config, 1)
-    model, text = own.model, own.prompts[0].text
-    same_machine(config, model)
-    found = rows_of(config, settings, model, cells(config, model.sampling), rows, text)
+    if machine != own.made.machine():
+        raise ConfigError(
+            f"{config.run_dir} was made on another machine: "
+            f"{differences(machine, own.made.machine(), MACHINES)}; costs are to be measured on "
+            "the machine of the run"
+        )
+    every = cells(config, own.model.sampling)
+    found = rows_of(config, settings, own.model, every, rows, own.prompts[0].text)
     if not found:
         complain("no decoder of this run drafts and has a baseline: nothing to predict")
         return 1
@@ -71,28 +74,16 @@ def cmd_predict(words: Sequence[str]) -> int:
     return 0
 
 
-def read_run(config: StudyConfig) -> pd.DataFrame:
-    """Latency rows of the study's folder that came out, each image as often as it was timed. Raises
-    BenchError: no run there, of another version or configuration, unfinished or damaged, without
-    latency rows."""
+def read_run(config: StudyConfig) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Latency rows of the study's folder that came out, each image as often as it was timed, and
+    the machine that they were made on. Raises BenchError: no run there, of another version or
+    configuration, unfinished or damaged, without latency rows."""
     folder = Path(config.run_dir)
-    require_own(folder, config)
+    machine: dict[str, str] = require_own(folder, config)["machine"]
     ok = every_latency_row(read_rows(folder))
     if ok.empty:
         raise BenchError(
             f"{folder} has no timed images that count: it was run with latency.prompts=0, or on a "
             "busy machine; run it again with latency.prompts, when the machine is quiet"
         )
-    return ok
-
-
-def same_machine(config: StudyConfig, model: ImageModel) -> None:
-    """ConfigError where the run was made on another machine than this one."""
-    theirs = read_identity(Path(config.run_dir))["machine"]
-    ours = provenance(model.device).machine()
-    if theirs != ours:
-        raise ConfigError(
-            f"{config.run_dir} was made on another machine: "
-            f"{differences(theirs, ours, MACHINES)}; costs are to be measured on the machine of "
-            "the run"
-        )
+    return ok, machine

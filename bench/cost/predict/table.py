@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bench.compare import measured
@@ -18,13 +19,15 @@ from bench.compare.published import Published
 from bench.config.schema import LoaderConfig
 from bench.console import say
 from bench.cost.predict.machines import Asked, Hardware, shipped
-from bench.cost.predict.papers import Floors, floors_of, ratios
-from bench.cost.predict.recorded import STEP, Row, recorded_of
+from bench.cost.predict.recorded import STEP, Recorded, Row, recorded_of
 from bench.cost.predict.there import (
     KERNELS_PER_FORWARD,
     KERNELS_PER_LAYER,
+    Floors,
     Sizes,
+    floors_of,
     project,
+    ratios,
     sizes_of,
 )
 from bench.cost.work import regime
@@ -41,6 +44,9 @@ BY_BATCH = (
     "Projected speed-up over AR at the same batch, places refilled (offline). Whether the images' "
     "caches fit the GPU's memory is not looked at."
 )
+
+
+_two = table.figures(2, 1e3)  # milliseconds
 
 
 def _ms(seconds: float) -> str:
@@ -119,106 +125,89 @@ def parts(rows: Sequence[Row]) -> Table:
     return table.of_cells(headings, cells)
 
 
-def _two(seconds: float) -> str:
-    return table.number(1e3 * seconds, 2)
+@dataclass(frozen=True)
+class Part:
+    """A part of projected.md, and of what is printed."""
+
+    title: str
+    table: Table
+    before: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class Report:
-    """study, own: name and model of the run; beside: published ratios by decoder; left_out:
-    decoders of which no image came out."""
+class Run:
+    """What is read of a run, whose words are not needed: nothing is loaded or timed. model: its
+    own; left_out: decoders of which no image came out."""
 
     study: str
-    own: str
-    machine: Hardware
-    sizes: Sizes
-    rows: Sequence[Row]
-    beside: Mapping[str, Sequence[Published]]
-    papers: Sequence[Floors]
-    left_out: Sequence[str] = ()
-
-    @property
-    def drafting(self) -> list[Row]:
-        return [row for row in self.rows if row.recorded.drafts]
-
-    @property
-    def title(self) -> str:
-        return (
-            f"Projected: acceptance of {self.study} ({self.own}) on {self.machine.name}, at the "
-            f"size of {self.sizes.name} in bfloat16, batch 1"
-        )
+    model: LoaderConfig
+    decoders: Sequence[Recorded]
+    left_out: Sequence[str]
 
 
 def projection(wanted: Asked) -> int:
     """Prints the projection and writes predict/projected.csv and .md into the run's folder. Raises
     BenchError: no such run, machine or model."""
-    report = _report(wanted)
-    folder = wanted.folder / "predict"
+    run, machine, folder = _run(wanted.folder), wanted.hardware, wanted.folder / "predict"
+    sizes, names = sizes_of(wanted.model or run.model), load_names()
+    rows = [project(one, sizes, machine) for one in run.decoders]
+    papers = published_table.load(wanted.published or published_table.DEFAULT)
+    there = ratios(papers, measured.load(wanted.folder).rows, names, sizes.name)
+    published = {name: "; ".join(map(_published, theirs)) for name, theirs in there.items()}
     ready_folder(folder)
-    here = {"hardware": report.machine.name, "model": report.sizes.name}
-    many = by_batch(report.rows, report.sizes, report.machine)
+    others = [other for other in shipped() if other.name != machine.name]
+    every = {one.name: by_batch(run.decoders, sizes, one) for one in (machine, *others)}
     made = [
-        {**line, **here, "bound": row.bound,
-         **{f"predicted_at_{n}": x for n, x in zip(BATCHES, many[line["decoder"]], strict=True)},
-         "published": _published(report, row)}
-        for line, row in zip(lines(report.rows), report.rows, strict=True)
+        {**line, "hardware": machine.name, "model": sizes.name, "bound": row.bound,
+         **{f"predicted_at_{n}": x
+            for n, x in zip(BATCHES, every[machine.name][line["decoder"]], strict=True)},
+         "published": published.get(line["decoder"], "")}
+        for line, row in zip(lines(rows), rows, strict=True)
     ]  # fmt: skip
+    drafting = [one.decoder for one in run.decoders if one.drafts]
+    found = {name: {d: many[d] for d in drafting} for name, many in every.items()}
+    last = Column("", "published", lambda row: published.get(row.recorded.decoder) or ABSENT)
+    title = (
+        f"Projected: acceptance of {run.study} ({run.model.name}) on {machine.name}, at the size "
+        f"of {sizes.name} in bfloat16, batch 1"
+    )
+    floors = floors_of(papers, names, shipped(), machine)
+    document = [
+        Part(title, table.filled((*PROJECTED, last), rows), notes=notes(run, sizes, machine)),
+        Part("By batch", _batched(found[machine.name]), before=BY_BATCH),
+        *([_papers(floors, machine)] if floors else []),
+    ]
     write_text(folder / "projected.csv", table.csv_text(made))
-    write_text(folder / "projected.md", markdown(report))
-    say(f"{report.title}\n\n{table.terminal(projected(report))}\n")
-    say("\n".join(notes(report)))
-    say(f"\n{BY_BATCH}\n\n{table.terminal(batched(report))}\n")
-    every = {machine.name: machine for machine in (report.machine, *shipped())}
-    found = {name: by_batch(report.drafting, report.sizes, one) for name, one in every.items()}
-    title = f"{report.study} at the size of {report.sizes.name}"
-    plot = projected_plot(found, BATCHES, title, folder)
-    if report.papers:
-        say(f"\n{table.terminal(table.filled(PAPERS, report.papers))}\n")
-        say("\n".join(paper_notes(report)))
-    say(f"\nsaved: {folder / 'projected.csv'}, {folder / 'projected.md'}, {plot[0]}")
+    write_text(folder / "projected.md", markdown(machine, document))
+    for part in document:
+        said = [part.title, part.before, table.terminal(part.table), "\n".join(part.notes)]
+        say("\n\n".join(text for text in said if text) + "\n")
+    plot = projected_plot(found, BATCHES, f"{run.study} at the size of {sizes.name}", folder)
+    say(f"saved: {folder / 'projected.csv'}, {folder / 'projected.md'}, {plot[0]}")
     return 0
 
 
-def _report(wanted: Asked) -> Report:
-    """The run's words are not needed: nothing is loaded or timed, so only its rows are read."""
-    found = read_identity(wanted.folder)
-    require_schema(wanted.folder, found)
+def _run(folder: Path) -> Run:
+    found = read_identity(folder)
+    require_schema(folder, found)
     config = found["config"]
-    entries = config.get("decoders", [])
+    entries, model = config.get("decoders", []), config.get("model", {})
     baselines = [entry["name"] for entry in entries if entry.get("baseline")]
-    rows = recorded_of(read_rows(wanted.folder), baselines)
+    rows = recorded_of(read_rows(folder), baselines)
     came_out = {row.decoder for row in rows}
-    own = _own_model(config)
-    sizes = sizes_of(wanted.model or own)
-    known = load_names()
-    published = published_table.load(wanted.published or published_table.DEFAULT)
-    there = measured.load(wanted.folder).rows
-    return Report(
-        study=str(config.get("name", wanted.folder.name)),
-        own=own.name,
-        machine=wanted.hardware,
-        sizes=sizes,
-        rows=[project(row, sizes, wanted.hardware) for row in rows],
-        beside=ratios(published, there, known, sizes.name),
-        papers=floors_of(published, known, shipped(), wanted.hardware),
-        left_out=[entry["name"] for entry in entries if entry["name"] not in came_out],
+    kwargs = dict(model.get("kwargs", {}))
+    return Run(
+        str(config.get("name", folder.name)),
+        LoaderConfig(str(model.get("name", "")), str(model.get("target", "")), kwargs),
+        rows,
+        [entry["name"] for entry in entries if entry["name"] not in came_out],
     )
 
 
-def _own_model(config: dict[str, Any]) -> LoaderConfig:
-    """The run's model, as study.json has it."""
-    model = config.get("model", {})
-    kwargs = dict(model.get("kwargs", {}))
-    return LoaderConfig(str(model.get("name", "")), str(model.get("target", "")), kwargs)
-
-
-def projected(report: Report) -> Table:
-    """A row per decoder."""
-    published = Column("", "published", lambda row: _published(report, row) or ABSENT)
-    return table.filled((*PROJECTED, published), report.rows)
-
-
-def by_batch(rows: Sequence[Row], sizes: Sizes, machine: Hardware) -> dict[str, list[float]]:
+def by_batch(
+    decoders: Sequence[Recorded], sizes: Sizes, machine: Hardware
+) -> dict[str, list[float]]:
     """Speed-ups over AR at the same batch, by decoder, one of each of BATCHES. Rows advance alone
     and are refilled, so none waits for another."""
     return {
@@ -226,29 +215,33 @@ def by_batch(rows: Sequence[Row], sizes: Sizes, machine: Hardware) -> dict[str, 
             project(replace(one, rows=one.rows * batch), sizes, machine).prediction.speedup
             for batch in BATCHES
         ]
-        for one in (row.recorded for row in rows)
+        for one in decoders
     }
 
 
-def batched(report: Report) -> Table:
-    """A row per decoder, a column per batch."""
-    found = by_batch(report.drafting, report.sizes, report.machine)
-    rows = [[name, *(f"{x:.2f}" for x in speedups)] for name, speedups in found.items()]
+def _batched(many: Mapping[str, Sequence[float]]) -> Table:
+    rows = [[name, *(f"{x:.2f}" for x in speedups)] for name, speedups in many.items()]
     return table.of_cells(["decoder", *map(str, BATCHES)], rows)
 
 
-def _published(report: Report, row: Row) -> str:
-    """`1.69 (LANTERN, RTX 3090); ...`: ratios of its method in the papers."""
-    return "; ".join(
-        f"{one.figures['speedup']:g} ({one.paper}, {one.gpu or 'GPU not stated'})"
-        for one in report.beside.get(row.recorded.decoder, ())
-    )
+def _published(one: Published) -> str:
+    """`1.69 (LANTERN, RTX 3090)`: a ratio in a paper."""
+    return f"{one.figures['speedup']:g} ({one.paper}, {one.gpu or 'GPU not stated'})"
 
 
-def notes(report: Report) -> list[str]:
-    """How to read the tables."""
-    machine, rows = report.machine, max((r.recorded.rows for r in report.rows), default=1)
-    growth, missing = report.sizes.target.growth(rows), ", ".join(report.left_out)
+def _papers(floors: Sequence[Floors], machine: Hardware) -> Part:
+    reading = [
+        "Floors: how many floors of its own GPU the paper's AR step took, the prefill counted in.",
+        f"Where the source names no known GPU, they are floors of {machine.name}.",
+        "AR slower than a verification: the speed-up is larger than the codes per forward.",
+    ]
+    return Part("Published AR steps", table.filled(PAPERS, floors), notes=reading)
+
+
+def notes(run: Run, sizes: Sizes, machine: Hardware) -> list[str]:
+    """How to read the projection."""
+    growth = sizes.target.growth(max((one.rows for one in run.decoders), default=1))
+    missing = ", ".join(run.left_out)
     return [
         *([f"Left out, as no image of theirs came out: {missing}."] if missing else []),
         regime(growth, machine, where=f"on {machine.name}"),
@@ -256,8 +249,8 @@ def notes(report: Report) -> list[str]:
         f"Launches: {machine.launch_source}.",
         "Projected: the speed-up that the data sheet allows. Nothing was timed, so a real step is "
         "slower.",
-        f"Acceptance is that of the run's {report.own}; another model with its own drafter accepts "
-        "other drafts.",
+        f"Acceptance is that of the run's {run.model.name}; another model with its own drafter "
+        "accepts other drafts.",
         "A forward is max(bytes / bandwidth, operations / rate) and the launches of its kernels, "
         f"{KERNELS_PER_LAYER} per layer and {KERNELS_PER_FORWARD} more.",
         "A drafter call is one EAGLE layer of the model's width and the model's head.",
@@ -266,27 +259,15 @@ def notes(report: Report) -> list[str]:
     ]  # fmt: skip
 
 
-def paper_notes(report: Report) -> list[str]:
-    """How to read the published numbers."""
-    return [
-        "Floors: how many floors of its own GPU the paper's AR step took, the prefill counted in.",
-        f"Where the source names no known GPU, they are floors of {report.machine.name}.",
-        "AR slower than a verification: the speed-up is larger than the codes per forward.",
-    ]
-
-
-def markdown(report: Report) -> str:
+def markdown(machine: Hardware, document: Sequence[Part]) -> str:
     """projected.md."""
-    machine = report.machine
-    parts = [f"# {report.title}", table.markdown(projected(report)), table.bullets(notes(report))]
-    parts += ["# By batch", BY_BATCH, table.markdown(batched(report))]
-    if report.papers:
-        papers = table.filled(PAPERS, report.papers)
-        parts += ["# Published AR steps", table.markdown(papers)]
-        parts += [table.bullets(paper_notes(report))]
+    parts = []
+    for one in document:
+        parts += [f"# {one.title}", one.before, table.markdown(one.table), table.bullets(one.notes)]
     sources = [
         f"Memory: {machine.memory_source}.",
         f"Dense bfloat16: {machine.dense_bf16_source}.",
         f"Launches: {machine.launch_source}.",
     ]
-    return "\n\n".join([*parts, "# Sources", table.bullets(sources)]) + "\n"
+    parts += ["# Sources", table.bullets(sources)]
+    return "\n\n".join(part for part in parts if part) + "\n"
