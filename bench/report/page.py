@@ -51,29 +51,20 @@ class Figure:
         return f"data:{MEDIA[self.path.suffix]};base64,{data}"
 
 
-@dataclass(frozen=True)
-class Libraries:
-    """charts: a script that sets window.vegaEmbed; tables, table_style: a module whose default
-    export is DataTable, as a data URI, and its style sheet."""
-
-    charts: Markup
-    tables: str
-    table_style: Markup
-
-
 @lru_cache(maxsize=1)  # bundling takes two seconds
-def libraries() -> Libraries:
-    """Both, ready to be put into a page. ImportError where one is not installed."""
+def libraries() -> dict[str, str]:
+    """Ready to be put into a page: `charts`, a script that sets window.vegaEmbed; `tables`, a
+    module whose default export is DataTable, as a data URI; `table_style`. Raises ImportError."""
     import itables
     import vl_convert
 
     tables = Path(itables.__file__).parent / "html" / "dt_bundle.js"
     code = base64.b64encode(tables.read_bytes()).decode("ascii")
-    return Libraries(
-        charts=_inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
-        tables=f"data:text/javascript;base64,{code}",
-        table_style=_inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
-    )
+    return {
+        "charts": _inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
+        "tables": f"data:text/javascript;base64,{code}",
+        "table_style": _inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
+    }
 
 
 def _inside(element: str, text: str) -> Markup:

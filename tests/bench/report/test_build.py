@@ -43,14 +43,14 @@ def shown(path: Path) -> np.ndarray:
 
 def test_every_file_is_written_and_every_image_shows_something(built: ReportPaths) -> None:
     assert set(built.plots) == PLOTS
-    assert built.contact_sheet is not None and built.code_maps is not None
+    assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.png", "code_maps.png"]
     for svg, png in built.plots.values():
         assert svg.read_text(encoding="utf-8").startswith("<svg")
         pixels = shown(png)
         assert min(pixels.shape[:2]) > 500
         assert pixels.std() > 20
         assert (np.ptp(pixels, axis=2) > 60).mean() > 0.001  # coloured marks, not just axes
-    assert shown(built.contact_sheet).std() > 20
+    assert all(shown(sheet.path).std() > 20 for sheet in built.sheets)
     for name in ("index.html", "table.md", "table.tex", "table.csv"):
         assert (built.folder / name).stat().st_size > 500
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
     stale = folder / "report" / "contact_sheet.png"
     stale.write_bytes(b"old")
     paths = build_report(folder)
-    assert paths.contact_sheet is None and paths.code_maps is None and not stale.exists()
+    assert not paths.sheets and not stale.exists()
     page = paths.page.read_text(encoding="utf-8")
     assert "No image was kept" in page
     assert "left out ar, lantern (FID or speed-up not measured)" in page
@@ -102,7 +102,7 @@ def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -
     records.to_parquet(folder / "records.parquet")
     paths = write_report(load(folder), tmp_path / "report")
     assert set(paths.plots) == PLOTS - {"acceptance_depth", "moved_mass"}
-    assert paths.contact_sheet is None and paths.code_maps is None
+    assert not paths.sheets
     page = paths.page.read_text(encoding="utf-8")
     assert 'href="prompts/' not in page and 'href="#prompts"' not in page
     assert not [*paths.folder.glob("prompts/*.html")]
