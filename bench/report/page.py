@@ -1,12 +1,10 @@
 """One self-contained HTML page: the headline, tables that sort and filter, linked charts, a line a
 prompt with a link to its page, plots, contact sheet, code maps, provenance, failures.
 
-Every image and two JavaScript libraries are embedded, so the file can be mailed or attached to an
-issue as it is, and opens offline. Vega-Lite draws the charts from their descriptions in JSON, as
-wide as the page; vl-convert-python carries it. DataTables sorts and filters the tables; itables
-carries it. Together they are about 1.8 MB of a page, a third of plotly.js alone. The page's own
-script (templates/page.js) only hands the tables and the charts to them. Without scripts the page
-shows pictures in their place.
+Every image and two JavaScript libraries are embedded, so the file can be mailed and opens offline:
+Vega-Lite, which draws the charts from their descriptions as wide as the page, and DataTables, which
+sorts and filters; about 1.8 MB together. The page's own script (templates/page.js) hands them the
+charts and tables. Without scripts the page shows pictures in their place.
 """
 
 from __future__ import annotations

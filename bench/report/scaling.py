@@ -23,7 +23,6 @@ from bench.report.plots.series import DOT, series
 from bench.report.table import Column, figures, interval, intervals
 from metrics.stats import Interval, bootstrap_mean, paired_ratio
 
-NONE = Interval(math.nan, math.nan, math.nan)
 CALL = ["repeat", "call"]
 
 
@@ -39,10 +38,10 @@ class Line:
     baseline: str
     error: str
     calls: int = 0
-    images_s: Interval = NONE
-    latency_s: Interval = NONE
-    speedup: Interval = NONE
-    over_one: Interval = NONE
+    images_s: Interval = vl.UNKNOWN
+    latency_s: Interval = vl.UNKNOWN
+    speedup: Interval = vl.UNKNOWN
+    over_one: Interval = vl.UNKNOWN
     images: int = 0
     mal: float = math.nan
     forwards_a_call: float = math.nan
@@ -93,7 +92,7 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         calls=len(calls),
         images_s=rate,
         latency_s=latency,
-        speedup=_speedup(base, rows) if baseline else NONE,
+        speedup=_speedup(base, rows) if baseline else vl.UNKNOWN,
         over_one=Interval(*(alone * x for x in (rate.value, rate.lo, rate.hi))),
         images=images,
         mal=float(rows.mal.mean()),
@@ -114,7 +113,7 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
     both = _calls(baseline).merge(_calls(rows), on=CALL, suffixes=("_0", "_1"))
     if len(both) < 2 or (baseline.status == "failed").any():
-        return NONE
+        return vl.UNKNOWN
     return paired_ratio(both.seconds_total_0, both.seconds_total_1)
 
 

@@ -19,6 +19,7 @@ from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import WORDS, between
 from bench.report.roofline import figure as number
 from bench.report.roofline import forward_part
+from metrics.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Bar:
 
     parts: Sequence[tuple[float, str]]
     text: str
-    ends: tuple[float, float] = (math.nan, math.nan)
+    ends: Interval = vl.UNKNOWN
     tick: float = math.nan
     pale: bool = False
 
@@ -76,10 +77,9 @@ def _panel(bars: Sequence[tuple[Entry, Bar]], side: Side, key: Mapping[str, str]
             shown = {"from": end, "to": end + width, "part": part}
             parts.append(own | shown | {"opacity": 0.35 if bar.pale else 1})
             end += width
-        low, high = map(vl.plain, bar.ends)
-        ticks = {"at": vl.plain(bar.tick), "lo": low, "hi": high}
+        ticks = {"tick": vl.plain(bar.tick), **vl.ends("end", bar.ends)}
         ink = {"color": vl.INK if bar.parts else vl.MUTED}
-        lines.append(own | ticks | ink | {"value": max(end, high or 0)})
+        lines.append(own | ticks | ink | {"value": max(end, ticks["end_hi"] or 0)})
     longest = max((line["value"] for line in lines), default=0)
     x = vl.axis("value", side.label, zero=True, domain=[0, longest * side.room or 1], nice=False)
     y = vl.line_of([entry.name for entry, _ in bars])
@@ -93,8 +93,8 @@ def _panel(bars: Sequence[tuple[Entry, Bar]], side: Side, key: Mapping[str, str]
     layers = [
         between({"type": "bar", "height": 14}, parts, "from", "to", x=x, y=y, color=shade,
                 tooltip=vl.tooltip(decoder="decoder", text=side.label), opacity=opacity),
-        vl.layer(white, lines, x=x | {"field": "at"}, y=y),
-        between(reach, lines, "lo", "hi", x=x, y=y),
+        vl.layer(white, lines, x=x | {"field": "tick"}, y=y),
+        between(reach, lines, "end_lo", "end_hi", x=x, y=y),
         vl.layer(WORDS | {"dx": 5}, lines, x=x, y=y, text={"field": "text"}, color=vl.OWN),
     ]  # fmt: skip
     if side.speed:
@@ -111,18 +111,18 @@ def draw_speed(run: RunData) -> Chart:
         if math.isnan(value):
             return Bar([], "not measured")
         bare = math.nan if entry.role is Role.BASELINE else entry.number("mal_no_bonus")
-        ends = mal_interval(entry)
-        return Bar([(value, colors[entry.name])], f"{value:.2f}", ends, bare)
+        reach = speedup.mal_interval(entry.records) or vl.UNKNOWN
+        return Bar([(value, colors[entry.name])], f"{value:.2f}", reach, bare)
 
     def speed(section: Section, entry: Entry) -> Bar:
         found, pale = entry.interval("speedup"), section.speed_is_noise(entry)
         if math.isnan(found.value):
             return Bar([], "not measured")
-        text, ends = f"{found.value:.2f}", (math.nan, math.nan)
+        text, reach = f"{found.value:.2f}", vl.UNKNOWN
         if entry.role is not Role.BASELINE and not math.isnan(found.lo + found.hi):
-            text, ends = f"{text}  [{found.lo:.2f}, {found.hi:.2f}]", (found.lo, found.hi)
+            text, reach = f"{text}  [{found.lo:.2f}, {found.hi:.2f}]", found
         part = (found.value, colors[entry.name])
-        return Bar([part], f"{text} ≈" if pale else text, ends, pale=pale)
+        return Bar([part], f"{text} ≈" if pale else text, reach, pale=pale)
 
     caption = (
         "Codes committed per target forward (mean accepted length, MAL); the white tick is without "
@@ -134,12 +134,6 @@ def draw_speed(run: RunData) -> Chart:
         Side("speed-up over AR", speed, 1.62, "speed-up not measured", speed=True),
     )
     return _draw(run, "mal_speedup", "Codes per forward and speed-up", caption, sides, {})
-
-
-def mal_interval(entry: Entry) -> tuple[float, float]:
-    """95 % bootstrap interval over images of codes per target forward; NaN below two images."""
-    found = speedup.mal_interval(entry.records)
-    return (math.nan, math.nan) if found is None else (found.lo, found.hi)
 
 
 COLORS = {

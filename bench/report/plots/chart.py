@@ -51,6 +51,7 @@ ABOVE: Spec = {
     "labelAlign": "left", "labelPadding": -4, "labelOffset": -13, "labelLimit": 0, "ticks": False,
     "domain": False,
 }  # fmt: skip
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 FADED = 0.12
 LINE = 36  # pixels of a decoder's line: its name above its bar
 

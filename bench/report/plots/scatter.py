@@ -1,13 +1,11 @@
 """Speed-up against quality and against cost: which decoders buy speed, and what they pay for it.
 
-`pareto`: speed-up against FID, CLIP score, output TV or CLIP score lost, with 95 % intervals, the
-band in which AR's own figure moves when only its seed changes, and the Pareto front: no other
-decoder is both faster and better. There a figure that the tables mark as noise (≈: inside the band,
-or of CLIP scores by their differences to AR's) counts as AR's own. So does any figure of an exact
-decoder: its images have AR's distribution, so what tells them apart is chance. Where chance made an
-exact decoder better than AR, a relaxed one that is better by no more shows nothing either. A
-relaxed rule may lose no CLIP score and still be far from the target, and the other way round, so
-the chart of costs has both (output TV: lemma R of docs/decoders.md).
+On the Pareto front no other decoder is both faster and better. There a figure that the tables mark
+as noise (≈) counts as AR's own. So does any figure of an exact decoder: its images have AR's
+distribution, so what tells them apart is chance. Where chance made an exact decoder better than AR,
+a relaxed one that is better by no more shows nothing either. A relaxed rule may lose no CLIP score
+and still be far from the target, and the other way round, so the chart of costs has both (output
+TV: lemma R of docs/decoders.md).
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import DECODER, names, series
 from metrics.stats import Interval
 
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 NOTHING = Interval(0.0, 0.0, 0.0)
 HEIGHT = 270  # pixels
 TICKS = 30  # pixels of a decoder's seconds
@@ -131,7 +128,7 @@ def pareto(section: Section, quality: Quality) -> Scatter:
     return Scatter(
         quality,
         [replace(dot, cost=costs[dot.entry.name]) for dot in dots],
-        UNKNOWN if lost else section.reseeded(quality.column),
+        vl.UNKNOWN if lost else section.reseeded(quality.column),
         [reseed.number(quality.column) for reseed in section.reseeds],
     )
 

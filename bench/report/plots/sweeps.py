@@ -51,7 +51,7 @@ def sweep_charts(run: RunData) -> list[Chart]:
         measures = [
             m for m in (SPEED, *MEASURES) if any(math.isfinite(m.of(e)) for e in shown.values())
         ]
-        panels = [panel for swept in found for panel in _panels(section, swept, measures)]
+        panels = [_panel(section, swept, measure) for swept in found for measure in measures]
         if panels:
             spec = vl.linked(panels, vl.colors_of(run), len(measures))
             made.append(Chart("sweep", section.title, CAPTION, spec))
@@ -101,19 +101,14 @@ def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]
     return line
 
 
-def _panels(section: Section, swept: Swept, measures: list[Quality]) -> list[Spec]:
-    """A small chart a measure, over the setting's values."""
-    numbers = all(_is_number(value) for line in swept.series for value, _ in line)
+def _panel(section: Section, swept: Swept, quality: Quality) -> Spec:
+    """A figure over the setting's values, and over what AR has: its figure, and the band of its
+    other seeds. A line joins values that are numbers."""
     values = [value for line in swept.series for value, _ in line]
+    numbers = all(map(_is_number, values))
     labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
     look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
     x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
-    return [_panel(section, swept, measure, x, numbers) for measure in measures]
-
-
-def _panel(section: Section, swept: Swept, quality: Quality, x: Spec, joined: bool) -> Spec:
-    """One of them, over what AR has: its figure, and the band of its other seeds. joined: with a
-    line through the values."""
     title = quality.label(section)
     rows = [
         vl.row_of(entry)
@@ -127,7 +122,7 @@ def _panel(section: Section, swept: Swept, quality: Quality, x: Spec, joined: bo
     layers = vl.band("y", y, section.reseeded(quality.column))
     if math.isfinite(own):
         layers.append(vl.rule_at("y", y, own))
-    if joined:
+    if numbers:
         line = {"type": "line", "color": vl.MUTED, "strokeWidth": 1.2}
         layers.append(vl.layer(line, rows, x=x, y=y, detail={"field": "series"}))
     said = {"value": swept.setting, "decoder": "decoder", "verdict": "verdict"}

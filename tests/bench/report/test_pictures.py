@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from bench.judge.speedup import mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
@@ -149,8 +150,8 @@ def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
     assert seconds["other"] > 0
     assert bars.phase_seconds(run.entries[3]) == {}  # failed
     assert "left out lantern_chain (failed)" in bars.draw_latency(run).caption
-    low, high = bars.mal_interval(entry)
-    assert low < entry.number("mal") < high
+    reach = mal_interval(entry.records)
+    assert reach is not None and reach.lo < entry.number("mal") < reach.hi
 
 
 @pytest.mark.parametrize(
