@@ -15,7 +15,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -68,6 +68,19 @@ Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
 
 
+def did_you_mean(name: str, known: Iterable[Any]) -> str:
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
+    close = difflib.get_close_matches(name, list(map(str, known)), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name: the nearest ones first, then all of them."""
+    names = sorted(known)
+    hint = did_you_mean(name, names) or "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+
+
 def fitted(where: str, value: Any, hint: Any) -> Any:
     """`value` as a `hint`; `where` names it in messages. An integer is taken for a float.
 
@@ -98,8 +111,9 @@ def _plain(where: str, value: Any, hint: Any) -> Any:
     if kind is float:
         return _float(where, value)
     if kind is Literal:
-        if value not in typing.get_args(hint):
-            raise _other(where, value, hint)
+        if value not in (known := typing.get_args(hint)):
+            near = did_you_mean(value, known) if isinstance(value, str) else ""
+            raise KindError(f"{_other(where, value, hint)}{near}", near=True)
         return value
     if kind is None or kind is type(None):
         if value is not None:
@@ -149,7 +163,7 @@ def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any
             raise _other(where, value, list)
         hint = inner[0] if inner else Any
         items = [_inner(f"{where}[{at}]", item, hint) for at, item in enumerate(value)]
-        return tuple(items) if isinstance(value, tuple) else items
+        return tuple(items) if tuple in (kind, type(value)) and kind is not list else items
     return value
 
 
@@ -221,23 +235,30 @@ def require(config: Any, where: str, error: type[Exception] = KindError) -> None
         raise error(str(wrong)) from wrong
 
 
-def built(cls: type[T], values: Any, where: str) -> T:
-    """The dataclass `cls` from an object of a file: no unknown key, none missing, each as it is
-    annotated. Lists become tuples. Raises KindError, and what `cls` itself refuses."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    given = fitted(where, values, dict[str, Any])
+def built(
+    cls: type[T], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
+) -> T:
+    """The dataclass `cls` from a mapping: no unknown key, none missing, each as it is annotated.
+    check: in the place of `fitted`. Raises KindError, and what `cls` itself refuses."""
+    return cls(**fields_of(cls, values, where, check))
+
+
+def fields_of(
+    cls: type[Any], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
+) -> dict[str, Any]:
+    """The fields of a dataclass that is still to be made; see `built`."""
+    hints, under = hints_of(cls), f" under `{where}`" if where else ""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    given = check(where, values, dict[str, Any])
     for key in given:
         if key not in fields:
-            close = difflib.get_close_matches(str(key), fields, 3, 0.4)
-            hint = f"did you mean {' or '.join(close)}? " if close else ""
-            raise KindError(f"{where}: unknown keys ['{key}']; {hint}Known: {', '.join(fields)}")
+            raise KindError(unknown(f"setting{under}", str(key), fields))
+    place = f"{where}." if where else ""
     for key, spec in fields.items():
         bare = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
         if bare and key not in given:
-            raise KindError(f"{where}.{key} is missing")
-    found = {key: fitted(f"{where}.{key}", given[key], hints[key]) for key in given}
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+            raise KindError(f"{place}{key} is missing; give it a value")
+    return {key: check(f"{place}{key}", given[key], hints.get(key, Any)) for key in given}
 
 
 def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench.config.catalogue import groups, option
-from bench.config.compose import require_folders
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.hydra_edge import composed
 from bench.config.schema import LoaderConfig, build
 from bench.config.words import given, split
 from bench.data.errors import ConfigError
@@ -108,12 +107,7 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     """conf/predict_config.yaml under these words, which name a machine."""
     if "hardware" not in (split(word).key for word in words):
         raise ConfigError(f"{words[0]!r} is a figure of a machine; name it with hardware=NAME")
-    for word in words:
-        if split(word).key == SEARCH:
-            require_folders(parse_override(word).value())
-    with hydra_session("conf"):
-        own = [str(parse_override(word).input_line) for word in words]
-        return plain(compose_config("predict_config", own))
+    return composed("predict_config", words)
 
 
 def shipped() -> list[Hardware]:
