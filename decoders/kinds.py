@@ -70,7 +70,7 @@ Share = Annotated[float, Within(0, 1)]
 
 def did_you_mean(name: str, known: Iterable[Any]) -> str:
     """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
-    close = difflib.get_close_matches(name, list(map(str, known)), n=3, cutoff=0.4)
+    close = difflib.get_close_matches(str(name), list(map(str, known)), n=3, cutoff=0.4)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -90,8 +90,9 @@ def fitted(where: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is Annotated:
         base, *marks = typing.get_args(hint)
         found = fitted(where, value, base)
-        for mark in marks:
-            if isinstance(mark, Within) and _number(found) and (wrong := mark.wrong(found)):
+        numeric = type(found) in (int, float)
+        for mark in (m for m in marks if numeric and isinstance(m, Within)):
+            if wrong := mark.wrong(found):
                 raise KindError(f"{where} must be {wrong}, found {value!r}", near=True)
         return found
     if typing.get_origin(hint) not in (Union, types.UnionType):
@@ -108,41 +109,29 @@ def fitted(where: str, value: Any, hint: Any) -> Any:
 def _plain(where: str, value: Any, hint: Any) -> Any:
     """`fitted` for what is no union."""
     kind = typing.get_origin(hint) or hint
-    if kind is float:
-        return _float(where, value)
     if kind is Literal:
         if value not in (known := typing.get_args(hint)):
             near = did_you_mean(value, known) if isinstance(value, str) else ""
             raise KindError(f"{_other(where, value, hint)}{near}", near=True)
         return value
-    if kind is None or kind is type(None):
-        if value is not None:
-            raise _other(where, value, type(None))
-        return value
-    if kind in (int, str, bool):
-        if type(value) is not kind:
-            raise _other(where, value, kind)
-        if kind is int and abs(value) > MOST_WHOLE:
-            raise _too_large(where, value)
-        if kind is str and "\0" in value:
-            raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
-        return value
+    if kind in (int, float, str, bool, None, type(None)):
+        return _scalar(where, value, type(None) if kind is None else kind)
     return _container(where, value, kind, typing.get_args(hint))
 
 
-def _too_large(where: str, value: int) -> KindError:
-    said = f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}"
-    return KindError(said, near=True)
-
-
-def _float(where: str, value: Any) -> float:
-    if not _number(value):
-        raise _other(where, value, float)
-    if type(value) is int and abs(value) > MOST_WHOLE:
-        raise _too_large(where, value)
-    if not math.isfinite(value):
+def _scalar(where: str, value: Any, kind: type) -> Any:
+    """A finite number, a text without NUL, a switch or null."""
+    whole = type(value) is int
+    if type(value) is not kind and not (kind is float and whole):
+        raise _other(where, value, kind)
+    if whole and abs(value) > MOST_WHOLE:
+        said = f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}"
+        raise KindError(said, near=True)
+    if kind is float and not math.isfinite(value):
         raise KindError(f"{where} must be a finite number, found {value}", near=True)
-    return float(value)
+    if kind is str and "\0" in value:
+        raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
+    return float(value) if kind is float else value
 
 
 def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
@@ -173,10 +162,6 @@ def _inner(where: str, value: Any, hint: Any) -> Any:
         return fitted(where, value, hint)
     except KindError as error:
         raise KindError(str(error), near=True) from error
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _other(where: str, value: Any, hint: Any) -> KindError:

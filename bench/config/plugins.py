@@ -52,8 +52,8 @@ def call_prompts(loader: LoaderConfig, count: int) -> Sequence[Prompt]:
 
     found = call(loader, count=count)
     source = f"{loader.name} ({loader.target})"
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise ConfigError(f"{source} must return a list of prompts, found {type(found).__name__}")
+    listed = isinstance(found, Sequence) and not isinstance(found, str)
+    require_returned(loader, found, listed, "a list of prompts")
     for prompt in found[:count]:
         fields = [getattr(prompt, name, None) for name in ("id", "text", "category")]
         if not isinstance(prompt, Prompt) or not all(isinstance(f, str) for f in fields):
