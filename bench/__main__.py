@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
-from bench.data.errors import Interrupted, explained, ours, unknown
+from bench.data.errors import Interrupted, explained, own_errors, unknown
 from bench.data.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
@@ -80,7 +80,7 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
         known = "interrupted; what was recorded is safe, the same command resumes"
         complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
         return INTERRUPTED
-    except (*ours(), OSError) as error:
+    except own_errors(OSError) as error:
         said = explained(error) if isinstance(error, OSError) else str(error)
         if said is None:
             raise

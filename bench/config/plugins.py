@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.config.schema import DecoderEntry, LoaderConfig
-from bench.data.errors import ConfigError, Failure, attempt, described, ours, unknown
+from bench.data.errors import ConfigError, Failure, attempt, described, own_errors, unknown
 
 if TYPE_CHECKING:
     from bench.prompts import Prompt
@@ -38,7 +38,7 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
     check_keywords(loader.name, target, loader.kwargs, parameters)
     try:
         return target(**extra, **loader.kwargs)
-    except (*ours(), OSError):  # they say what to do, and the command line explains the system's
+    except own_errors(OSError):  # they say what to do; the command line explains the system's
         raise
     except (Exception, SystemExit) as error:
         log.info("%s raised", loader.target, exc_info=True)

@@ -351,7 +351,7 @@ def build(cls: type[T], values: Any, where: str) -> T:
 def check_type(where: str, value: Any, hint: Any) -> Any:
     """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`. A dataclass is built."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    own = next(filter(dataclasses.is_dataclass, kinds), None)
+    own: Any = next(filter(dataclasses.is_dataclass, kinds), None)
     if own is not None and not isinstance(value, kinds):
         return LoaderConfig.of(value, where) if own is LoaderConfig else build(own, value, where)
     try:

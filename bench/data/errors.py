@@ -86,11 +86,12 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     return Failure(str(seen))
 
 
-def ours() -> tuple[type[Exception], ...]:
-    """The project's errors, which explain themselves; a room that was not imported raised none."""
+def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """The project's errors, which explain themselves, and others. A room that was not imported
+    raised none."""
     rooms = (("decoders.api", "DecoderError"), ("metrics", "MetricError"))
     loaded = [(sys.modules[room], name) for room, name in rooms if room in sys.modules]
-    return BenchError, *(getattr(room, name) for room, name in loaded)
+    return BenchError, *(getattr(room, name) for room, name in loaded), *others
 
 
 def described(error: BaseException) -> str:
@@ -103,7 +104,7 @@ def described(error: BaseException) -> str:
     except Exception as failed:  # a plug-in's error may not even be printable
         message = f"(its message cannot be shown: {type(failed).__name__})"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    where = "" if isinstance(error, ours()) else place(error)
+    where = "" if isinstance(error, own_errors()) else place(error)
     return shown(f"{text}, at {where}" if where else text)
 
 
