@@ -249,15 +249,11 @@ def device_of(name: str) -> str:
     """auto: the first GPU where there is one. Raises ConfigError for a device that is not there."""
     import torch
 
+    from bench.measure.device import present
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is no device; use auto, cpu or cuda") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name}: torch sees {torch.cuda.device_count()} CUDA devices")
-    return name
+    return str(present(name, "device"))
 
 
 def _short(value: float) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import math
 import types
 import typing
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -25,7 +27,8 @@ from bench.run.launch.pack import PackSettings
 from bench.run.launch.task import LaunchConfig
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
-from decoders.kinds import hints_of
+from decoders.documents import CONFIG, read_object
+from decoders.kinds import KindError, hints_of
 from decoders.training.losses import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
@@ -100,3 +103,14 @@ def test_no_part_takes_another_kind() -> None:
                         check_keywords(name, target, {key: value}, parameters)
                         pytest.fail(f"{name}.{key} takes {value!r}")
     assert judged > 100
+
+
+def test_no_entry_of_a_checkpoint_takes_another_kind(tmp_path: Path) -> None:
+    """What config.json may say of a model; null means that it does not."""
+    path = tmp_path / "config.json"
+    for key, hint in CONFIG.items():
+        for value in wrong(kinds(hint) | {type(None)}):
+            path.write_text(json.dumps({key: value}))
+            with pytest.raises(KindError, match=r"config\.json"):
+                read_object(path, CONFIG)
+                pytest.fail(f"{key} takes {value!r}")
