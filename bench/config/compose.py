@@ -239,7 +239,7 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
         build(PublishedConfig, published, f"{name}: published")
     spec = DecoderSpec(name, **parts)
     return build(
-        DecoderEntry, raw | {"name": name, "spec": spec, "sampling": own.over(study)}, name
+        DecoderEntry, raw | {"name": name, "spec": spec, "sampling": own.resolve(study)}, name
     )
 
 

@@ -29,7 +29,6 @@ from decoders.kinds import (
 )
 
 if TYPE_CHECKING:
-    from decoders.api import Sampling
     from decoders.compose import DecoderSpec
 
 T = TypeVar("T")
@@ -113,15 +112,11 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require(self, "sampling.", ConfigError)
 
-    def over(self, base: SamplingConfig) -> SamplingConfig:
-        """These settings, with the unset ones taken from `base`."""
+    def resolve(self, base: T) -> T:
+        """A study's settings, or the model's own (`Sampling`), with what is set here over them.
+        Raises DecoderError."""
         mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        return dataclasses.replace(base, **mine)
-
-    def resolve(self, model: Sampling) -> Sampling:
-        """The sampling of a run: these settings over the model's own. Raises DecoderError."""
-        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        return dataclasses.replace(model, **mine)
+        return dataclasses.replace(base, **mine)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
