@@ -16,49 +16,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands.evaluate import device_of, require_others
-from bench.config.words import whole, with_folders, word_at_home
-from bench.console import complain, progress, say
-from bench.data.errors import BenchError, ConfigError, unknown
+from bench.__main__ import answered
+from bench.commands.evaluate import EvaluateConfig, device_of, parse, require_others
+from bench.config.words import apart, with_folders
+from bench.console import progress, say
+from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file
-from bench.report.table import Column, csv_text, filled, interval, markdown, terminal
+from bench.report.table import Column, csv_text, filled, intervals, markdown, terminal
 
 if TYPE_CHECKING:
     from metrics.protocols import Gap
 
-KEYS = (
-    "reference", "network", "protocols", "weights.inception", "weights.folder", "limit", "batch",
-    "device", "out",
+OWN = ("network", "protocols")
+SHARED = (  # with `bench evaluate`
+    "reference", "weights.inception", "weights.folder", "limit", "batch", "device", "out"
 )  # fmt: skip
 SCENES = 1000  # real scenes, where no reference is named
 
 
 def main(words: Sequence[str]) -> int:
     """Prints FID under both protocols with N, and the gap. 2 where it cannot, with what to do."""
-    from decoders.api import DecoderError
-    from metrics import MetricError
-
-    try:
-        return report([word_at_home(word) for word in words])
-    except (BenchError, DecoderError, MetricError) as error:
-        complain(f"error: {error}")
-        return 2
+    return answered(report, words)
 
 
 def report(words: Sequence[str]) -> int:
     """Raises ConfigError, MetricError."""
-    folders, settings = with_folders(words, KEYS, "fid_protocols")
-    if len(folders) != 1:
-        raise ConfigError(
-            f"expected one folder of pictures, found {len(folders)}; write `fid_protocols DIR`"
-        )
-    out = Path(settings["out"]) if "out" in settings else None
+    _, named = with_folders(words, (*OWN, *SHARED), "fid_protocols")
+    asked = parse(apart(words, OWN)[1])
+    out = asked.out
     if out is not None:
         if out.suffix not in (".csv", ".md"):
             raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
         ready_file(out)
-    gap = measure(folders[0], settings)
-    say(f"{folders[0]}: network {gap.network.name} (SHA-256 {gap.network.sha256[:12]}...)")
+    protocols = _protocols(named.get("protocols", "clean,bilinear"))
+    gap = measure(asked, named.get("network", "inception"), protocols)
+    say(f"{asked.images}: network {gap.network.name} (SHA-256 {gap.network.sha256[:12]}...)")
     say(terminal(filled(COLUMNS, rows(gap))))
     say("\n".join(notes(gap)))
     if out is not None:
@@ -67,29 +59,20 @@ def report(words: Sequence[str]) -> int:
     return 0
 
 
-def measure(folder: Path, settings: dict[str, str]) -> Gap:
-    """The gap of a folder of pictures, with the settings of the command line."""
+def measure(asked: EvaluateConfig, name: str, protocols: tuple[str, str]) -> Gap:
+    """The gap of a folder of pictures, by the network of this name."""
     from metrics.images import image_files
     from metrics.protocols import NETWORKS, gap_of, network_of
 
-    name = settings.get("network", "inception")
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
-    protocols = _protocols(settings.get("protocols", "clean,bilinear"))
-    limit = whole("limit", settings["limit"], 2) if "limit" in settings else None
-    batch = whole("batch", settings.get("batch", "64"), 1)
-    files = image_files(folder)[:limit]
-    reference: Any = _reference(settings, name, folder, files)
-    weights = settings.get("weights.inception")
-    place = settings.get("weights.folder")
-    network = network_of(
-        name,
-        Path(weights) if weights else None,
-        Path(place) if place else None,
-        device_of(settings.get("device", "auto")),
-    )
+    files = image_files(asked.images)[: asked.limit]
+    reference: Any = _reference(asked, name, files)
+    weights = asked.weights.get("inception")
+    device = device_of(asked.device)
+    network = network_of(name, Path(weights) if weights else None, asked.folder, device)
     with progress(len(files) + len(reference), "features") as bar:
-        return gap_of(files, reference, network, protocols, batch=batch, tick=bar.update)
+        return gap_of(files, reference, network, protocols, batch=asked.batch, tick=bar.update)
 
 
 def _protocols(text: str) -> tuple[str, str]:
@@ -104,14 +87,13 @@ def _protocols(text: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _reference(settings: dict[str, str], network: str, folder: Path, files: Sequence[Path]) -> Any:
+def _reference(asked: EvaluateConfig, network: str, files: Sequence[Path]) -> Any:
     """Files of the folder named, or real scenes."""
     from metrics.images import image_files
 
-    if "reference" in settings:
-        place = Path(settings["reference"])
-        found = image_files(place)
-        require_others(folder, place, files, found)
+    if asked.reference is not None:
+        found = image_files(asked.reference)
+        require_others(asked.images, asked.reference, files, found)
         return found
     if network != "scenes":
         raise ConfigError(
@@ -130,7 +112,7 @@ COLUMNS = (
     Column("protocol", "protocol", words=True),
     Column("filter", "resize filter", words=True),
     Column("antialias", "antialias", words=True),
-    Column("fid", "FID", lambda found: interval(found, 3)),
+    Column("fid", "FID", intervals(3)),
     Column("images", "images"),
     Column("reference", "reference"),
 )

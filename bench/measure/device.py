@@ -60,7 +60,7 @@ def prepare(backend: BackendConfig) -> torch.device:
     return device
 
 
-def present(name: str) -> torch.device:
+def present(name: str, setting: str = "backend.device") -> torch.device:
     """The device of a name: cpu, cuda, rocm, mps or xpu, with or without `:<number>`.
 
     ROCm builds of torch call their devices cuda. Raises ConfigError where the name is unknown, or
@@ -69,14 +69,14 @@ def present(name: str) -> torch.device:
     kind, _, number = name.partition(":")
     if kind not in KINDS or not (number.isdigit() or number == ""):
         raise ConfigError(
-            f"backend.device={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
+            f"{setting}={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
             "number, as cuda:1"
         )
     count, wanted = KINDS[kind]()
     if int(number or 0) >= count:
         raise ConfigError(
-            f"backend.device={name} is not there: this torch ({torch.__version__}) sees {count} "
-            f"{kind} devices. Use backend=cpu, or install {wanted}"
+            f"{setting}={name} is not there: this torch ({torch.__version__}) sees {count} {kind} "
+            f"devices. Use {setting.removesuffix('.device')}=cpu, or install {wanted}"
         )
     own = "cuda" if kind == "rocm" else kind
     return torch.device(f"{own}:{number}" if number else own)

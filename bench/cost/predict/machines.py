@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import yaml
 
 from bench.config.catalogue import groups, option
-from bench.config.compose import require_folders
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.hydra_edge import composed
 from bench.config.schema import LoaderConfig, build
 from bench.config.words import given, split
 from bench.data.errors import ConfigError
@@ -111,11 +110,7 @@ def _composed(words: Sequence[str], groups: Sequence[str]) -> tuple[dict[str, An
     if "hardware" not in (split(word).key for word in figures):
         raise ConfigError(f"{figures[0]!r} is a figure of a machine; name it with hardware=NAME")
     places = [word for word in rest if split(word).key == SEARCH]
-    for word in places:
-        require_folders(parse_override(word).value())
-    with hydra_session("conf"):
-        own = [str(parse_override(word).input_line) for word in (*mine, *places)]
-        return plain(compose_config("predict_config", own)), rest
+    return composed("predict_config", [*mine, *places]), rest
 
 
 def shipped() -> list[Hardware]:

@@ -11,25 +11,23 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from bench.config.compose import compose_study
 from bench.config.describe import PARTS, own_words
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain, with_study
-from bench.config.schema import DecoderEntry, StudyConfig, build, require_known
+from bench.config.hydra_edge import composed, with_study
+from bench.config.schema import DecoderEntry, StudyConfig, build
 from bench.config.words import split
 from bench.data.errors import ConfigError
 from decoders.compose import PartSpec
 from decoders.kinds import Count, Share, Within, require
-
-CLASSES = ("exact", "relaxed", "any")
 
 
 @dataclass(frozen=True)
 class TuneConfig:
     """See conf/tune_config.yaml. k, delta and lam are the grids that `rules` refers to."""
 
-    exactness: str
+    exactness: Literal["exact", "relaxed", "any"]
     tv: Share | None
     base: str
     trees: list[Any]
@@ -44,7 +42,6 @@ class TuneConfig:
     out: str | None
 
     def __post_init__(self) -> None:
-        require_known(self, "tune.", {"exactness": CLASSES})
         require(self, "tune.", ConfigError)
         if self.out is not None and not self.out.endswith(".yaml"):
             raise ConfigError(f"tune.out must end in .yaml, found {self.out!r}")
@@ -88,11 +85,8 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
     for word in own:
         if split(word).key == "tune":
             raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
-        parse_override(word)
     rest = with_study([word for word in words if word not in own], "tune")
-    with hydra_session("conf"):
-        root = plain(compose_config("tune_config", own))
-    tune = build(TuneConfig, root["tune"], "tune")
+    tune = build(TuneConfig, composed("tune_config", own)["tune"], "tune")
     study = compose_study([word for word in rest if split(word).group not in PARTS])
     if study.latency.prompts < 2:
         raise ConfigError(

@@ -16,14 +16,13 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.config.hydra_edge import own_settings
-from bench.config.schema import require_known
 from bench.console import progress, say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 NAMED = ("decoder", "protocol", "seed", "prompt_index", "prompt_id", "prompt")
 Row = dict[str, Any]  # of records.parquet
 MOST = np.iinfo(np.uint16).max
+Pictures = Literal["kept", "decoded", "none"]
 CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
 
 
@@ -43,13 +43,12 @@ CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
 class PackSettings:
     """`pack.*`."""
 
-    pictures: str = "kept"  # NAME kept (the run's own), decoded (again, from the codes), none
+    pictures: Pictures = "kept"  # NAME kept (the run's own), decoded (again, from the codes), none
     gigabytes: Positive = 1.0  # size of a tar file
     out: str | None = None  # DIR where they go (default: packed/ in the run's folder)
 
     def __post_init__(self) -> None:
         require(self, "pack.", ConfigError)
-        require_known(self, "pack.", {"pictures": ("kept", "decoded", "none")})
 
 
 def cmd_pack(words: Sequence[str]) -> int:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bench.config.compose import require_folders
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
-from bench.config.schema import build, require_known
+from bench.config.hydra_edge import composed, parse_override
+from bench.config.schema import build
 from bench.config.words import split
 from bench.data.errors import ConfigError, unknown
 from decoders.kinds import Amount, Count, NotNegative, Positive, require
@@ -39,7 +38,7 @@ class LaunchConfig:
     """See conf/launch."""
 
     name: str
-    where: str
+    where: Literal["local", "slurm", "ray"]
     workers: Count = 2
     shards: Count | None = None
     retries: Amount = 3
@@ -47,13 +46,12 @@ class LaunchConfig:
     cpus: Count = 1
     gpus: NotNegative = 0.0
     hours: Positive = 4.0
-    cluster: str = "slurm"
+    cluster: Literal["slurm", "local"] = "slurm"
     options: dict[str, Any] = field(default_factory=dict)
     address: str | None = None
 
     def __post_init__(self) -> None:
         require(self, "launch.", ConfigError)
-        require_known(self, "launch.", {"where": tuple(USED), "cluster": ("slurm", "local")})
         if self.where == "slurm" and self.gpus != int(self.gpus):
             raise ConfigError(f"launch.gpus must be a whole number on SLURM, found {self.gpus:g}")
 
@@ -109,11 +107,7 @@ def asked(words: Sequence[str]) -> Asked:
 
 
 def _composed(words: Sequence[str], places: Sequence[str]) -> LaunchConfig:
-    for place in places:
-        require_folders(parse_override(place).value())
-    with hydra_session("conf"):
-        root = plain(compose_config("launch_config", [*words, *places]))
-    values: Any = root.get("launch")
+    values: Any = composed("launch_config", [*words, *places]).get("launch")
     made = build(LaunchConfig, values, "launch")
     known = {"name", "where", "workers", "shards", "retries", "threads", *USED[made.where]}
     for key in values:

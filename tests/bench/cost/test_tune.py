@@ -61,7 +61,7 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["tune.exactness=exat"], "unknown tune.exactness 'exat'; did you mean 'exact'"),
+        (["tune.exactness=exat"], "found 'exat' (str); did you mean 'exact'"),
         (["tune.tv=1.5"], "tune.tv must be at most 1"),
         (["tune.prompts=0"], "tune.prompts must be at least 1"),
         (["tune.trees=[]"], "tune.trees is empty"),
