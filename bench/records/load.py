@@ -34,7 +34,15 @@ from bench.records.read import (
     require_columns,
     require_file,
 )
-from bench.records.rows import LATER, READABLE, SCHEMA, damaged, frame, other_version
+from bench.records.rows import (
+    LATER,
+    READABLE,
+    SCHEMA,
+    brought_up,
+    damaged,
+    foreign_picture,
+    other_version,
+)
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
 
 Rows = Literal["needed", "if there", "no"]
@@ -42,6 +50,7 @@ ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
 
+NOTHING = {**dict.fromkeys(SUMMARY_TEXT, ""), **dict.fromkeys(SUMMARY_NUMBERS, math.nan)}
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
@@ -90,7 +99,8 @@ def load(run: Path, rows: Rows = "needed") -> RunData:
 
 
 def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataFrame:
-    """These columns of a run's records.parquet. Raises FolderError."""
+    """These columns of a run's records.parquet, each of its type, without nulls. Raises
+    FolderError."""
     path = folder / ROWS
     require_file(path)
     if damaged(path):
@@ -100,16 +110,23 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
         if not {*columns} <= {*names, *LATER} and (wrong := other_version(path)):
             raise FolderError(wrong)
         require_columns(path, columns, [*names, *LATER])
-        records = frame(path, columns)
+        table = brought_up(pq.read_table(path, columns=[c for c in columns if c in names]))
+        table = table.select([*columns]).cast(pa.schema([SCHEMA.field(c) for c in columns]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(
             f"{path} is damaged: no readable Parquet ({error}); {remedy(path)}"
         ) from error
-    if {*records["schema_version"]} - {*READABLE}:
+    for column in columns:
+        if not pa.types.is_floating(SCHEMA.field(column).type) and table[column].null_count:
+            raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
+    if wrong := foreign_picture(table):
+        raise FolderError(f"{path}: {wrong}; copy the file again from where the run was made")
+    found: pd.DataFrame = table.to_pandas()
+    if {*found["schema_version"]} - {*READABLE}:
         raise FolderError(other_version(path))
-    if records.empty:
+    if found.empty:
         raise FolderError(f"{path} has no rows: no image was decoded yet; {remedy(path)}")
-    return records
+    return found
 
 
 def _by_decoder(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -121,29 +138,21 @@ def _read_summary(path: Path, whole: bool) -> pd.DataFrame:
     table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
     if table.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {remedy(path)}")
-    lacking: dict[str, str | float] = {name: "" for name in SUMMARY_TEXT if name not in table}
-    lacking |= {name: math.nan for name in SUMMARY_NUMBERS if name not in table}
-    return table.assign(exactness=table.exactness.map(today) if "exactness" in table else "",
-                        **{k: v for k, v in lacking.items() if k != "exactness"})  # fmt: skip
+    lacking = {name: value for name, value in NOTHING.items() if name not in table}
+    verdicts = {"exactness": table.exactness.map(today)} if "exactness" in table else {}
+    return table.assign(**lacking | verdicts)
 
 
 def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
     """Adds a row without figures for decoders that only the records know: none may go missing."""
-    known = set(summary["decoder"])
+    shared = [c for c in (*SUMMARY_TEXT, "temperature", "cfg") if c in records]
     rows: list[dict[str, Any]] = []
-    for name, group in records.groupby("decoder", sort=False):
-        if name in known:
-            continue
+    others = records[~records["decoder"].isin(summary["decoder"])]
+    for _, group in others.groupby("decoder", sort=False):
         failed = bool((group["status"] == "failed").all())
-        row: dict[str, Any] = dict.fromkeys(SUMMARY_TEXT, "")
-        row |= dict.fromkeys(SUMMARY_NUMBERS, math.nan)
-        shared = [*SUMMARY_TEXT, "temperature", "cfg"]
-        row |= {column: group[column].iloc[0] for column in shared if column in group}
-        row["status"] = "failed" if failed else "failed: not in summary.csv"
-        rows.append(row)
-    if not rows:
-        return summary
-    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True)
+        status = "failed" if failed else "failed: not in summary.csv"
+        rows.append(NOTHING | group[shared].iloc[0].to_dict() | {"status": status})
+    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True) if rows else summary
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:

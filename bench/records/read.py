@@ -8,7 +8,7 @@ from here may use it as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.data.errors import FolderError
 from decoders.documents import read_object
-from decoders.kinds import KindError, entries
+from decoders.kinds import KindError
 
 REMEDY = "run `python -m bench run study=...` again: it resumes and writes what is missing"
 COPY = "it is a published run, which nothing here makes again: copy its folder once more"
@@ -35,18 +35,19 @@ class Form:
     further: bool = False
 
 
+COLUMNS = (  # of summary.csv
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
+    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
+    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
+    "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output",
+    "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
+)  # fmt: skip
 SUMMARY_TEXT = (
     "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "fid_features",
     "exactness", "status",
 )  # fmt: skip
-SUMMARY_NUMBERS = (
-    "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
-    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
-    "n_quality",
-    "fid", "fid_lo", "fid_hi", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
-    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
-    "tv_declared_bound", "peak_memory_mb",
-)  # fmt: skip
+SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in (*SUMMARY_TEXT, "loop", "drafter"))
 # Without these a table is no summary of a run, of whatever version.
 CORE_TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
 CORE_NUMBERS = (
@@ -105,12 +106,7 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
     if form.further:
         further = [name for name in map(str, table) if not name.endswith("_features")]
         numbers |= {name for name in further if name not in form.words}
-    return _numbered(path, table, [column for column in table if column in numbers])
-
-
-def _numbered(path: Path, table: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
-    """The table with numbers in these columns, NaN in empty cells."""
-    for column in columns:
+    for column in (column for column in table if column in numbers):
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
         try:
             table[column] = table[column].mask(blank).astype(float)
@@ -131,20 +127,20 @@ def remedy(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
+    if path.is_file():
+        return
     folder = path.parent
     tables = any((folder / name).is_file() for name in ("summary.csv", "study.json"))
-    tables = tables and not (folder / "rows").is_dir()
-    if not path.is_file() and path.suffix == ".parquet" and tables:
+    if path.suffix == ".parquet" and tables and not (folder / "rows").is_dir():
         raise FolderError(
             f"{folder} holds tables without {path.name}, so it cannot be compared: expected a "
             "finished run, or one that `python -m bench publish` copied with its records"
         )
-    if not path.is_file():
-        raise FolderError(
-            f"there is no {path}, so {path.parent} holds no finished run; run the study first "
-            "(`python -m bench run study=...` resumes and writes what is missing), or name the "
-            "folder of another run"
-        )
+    raise FolderError(
+        f"there is no {path}, so {folder} holds no finished run; run the study first (`python -m "
+        "bench run study=...` resumes and writes what is missing), or name the folder of another "
+        "run"
+    )
 
 
 def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:
@@ -166,14 +162,3 @@ def read_json(
     if lacking:
         raise FolderError(f"{path} is damaged: it lacks {', '.join(lacking)}{advice}")
     return found
-
-
-def fitting(path: Path, found: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The object below these keys, {} where there is none. Raises FolderError where it is
-    something else."""
-    for key in keys:
-        try:
-            found = entries(found, {key: dict[str, Any]}, str(path)).get(key, {})
-        except KindError as error:
-            raise FolderError(f"{path} is damaged: {error}") from error
-    return dict(found)

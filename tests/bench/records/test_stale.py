@@ -17,7 +17,7 @@ from bench.data.errors import FolderError
 from bench.records import rows as records
 from bench.records.load import load
 from bench.records.sources import code_of
-from bench.run.partial import gather
+from bench.run.finish import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
 

@@ -17,9 +17,8 @@ from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run import session
 from bench.run.launch.merge import merge, read
-from bench.run.runner import run_study
+from bench.run.runner import Shard, run_shard, run_study
 from bench.run.session import agreed
-from bench.run.shard import Shard, run_shard
 from decoders.api import DecoderError
 from decoders.kernels import candidates
 from decoders.kernels.candidates import AttentionShape, Products

@@ -217,9 +217,9 @@ def test_a_scheduler_that_ignores_a_signal_is_left_to(task, tmp_path):
 
 def test_a_worker_that_crashes_has_not_done_its_shard(tmp_path, monkeypatch, capsys):
     (tmp_path / "sitecustomize.py").write_text(
-        "import bench.run.shard as shard\n"
+        "import bench.run.runner as runner\n"
         "def crash(*_):\n    raise RuntimeError('no such thing')\n"
-        "shard.run_shard = crash\n"
+        "runner.run_shard = crash\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     words = ["decoders=[fake_ar]", "quality.images=2", "launch=local", "launch.workers=1"]
