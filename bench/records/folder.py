@@ -40,16 +40,7 @@ from bench.data.errors import DiskFullError, FolderError
 from bench.data.files import refuse_links, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import rows as records
-from bench.records.study import (
-    SAME,
-    Changed,
-    changed,
-    expected_of,
-    guard,
-    read_identity,
-    read_study,
-    write_identity,
-)
+from bench.records import study
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
@@ -81,9 +72,9 @@ class RunFolder:
             if self.shared:
                 turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
                 fcntl.flock(turn, fcntl.LOCK_EX)
-            study = read_identity(self.path)
-            made = change(study.get(name))
-            write_identity(self.path, study | {name: made})
+            identity = study.read_identity(self.path)
+            made = change(identity.get(name))
+            study.write_identity(self.path, identity | {name: made})
         return made
 
     def row_path(self, cell: str, stem: str) -> Path:
@@ -134,19 +125,21 @@ class RunFolder:
 
     def _wrong(
         self, table: pa.Table | None, key: Key, expected: Mapping[str, Any]
-    ) -> Changed | None:
+    ) -> study.Changed | None:
         """Why a row does not count, None where it does: whole, the row of its place, made by what
         is there now, with its own picture if it names one."""
         if table is None or table.num_rows != 1:
-            return Changed(True, "is damaged, or no row of this version")
+            return study.Changed(True, "is damaged, or no row of this version")
         row = table.drop_columns([*records.LISTS]).to_pylist()[0]
-        if (found := changed(row, expected)) is not None or not row["image"]:
+        if (found := study.changed(row, expected)) is not None or not row["image"]:
             return found
         picture = self.path / records.image_name(*key)
         whole = picture.is_file() and _digest(picture.read_bytes()) == row["image_hash"]
         if row["image"] == records.image_name(*key) and whole:
             return None
-        return Changed(True, f"has lost its picture ({picture} is damaged, another one or gone)")
+        return study.Changed(
+            True, f"has lost its picture ({picture} is damaged, another one or gone)"
+        )
 
     def _failed(self, retry: bool) -> None:
         """Failed rows of an earlier run: taken out to be made again, or kept with a warning."""
@@ -199,7 +192,7 @@ def recorded(path: Path, identity: Mapping[str, Any]) -> tuple[RunFolder, list[K
     """A folder with all of its rows that count, where no model is loaded; keys of those that do
     not. identity: study.json."""
     folder, known = RunFolder(path), (identity["config_hash"], identity["machine"])
-    return folder, folder.load({key: expected_of(*key, *known) for key in row_keys(path)})
+    return folder, folder.load({key: study.expected_of(*key, *known) for key in row_keys(path)})
 
 
 def _digest(content: bytes) -> str:
@@ -228,7 +221,7 @@ def open_folder(
         "config": dict(config),
         "machine": dict(machine),
     }
-    study = path / "study.json"
+    written = path / "study.json"
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     refuse_links(path)
@@ -239,15 +232,15 @@ def open_folder(
             "run_dir= or empty it"
         )
     if begun:
-        guard(path, read_study(study), identity)
+        study.guard(path, study.read_study(written), identity)
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path, shard):
         for stray in () if shard else path.rglob(".tmp-*"):
             stray.unlink()  # what a killed run has left behind
         # A run that stopped before its first row binds nobody; a worker beside this one does.
-        beside = read_study(study) if shard and study.exists() else {}
-        if not begun and any(beside.get(key) != identity[key] for key in SAME):
-            write_identity(path, identity)
+        beside = study.read_study(written) if shard and written.exists() else {}
+        if not begun and any(beside.get(key) != identity[key] for key in study.SAME):
+            study.write_identity(path, identity)
         try:
             yield RunFolder(path, shared=bool(shard))
         except BaseException:

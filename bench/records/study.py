@@ -19,7 +19,7 @@ from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.records import rows as records
-from bench.records.read import read_json
+from decoders.documents import read_object
 from decoders.kinds import Amount, KindError, entries
 
 IDENTITY = {
@@ -59,6 +59,21 @@ def read_study(study: Path) -> dict[str, Any]:
             at = entries(at, {key: dict[str, Any]}, str(study)).get(key, {})
         except KindError as error:
             raise FolderError(f"{study} is damaged: {error}") from error
+    return found
+
+
+def read_json(
+    path: Path, known: Mapping[str, Any], required: Sequence[str] = (), advice: str = ""
+) -> dict[str, Any]:
+    """The object of a JSON file, whose keys `known` are as `decoders.kinds` says. Raises
+    FolderError, and FileNotFoundError."""
+    try:
+        found = read_object(path, known)
+    except KindError as error:
+        raise FolderError(f"{path} is damaged: {error}{advice}") from error
+    lacking = [key for key in required if key not in found]
+    if lacking:
+        raise FolderError(f"{path} is damaged: it lacks {', '.join(lacking)}{advice}")
     return found
 
 
@@ -129,7 +144,8 @@ def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
     versions = _mapping(row["versions"])
     found = {key: row[key] for key in (*PLACE, *PROMPT, "cpu", "gpu")}
     found |= {"batch": row["batch"]} if row["protocol"] == BATCHED else {}
-    found |= {"torch": versions.get("torch", ""), "python": _minor(versions.get("python", ""))}
+    minor = ".".join(versions.get("python", "").split(".")[:2])
+    found |= {"torch": versions.get("torch", ""), "python": minor}
     return found | {key: _mapping(row[key]) for key in ("weights_hash", "sources")}
 
 
@@ -193,7 +209,3 @@ def _mapping(text: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -129,13 +130,13 @@ def verdicts(
     """The gate's verdict on every cell; one it cannot judge is "not checked", with the error, and
     so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
     drafters that are judged on images of it."""
-    out = []
+    found = list[Verdict]()
     with progress(len(cells), "exactness", unit="decoder") as bar:
         for cell in cells:
             bar.set_postfix_str(cell.entry.name)
-            out.append(_verdict(cell, model, captions, cell.entry.name in skipped))
+            found.append(_verdict(cell, model, captions, cell.entry.name in skipped))
             bar.update()
-    return out
+    return found
 
 
 def _replayed(cell: Cell) -> bool:
@@ -153,10 +154,9 @@ def _verdict(
     if _replayed(cell):  # its codes are not meant to follow any distribution
         says = "accepted lengths are stated or recorded; only its times mean anything"
         return Verdict(name, REPLAYED, math.nan, says, expect, REPLAYED)
-    late = Failure("an image of it ran into time_limit")
-    found = (
-        late if skipped else attempt(lambda: check_decoder(spec, cell.sampling, model, captions))
-    )
+    found: Any = Failure("an image of it ran into time_limit")
+    if not skipped:
+        found = attempt(lambda: check_decoder(spec, cell.sampling, model, captions))
     if isinstance(found, Failure):
         log.warning("the gate could not judge %s: %s", name, found.error)
         return Verdict(name, "not checked", math.nan, found.error, expect, "not checked")
@@ -249,11 +249,7 @@ def clear(folder: Path) -> None:
 
 def cells_of(config: StudyConfig, rows: pd.DataFrame) -> list[Cell]:
     """The cells that have rows, in the study's order; temperature and guidance as recorded."""
-    found = []
-    for entry in config.decoders:
-        own = rows[(rows.decoder == entry.name) & (rows.protocol != "reseed")]
-        if len(own):
-            first = own.iloc[0]
-            sampling = Sampling(temperature=float(first.temperature), cfg=float(first.cfg))
-            found.append(Cell(entry.name, entry, sampling))
-    return found
+    first = rows[rows.protocol != "reseed"].drop_duplicates("decoder").set_index("decoder")
+    settings = first[["temperature", "cfg"]].astype(float).to_dict("index")
+    own = [entry for entry in config.decoders if entry.name in settings]
+    return [Cell(entry.name, entry, Sampling(**settings[entry.name])) for entry in own]

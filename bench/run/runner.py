@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from PIL import Image
 
 from bench.config import schedule
 from bench.config.plugins import call_prompts
@@ -49,7 +48,7 @@ from bench.run.session import ATTENTION, check_prompts, frozen_heap, go_by, load
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
-Row = tuple[dict[str, Any], Image.Image | None]  # with its picture
+Row = dict[str, Any]  # and "picture", its picture, where it is to be kept
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,8 @@ class Run:
     def all(self, parts: Sequence[Sequence[Batch]], name: str) -> None:
         """Runs the batches that are not recorded yet, in order. name: what the terminal shows."""
         total = sum(len(b.indices) for part in parts for b in part)
-        todo = [[b for b in part if not self.recorded(b)] for part in parts]
+        have = self.folder.tables
+        todo = [[b for b in part if not all(key in have for key in b.keys)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
         self.lineup.expect([batch for part in todo for batch in part])
         timed = [part for part in todo if part and part[0].timed]
@@ -276,9 +276,6 @@ class Run:
         if self.watch is not None:
             bar.set_postfix_str("measuring the machine")
             log.info("the machine: %s", self.watch.look())
-
-    def recorded(self, batch: Batch) -> bool:
-        return all(key in self.folder.tables for key in batch.keys)
 
     def disturbed(self, part: Sequence[Batch]) -> int:
         """How many timed images of a part were disturbed."""
@@ -318,9 +315,9 @@ class Run:
                 continue
             names = "image", "image_hash"
             picture = {name: self.folder.said(batch.keys[0], name) for name in names}
-            for key, (row, _) in zip(batch.keys, rows, strict=True):
-                made.append((key, {**row, **picture, "started_at": started}))
-            found += rows[0][0]["disturbed"]
+            for key, row in zip(batch.keys, rows, strict=True):
+                made.append((key, row | picture | {"started_at": started}))
+            found += rows[0]["disturbed"]
             if found >= before:
                 return []
         return made
@@ -333,7 +330,7 @@ class Run:
         if not isinstance(rows, Failure):
             self._record(batch, rows, started)
             if batch.timed:
-                self.neighbours.after(rows[0][0])
+                self.neighbours.after(rows[0])
             return
         alone = len(batch.indices) == 1 or self.lineup.trying.deaths(batch)
         if self.folder.shared and not (rows.late or alone):
@@ -345,20 +342,18 @@ class Run:
         error = blamed(rows.error, batch.cell.entry.spec)
         log.warning("%s failed (%s): %s", name, batch.protocol, error)
         state = {**empty_measures(), "status": "failed", "error": error}
-        blank: list[Row] = [({**self.identity(batch, i), **state}, None) for i in batch.indices]
-        self._record(batch, blank, started)
+        self._record(batch, [self.identity(batch, i) | state for i in batch.indices], started)
 
     def _attempt(self, batch: Batch) -> list[Row] | Failure:
         """The rows of a batch, or what went wrong. Raises HarmError."""
         return self.lineup.attempt(batch.cell, lambda: self.measure(batch))
 
     def _record(self, batch: Batch, rows: Sequence[Row], started: str) -> None:
-        for key, (row, image) in zip(batch.keys, rows, strict=True):
+        for key, row in zip(batch.keys, rows, strict=True):
             if key not in self.folder.tables:  # recorded before the run was killed
-                row["started_at"] = started
-                if image is not None:
-                    row["image"] = image_name(*key)
-                self.folder.add(*key, row, image)
+                image = row.pop("picture", None)
+                name = {} if image is None else {"image": image_name(*key)}
+                self.folder.add(*key, row | name | {"started_at": started}, image)
 
     def measure(self, batch: Batch) -> list[Row]:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
@@ -366,13 +361,12 @@ class Run:
         rule = getattr(self.lineup.built[batch.cell.key], "rule", None)
         disturbed = batch.timed and self.neighbours.disturb(outcome.load)
         state = {"disturbed": disturbed, "status": "ok", "error": ""}
-        out = []
-        for b, row in enumerate(measured(outcome, batch.timed, rule)):
-            picture = None
-            if outcome.images is not None and self._wants_picture(batch, batch.indices[b]):
-                picture = picture_of(outcome.images[b])
-            out.append(({**self.identity(batch, batch.indices[b]), **row, **state}, picture))
-        return out
+        rows = measured(outcome, batch.timed, rule)
+        for b, (index, row) in enumerate(zip(batch.indices, rows, strict=True)):
+            row |= self.identity(batch, index) | state
+            if outcome.images is not None and self._wants_picture(batch, index):
+                row["picture"] = picture_of(outcome.images[b])
+        return rows
 
     def _wants_picture(self, batch: Batch, index: int) -> bool:
         """Whether the picture of an image is to be kept: in the first round that it came out in,

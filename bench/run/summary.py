@@ -21,22 +21,12 @@ import pandas as pd
 from bench.config.schedule import REPLAYED, Cell
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
+from bench.judge import speedup
 from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
-from bench.judge.speedup import (
-    CLIP_PAIRS,
-    Scored,
-    clip_differences,
-    counted,
-    image_rows,
-    latency_rows,
-    paired_speedup,
-    reseed_name,
-    timings,
-)
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
-from bench.records.read import COLUMNS
+from bench.records.load import COLUMNS
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import Interval
@@ -44,6 +34,8 @@ from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
+NONE = Interval(NAN, NAN, NAN)
+LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 ACCEPTANCE = (*POOLED, "nfe")
@@ -78,19 +70,23 @@ def summarise(
     preferences: list[PreferenceRow] = []
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
     baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
-    clip: dict[str, list[Scored]] = {}
+    clip: dict[str, list[speedup.Scored]] = {}
     for cell in cells:
         name = cell.entry.name
         own = rows[rows.decoder == name]
         reseeds = own[own.protocol == "reseed"]
         parts = [(name, "quality", own.drop(reseeds.index))]
         for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
-            parts.append((reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed]))
+            parts.append(
+                (speedup.reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed])
+            )
         verdict, clip[name] = exactness.get(name, ""), []
         for label, protocol, mine in parts:
             line, scores, preference = _line(judge, mine, label, protocol)
             if label == name and name not in unmeasured:
-                line |= _speedup(own, rows[rows.decoder == baselines[name]])
+                # The paired ratio to the baseline over the prompts that both decoded.
+                found = speedup.paired_speedup(rows[rows.decoder == baselines[name]], own) or NONE
+                line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
             unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
             out.append(line | {"exactness": verdict} | unknown)
             clip[name].append(scores)
@@ -102,23 +98,32 @@ def summarise(
     named = every[["decoder", "hps", "fid_features", *NAMED]]
     named = named if (named[NAMED].fillna("") != "").any(axis=None) else named[:0]
     write_csv(folder / "quality.csv", named)
-    write_csv(folder / "preference.csv", _preference_table(preferences))
-    write_csv(folder / CLIP_PAIRS, clip_differences(baselines, clip))
+    chosen = [
+        vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
+        for row in preferences
+    ]
+    plain = pd.DataFrame(chosen).drop(columns="by_attribute", errors="ignore")
+    write_csv(folder / "preference.csv", plain)
+    write_csv(folder / speedup.CLIP_PAIRS, speedup.clip_differences(baselines, clip))
     return table
 
 
 def _line(
     judge: _Judge, mine: pd.DataFrame, label: str, protocol: str
-) -> tuple[dict[str, Any], Scored, PreferenceRow | None]:
+) -> tuple[dict[str, Any], speedup.Scored, PreferenceRow | None]:
     """All columns but the speed-up and the verdict, of one decoder (or of its reseed, which has a
     label of its own); the CLIP score of each prompt's image, and CLIP's preference."""
     ok = mine[mine.status == "ok"]
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
-    first, alone = mine.iloc[0], timings(mine)
-    line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
-    line |= _latency(latency_rows(ok)) | _acceptance(drawn if len(drawn) else image_rows(alone))
-    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
-    line["n_quality"] = len(drawn)
+    alone = speedup.timings(mine)
+    line: dict[str, Any] = mine.iloc[0][[*IDENTITY]].to_dict() | {"decoder": label}
+    seconds = speedup.latency_rows(ok)["seconds_total"].to_numpy(float)
+    line |= {"n_latency": len(seconds)} | dict.fromkeys(LATENCY, NAN)
+    if len(seconds):
+        figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
+        line |= dict(zip(LATENCY, map(float, figures), strict=True))
+    line |= _acceptance(drawn if len(drawn) else speedup.image_rows(alone))
+    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN) | {"n_quality": len(drawn)}
     pictured = drawn[drawn.image != ""]
     scores, preference = judge.images(pictured, label)
     line |= vars(scores)
@@ -137,18 +142,7 @@ def _status(mine: pd.DataFrame) -> str:
         return "ok"
     if len(failed) == len(mine):
         return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} {counted(mine)} failed: {failed.error.iloc[0]}"
-
-
-def _latency(timed: pd.DataFrame) -> dict[str, Any]:
-    seconds = timed["seconds_total"].to_numpy(float)
-    known = len(seconds) > 0
-    return {
-        "n_latency": len(seconds),
-        "latency_mean_s": float(seconds.mean()) if known else NAN,
-        "latency_p50_s": float(np.median(seconds)) if known else NAN,
-        "latency_p95_s": float(np.quantile(seconds, 0.95)) if known else NAN,
-    }
+    return f"{len(failed)} of {len(mine)} {speedup.counted(mine)} failed: {failed.error.iloc[0]}"
 
 
 def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
@@ -156,12 +150,6 @@ def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
     mine = cell.sampling.temperature, cell.sampling.cfg
     same = (c for c in cells if (c.sampling.temperature, c.sampling.cfg) == mine)
     return next((other.entry.name for other in same if other.entry.baseline), None)
-
-
-def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
-    """Paired ratio to the baseline over the prompts that both decoded."""
-    found = paired_speedup(baseline, mine) or Interval(NAN, NAN, NAN)
-    return {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
@@ -231,14 +219,6 @@ class _Judge:
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:
     columns = (kept.prompt_id, kept.prompt, kept.category)
     return [Prompt(*row) for row in zip(*columns, strict=True)]
-
-
-def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
-    plain = [
-        vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
-        for row in rows
-    ]
-    return pd.DataFrame(plain).drop(columns="by_attribute", errors="ignore")
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:

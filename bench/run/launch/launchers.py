@@ -83,18 +83,24 @@ def why(status: int, log: Path) -> str:
 def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:
     """launch=slurm: a job array through submitit. Ctrl-C cancels the jobs."""
     executor, left = executor_of(launch, logs), list(tasks)
+    from submitit.core.utils import UncompletedJobError
+
     for _ in range(launch.retries + 1):
         with executor.batch():
             jobs = [executor.submit(task) for task in left]
+        died = []
         try:
-            found = [_result(*both) for both in zip(left, jobs, strict=True)]
+            for task, job in zip(left, jobs, strict=True):
+                try:
+                    said = f"exit status {(status := job.result())}, see {job.paths.stderr}"
+                    yield task, "" if task.ended(status) else said
+                except UncompletedJobError:
+                    died.append(task)
         except BaseException:
             for job in jobs:
                 job.cancel()
             raise
-        both = list(zip(left, found, strict=True))
-        yield from ((task, why) for task, why in both if why is not None)
-        left = [task for task, why in both if why is None]
+        left = died
         if not left:
             return
     yield from ((task, f"{launch.retries + 1} jobs died, see {logs}") for task in left)
@@ -126,19 +132,6 @@ def executor_of(launch: LaunchConfig, logs: Path) -> Any:
             "launch=ray work, and launch.options takes submitit's parameters alone"
         ) from error
     return executor
-
-
-def _result(task: Task, job: Any) -> str | None:
-    """What a job's worker refused; nothing for one that came to its end, None for one that died."""
-    from submitit.core.utils import UncompletedJobError
-
-    try:
-        status = job.result()
-    except UncompletedJobError:
-        return None
-    if task.ended(status):
-        return ""
-    return f"exit status {status}, see {job.paths.stderr}"
 
 
 def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:

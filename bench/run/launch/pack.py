@@ -26,8 +26,8 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schema import require_known
 from bench.console import progress, say
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links
-from bench.records import rows as records
+from bench.data.files import refuse_links, write_atomically
+from bench.records.load import plain, read_rows
 from decoders.kinds import Positive, require
 
 if TYPE_CHECKING:
@@ -89,19 +89,10 @@ def rows_of(config: StudyConfig) -> list[Row]:
     run = Path(config.run_dir)
     require_own(run, config)
     refuse_links(run)  # a link would put a file of another folder into the tar
-    path = run / "records.parquet"
-    table = records.read(path) if path.is_file() else None
-    if table is None:
-        raise FolderError(
-            f"{run} has no whole records.parquet: the run is not finished, or its rows name "
-            "pictures of others; `python -m bench run` with the same words goes on with it"
-        )
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in table.select([*NAMED, "status", "image", "codes"]).to_pylist():
-        if row["status"] == "ok":
-            have = found.setdefault(tuple(row[name] for name in NAMED[:4]), row)
-            have["image"] = have["image"] or row["image"]  # in the round that it was kept in
-    return list(found.values())
+    table = read_rows(run, (*NAMED, "schema_version", "status", "image", "codes"))
+    rows = table[table.status == "ok"].assign(codes=table.codes.map(np.ndarray.tolist))
+    rows["image"] = rows.groupby([*NAMED[:4]]).image.transform("max")  # of the round it was kept in
+    return plain(rows.drop_duplicates([*NAMED[:4]]))
 
 
 def write_codes(path: Path, rows: Sequence[Row]) -> None:
@@ -112,7 +103,7 @@ def write_codes(path: Path, rows: Sequence[Row]) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in NAMED}
     columns["codes"] = pa.array([row["codes"] for row in rows], pa.list_(pa.uint16()))
     table = pa.table(columns)
-    records.write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
 def kept(run: Path, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
@@ -130,10 +121,9 @@ def kept(run: Path, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
 def decoded(config: StudyConfig, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
     """Pictures of the codes, through the study's tokenizer."""
     import torch
-    from PIL import Image
 
     from bench.measure.device import prepare
-    from bench.run.outcome import drawn, quantised
+    from bench.run.outcome import drawn, picture_of, quantised
     from bench.run.session import load_model
 
     model = load_model(config, prepare(config.backend))
@@ -147,7 +137,7 @@ def decoded(config: StudyConfig, rows: Sequence[Row]) -> Iterator[tuple[Row, byt
             pixels = quantised(drawn(model, codes))  # [B, 3, H, W] uint8
         for row, image in zip(part, pixels, strict=True):
             content = io.BytesIO()
-            Image.fromarray(image.permute(1, 2, 0).numpy()).save(content, format="PNG")
+            picture_of(image).save(content, format="PNG")
             yield row, content.getvalue()
 
 
