@@ -13,6 +13,7 @@ is about to be decoded is noted in a file that only a process that dies leaves b
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 from collections import Counter
@@ -36,7 +37,7 @@ from bench.measure.memory import meter_of
 from bench.prompts import Prompt
 from bench.records.study import differing
 from bench.run.outcome import Outcome, build_cell, decode, foreign, within
-from bench.run.session import codes_only, collect_all
+from bench.run.session import codes_only
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.execution.eager import release
 from decoders.noise import Noise
@@ -340,4 +341,6 @@ class Lineup:
         self.ahead[call_of(batch)] -= 1
         left = {size for (cell, size), count in self.ahead.items() if cell == key and count > 0}
         if release(self.built[key], set() if self.late[key] >= LATE else left):
-            collect_all()
+            gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
+            gc.collect()
+            gc.freeze()

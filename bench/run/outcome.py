@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -131,21 +132,16 @@ def decode(
             text = model.text.encode(prompts)
         before = read()
         with clock.time("total"):
-            generation = within(
-                limit,
-                len(prompts),
-                lambda: decoder.generate(text, noise, pairs=pairs, **more),
-                compiling,
-            )
+            work = partial(decoder.generate, text, noise, pairs=pairs, **more)
+            generation = within(limit, len(prompts), work, compiling)
         load = between(before, read())
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
             pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
-    seconds = clock.seconds
-    text_s, total_s, vq_s = seconds["text"], seconds["total"], seconds["vq"]
-    return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
+    seconds = (clock.seconds[name] for name in ("text", "total", "vq"))
+    return Outcome(generation, images, *seconds, load, meter.peak_mb())
 
 
 def drawn(model: ImageModel, codes: Tensor) -> Tensor:

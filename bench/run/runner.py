@@ -283,7 +283,7 @@ class Run:
 
     def _time_again(self, parts: Sequence[Sequence[Batch]], bar: Any) -> None:
         """Times the blocks with disturbed images again. A block's rows are replaced, all of them,
-        where fewer are disturbed than before."""
+        where fewer are disturbed than before. A row that fails now stays as it was."""
         for part in parts:
             before = self.disturbed(part)
             if not before:
@@ -294,33 +294,26 @@ class Run:
             again = [b for b in part if self.folder.said(b.keys[0], "status") == "ok"]
             self.lineup.expect(again)
             self.lineup.warm_all(again, bar)
-            made = self._block(again, before, bar)
-            for key, row in made:
+            made, found = dict[Key, Row](), 0
+            for batch in again:
+                bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
+                started = now()
+                rows = self._attempt(batch)
+                self.lineup.done(batch)
+                if isinstance(rows, Failure):
+                    continue
+                names = "image", "image_hash"  # of the picture that it has
+                kept = {name: self.folder.said(batch.keys[0], name) for name in names}
+                for key, row in zip(batch.keys, rows, strict=True):
+                    made[key] = row | kept | {"started_at": started}
+                found += rows[0]["disturbed"]
+                if found >= before:
+                    made.clear()
+                    break
+            for key, row in made.items():
                 self.folder.add(*key, row)
             became = "replaced" if made else "no quieter"
             log.info("block %d timed again: %s", part[0].block, became)
-
-    def _block(
-        self, part: Sequence[Batch], before: int, bar: Any
-    ) -> list[tuple[Key, dict[str, Any]]]:
-        """The rows of a block, decoded once more, with the pictures that they have; [] where as
-        many are disturbed. A row that fails now stays as it was."""
-        made, found = [], 0
-        for batch in part:
-            bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
-            started = now()
-            rows = self._attempt(batch)
-            self.lineup.done(batch)
-            if isinstance(rows, Failure):
-                continue
-            names = "image", "image_hash"
-            picture = {name: self.folder.said(batch.keys[0], name) for name in names}
-            for key, row in zip(batch.keys, rows, strict=True):
-                made.append((key, row | picture | {"started_at": started}))
-            found += rows[0]["disturbed"]
-            if found >= before:
-                return []
-        return made
 
     def run(self, batch: Batch) -> None:
         """Decodes one batch and records its rows, those of a failure too. What fails in a worker is

@@ -157,14 +157,6 @@ def codes_only(model: ImageModel) -> ImageModel:
     return dataclasses.replace(model, tokenizer=CodesOnly(model.codebook))
 
 
-def collect_all() -> None:
-    """Frees what refers to itself, as what a compiler keeps of a recorded step's state, though it
-    was frozen."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-
-
 @contextmanager
 def frozen_heap() -> Iterator[None]:
     """Moves all objects out of the garbage collector's sight: collecting before each timed region

@@ -28,9 +28,8 @@ LOOK = 0.1  # seconds between two looks at the workers
 QUEUED = 1000  # times that a SLURM job may run out of time: each time it has come further
 
 
-Ended = Generator[
-    tuple[Task, str], None, None
-]  # tasks, and why one is lost; "" for one that came to its end
+# Tasks, and why one is lost; "" for one that came to its end.
+Ended = Generator[tuple[Task, str], None, None]
 
 
 def run_local(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:

@@ -105,9 +105,11 @@ def merge(sources: Sequence[Source], out: Path) -> tuple[int, int | None]:
     chosen = choose(every)
     first = every[0].identity
     with open_folder(out, first["config"], first["config_hash"], first["machine"]) as folder:
-        for key, source in chosen.items():
-            if source in others:
-                copy(source.path, folder, key)
+        for (cell, stem), source in chosen.items():
+            # A picture before its row, each whole or absent.
+            for name in (image_name(cell, stem), f"rows/{cell}/{stem}.parquet"):
+                if source in others and (source.path / name).is_file():
+                    write_bytes(out / name, (source.path / name).read_bytes())
         for source in others:
             if (source.path / FEATURES).is_dir():
                 shutil.copytree(source.path / FEATURES, out / FEATURES, dirs_exist_ok=True)
@@ -164,10 +166,3 @@ def choose(sources: Sequence[Source]) -> dict[Key, Source]:
                     "right, or leave one folder out"
                 )
     return chosen
-
-
-def copy(source: Path, folder: RunFolder, key: Key) -> None:
-    """A row's picture, then its file, each whole or absent."""
-    for name in (image_name(*key), f"rows/{key[0]}/{key[1]}.parquet"):
-        if (source / name).is_file():
-            write_bytes(folder.path / name, (source / name).read_bytes())

@@ -163,11 +163,8 @@ def _add(tar: tarfile.TarFile, row: Row, png: bytes) -> None:
     """A picture with its prompt and what it is."""
     name = f"{row['decoder']}/{row['protocol']}-{row['seed']}-{row['prompt_index']:05d}"
     about = json.dumps({key: row[key] for key in NAMED}, ensure_ascii=False)
-    for ending, content in (
-        ("png", png),
-        ("txt", row["prompt"].encode()),
-        ("json", about.encode()),
-    ):
+    files = {"png": png, "txt": row["prompt"].encode(), "json": about.encode()}
+    for ending, content in files.items():
         member = tarfile.TarInfo(f"{name}.{ending}")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))

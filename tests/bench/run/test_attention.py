@@ -109,14 +109,6 @@ def test_a_resumed_run_uses_the_attention_that_it_began_with(fake_study, first, 
     assert chosen(config.run_dir) == [first]
 
 
-def test_another_folder_chooses_anew(fake_study, tmp_path):
-    found = []
-    for name in ("left", "right"):
-        FAST[:] = [name]
-        found.append(run_study(fake_study(LOOP, UNTIMED, f"run_dir={tmp_path / name}")).rows)
-    assert [used(rows) for rows in found] == [{0}, {1}]
-
-
 def test_a_run_goes_by_the_attention_of_another_one(fake_study, tmp_path):
     """As `bench verify` has it."""
     FAST[:] = ["left"]

@@ -195,16 +195,6 @@ def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     assert summary.n_latency.tolist() == [4, 0, 4]
 
 
-def test_a_partly_recorded_batch_is_completed(fake_study):
-    config = fake_study()
-    whole = run_study(config).rows
-    gone = sorted(Path(config.run_dir).glob("rows/fake_spec-*/quality-0-0000[13].parquet"))
-    assert len(gone) == 2
-    for path in gone:
-        path.unlink()
-    assert_frame_equal(stable(run_study(config).rows), stable(whole))
-
-
 def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
     config = fake_study(f"decoders=[fake_ar,{FAILING}]")
     result = run_study(config)

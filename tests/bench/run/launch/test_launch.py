@@ -121,16 +121,6 @@ def check_same(
     assert set(found["records"].status) == {"ok"}
 
 
-@pytest.mark.parametrize("name", ["local", "slurm"])
-def test_a_launch_is_the_run_without_it(name, tmp_path):
-    needs(name)
-    few = ["decoders=[fake_ar]", "quality.images=4", "quality.batch=1", "quality.reseeds=0"]
-    assert run(tmp_path / "a", *few) == 0
-    assert run(tmp_path / "b", *few, *HERE[name], "launch.workers=2") == 0
-    one, two = tables(tmp_path / "a")["records"], tables(tmp_path / "b")["records"]
-    pd.testing.assert_frame_equal(one, two)
-
-
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_killed_workers_change_nothing(name, tmp_path):
     few = ["decoders=[fake_ar]", "quality.images=24", "loop.seconds=0.1"]
