@@ -39,24 +39,22 @@ COPY = "it is a published run, which nothing here makes again: copy its folder o
 
 @dataclass(frozen=True)
 class Form:
-    """A table: columns of words and of numbers that it has, and others that older ones lack.
-    further: whether it may have more, which are numbers but for those that end in _features."""
+    """A table: columns of words and of numbers that it has, and others that older ones lack."""
 
     words: Sequence[str]
     numbers: Sequence[str] = ()
     later_words: Sequence[str] = ()
     later_numbers: Sequence[str] = ()
-    further: bool = False
 
 
-COLUMNS = (  # of summary.csv
+COLUMNS = [  # of summary.csv
     "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
     "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
     "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
     "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
     "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output",
     "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
-)  # fmt: skip
+]  # fmt: skip
 SUMMARY_TEXT = (
     "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "fid_features",
     "exactness", "status",
@@ -69,9 +67,10 @@ CORE_NUMBERS = (
 )  # fmt: skip
 SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
 OLDER_SUMMARY = Form(CORE_TEXT, CORE_NUMBERS, SUMMARY_TEXT, SUMMARY_NUMBERS)
+NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 FORMS = {
     FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
-    "quality.csv": Form(("decoder",), further=True),
+    "quality.csv": Form(("decoder",), (), ("fid_features", *NAMED), ("hps",)),
     "exactness.csv": Form(("decoder", "verdict")),
     CLIP_PAIRS: Form(CLIP_COLUMNS[:2], CLIP_COLUMNS[2:]),
     ROOFLINE: Form(
@@ -86,7 +85,7 @@ FORMS = {
     ),
 }  # fmt: skip
 
-NOTHING = {**dict.fromkeys(SUMMARY_TEXT, ""), **dict.fromkeys(SUMMARY_NUMBERS, math.nan)}
+NOTHING: dict[str, Any] = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | dict.fromkeys(SUMMARY_TEXT, "")
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
@@ -182,7 +181,7 @@ def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataF
     for _, group in others.groupby("decoder", sort=False):
         failed = bool((group["status"] == "failed").all())
         status = "failed" if failed else "failed: not in summary.csv"
-        rows.append(NOTHING | group[shared].iloc[0].to_dict() | {"status": status})
+        rows.append(NOTHING | {c: group[c].iloc[0] for c in shared} | {"status": status})
     return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True) if rows else summary
 
 
@@ -244,7 +243,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         return []
     table = read_table(path, form)
     known = {*form.words, *form.numbers, *form.later_words, *form.later_numbers}
-    return plain(table if form.further else table[[name for name in table if name in known]])
+    return plain(table[[name for name in table if name in known]])
 
 
 def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -262,11 +261,7 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
     except ValueError as error:  # empty, no table, no UTF-8
         raise FolderError(f"{path} is not a readable table ({error}); {remedy(path)}") from error
     require_columns(path, (*form.words, *form.numbers), list(table.columns))
-    numbers = {*form.numbers, *form.later_numbers}
-    if form.further:
-        further = [name for name in map(str, table) if not name.endswith("_features")]
-        numbers |= {name for name in further if name not in form.words}
-    for column in (column for column in table if column in numbers):
+    for column in [name for name in table if name in (*form.numbers, *form.later_numbers)]:
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
         try:
             table[column] = table[column].mask(blank).astype(float)

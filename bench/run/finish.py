@@ -105,7 +105,9 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     captions = list(dict.fromkeys(result.rows.sort_values("prompt_index").prompt))
     made, known = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
     if config.gate:
-        found = verdicts(result.model, result.cells, lambda: captions, late(result.rows))
+        # Where an image ran into the time limit the gate could wait for ever.
+        late = result.rows.decoder[result.rows.error.str.startswith(TimeLimitError.__name__)]
+        found = verdicts(result.model, result.cells, lambda: captions, set(late))
         made = {one.decoder: (one.text, *one.cells()) for one in found}
     for name, own in result.rows.groupby("decoder", sort=False):
         words = kept.verdict(str(name), code_digest(own), made.get(str(name), ()))
@@ -114,11 +116,6 @@ def _judged(config: StudyConfig, result: RunResult, kept: Kept) -> dict[str, str
     lines = [known[c.entry.name][1:] for c in result.cells if c.entry.name in known]
     write_csv(path, pd.DataFrame(lines, columns=list(VERDICT_COLUMNS)))
     return {name: words[0] for name, words in known.items()}
-
-
-def late(rows: pd.DataFrame) -> set[str]:
-    """Decoders with an image that ran into the time limit: the gate could wait for ever."""
-    return set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
 
 
 def verdicts(
@@ -250,6 +247,6 @@ def clear(folder: Path) -> None:
 def cells_of(config: StudyConfig, rows: pd.DataFrame) -> list[Cell]:
     """The cells that have rows, in the study's order; temperature and guidance as recorded."""
     first = rows[rows.protocol != "reseed"].drop_duplicates("decoder").set_index("decoder")
-    settings = first[["temperature", "cfg"]].astype(float).to_dict("index")
-    own = [entry for entry in config.decoders if entry.name in settings]
-    return [Cell(entry.name, entry, Sampling(**settings[entry.name])) for entry in own]
+    settings = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
+    made = {str(name): Sampling(*own) for name, own in zip(first.index, settings, strict=True)}
+    return [Cell(e.name, e, made[e.name]) for e in config.decoders if e.name in made]

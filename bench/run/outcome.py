@@ -140,8 +140,8 @@ def decode(
         with clock.time("vq"):
             pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
-    seconds = (clock.seconds[name] for name in ("text", "total", "vq"))
-    return Outcome(generation, images, *seconds, load, meter.peak_mb())
+    text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
+    return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
 
 
 def drawn(model: ImageModel, codes: Tensor) -> Tensor:

@@ -62,13 +62,13 @@ class RunResult:
 
 
 class Shard(NamedTuple):
-    """Shard `index` of `of`."""
+    """Shard i of n."""
 
-    index: int
-    of: int
+    i: int
+    n: int
 
     def __str__(self) -> str:
-        return f"{self.index}/{self.of}"
+        return f"{self.i}/{self.n}"
 
 
 class Done(NamedTuple):
@@ -102,7 +102,7 @@ def run_shard(
     Raises as `run_study` does, ConfigError where the study has no quality images.
     """
     require_images(config)
-    with opened(config, f"{shard.index}-of-{shard.of}", threads) as run:
+    with opened(config, f"{shard.i}-of-{shard.n}", threads) as run:
         mine = run.quality(shard)
         run.resume(mine)
         run.all([mine], f"{config.name} {shard}")
@@ -173,7 +173,7 @@ class Run:
         self.lineup = Lineup(config, model, self.every, prompts, note, folder.shared)
         self.labels = {cell.key: self.lineup.labels(cell) for cell in self.every}
         self.weights = weights()
-        self.made = made
+        self.made, self.hash = made, config.hash
         self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
         self.neighbours = Neighbours(config.latency, config.backend.device)
         if not self.lineup.meter.exact:
@@ -226,7 +226,7 @@ class Run:
             "batch": batch.size,
             "block": batch.block,
             "repeat": batch.repeat,
-            "config_hash": config.hash,
+            "config_hash": self.hash,
             **vars(self.made),
             **{name: json.dumps(value, sort_keys=True) for name, value in texts.items()},
         }

@@ -26,7 +26,7 @@ from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
-from bench.records.load import COLUMNS
+from bench.records.load import COLUMNS, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import Interval
@@ -44,7 +44,6 @@ MASS = (
     "tv_declared_bound",
 )  # fmt: skip
 AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
-NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, where they are named
 
 
 def summarise(
@@ -93,10 +92,10 @@ def summarise(
             preferences += [preference] if preference else []
     preferences += judge.real(rows) if preferences else []
     every = pd.DataFrame(out)
-    table = every[[*COLUMNS]]
+    table = every[COLUMNS]
     write_csv(folder / "summary.csv", table)
     named = every[["decoder", "hps", "fid_features", *NAMED]]
-    named = named if (named[NAMED].fillna("") != "").any(axis=None) else named[:0]
+    named = named if (named[[*NAMED]].fillna("") != "").any(axis=None) else named[:0]
     write_csv(folder / "quality.csv", named)
     chosen = [
         vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
@@ -115,8 +114,8 @@ def _line(
     label of its own); the CLIP score of each prompt's image, and CLIP's preference."""
     ok = mine[mine.status == "ok"]
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
-    alone = speedup.timings(mine)
-    line: dict[str, Any] = mine.iloc[0][[*IDENTITY]].to_dict() | {"decoder": label}
+    first, alone = mine.iloc[0], speedup.timings(mine)
+    line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
     seconds = speedup.latency_rows(ok)["seconds_total"].to_numpy(float)
     line |= {"n_latency": len(seconds)} | dict.fromkeys(LATENCY, NAN)
     if len(seconds):

@@ -203,7 +203,7 @@ LAUNCHERS: dict[str, Callable[[Sequence[Task], LaunchConfig, Path], Ended]] = {
 
 def lost_of(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
     """Runs the tasks of a launch; returns those that no worker came to the end of."""
-    lost, ended = [], LAUNCHERS[launch.where](tasks, launch, logs)
+    lost, ended = list[Lost](), LAUNCHERS[launch.where](tasks, launch, logs)
     with progress(len(tasks), "shards", unit="shard") as bar, closing(ended):
         for task, why in ended:
             bar.update()

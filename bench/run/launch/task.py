@@ -86,18 +86,13 @@ def is_asked(words: Sequence[str]) -> bool:
 
 def asked(words: Sequence[str]) -> Asked:
     """The command line, sorted. Raises ConfigError."""
-    mine: list[str] = []
-    rest: list[str] = []
-    shard = ""
-    for word in map(split, words):
-        if word.group == "shard":
-            if word.key != "shard" or not word.value:
-                raise ConfigError(f"expected shard=i/n, found {word.text!r}")
-            shard = word.value
-        elif word.group == "launch":
-            mine.append(str(parse_override(word.text).input_line))
-        else:
-            rest.append(word.text)
+    every, shard = list(map(split, words)), ""
+    for word in (word for word in every if word.group == "shard"):
+        if word.key != "shard" or not word.value:
+            raise ConfigError(f"expected shard=i/n, found {word.text!r}")
+        shard = word.value
+    rest = [word.text for word in every if word.group not in ("shard", "launch")]
+    mine = [str(parse_override(w.text).input_line) for w in every if w.group == "launch"]
     if mine and all(split(word).key != "launch" for word in mine):
         raise ConfigError(
             f"{mine[0]!r} is a setting of a launch; name it too: launch=local, slurm or ray"
