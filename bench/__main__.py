@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
-from bench.data.errors import BenchError, Interrupted, explained, unknown
+from bench.data.errors import Interrupted, explained, own_errors, unknown
 from bench.data.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
@@ -64,45 +64,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(CleanFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+
+    def command(words: Sequence[str]) -> int:
+        module = importlib.import_module(COMMANDS[name])
+        return int(getattr(module, f"cmd_{name.replace('-', '_')}")(words))
+
+    return answered(command, rest)
+
+
+def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """The exit status of a command on these words; what a user can act on is one message."""
     try:
-        return _command(name)([word_at_home(word) for word in rest])
+        return command([word_at_home(word) for word in words])
     except KeyboardInterrupt as stop:
         known = "interrupted; what was recorded is safe, the same command resumes"
         complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
         return INTERRUPTED
-    except _ours() as error:
-        complain(f"error: {error}")
-        return 2
-    except OSError as error:
-        words_of = explained(error)
-        if words_of is None:
+    except own_errors(OSError) as error:
+        said = explained(error) if isinstance(error, OSError) else str(error)
+        if said is None:
             raise
-        complain(f"error: {words_of}")
+        complain(f"error: {said}")
         return 2
 
 
 def usage() -> str:
     """The text of --help."""
     return USAGE.format(commands="\n".join(f"  {k:<15}{about(k)}" for k in COMMANDS))
-
-
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """The function of a command, imported now."""
-    module = importlib.import_module(COMMANDS[name])
-    found: Callable[[Sequence[str]], int] = getattr(module, f"cmd_{name.replace('-', '_')}")
-    return found
-
-
-def _ours() -> tuple[type[Exception], ...]:
-    """Errors that explain themselves; a room that was never imported cannot have raised any."""
-    out: list[type[Exception]] = [BenchError]
-    for module, error in (
-        ("decoders.api", "DecoderError"),
-        ("metrics", "MetricError"),
-    ):
-        if module in sys.modules:
-            out.append(getattr(sys.modules[module], error))
-    return tuple(out)
 
 
 def program() -> int:

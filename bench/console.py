@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bench.data.clean import shown
@@ -53,25 +54,19 @@ class CleanFormatter(logging.Formatter):
         return shown(super().format(record))
 
 
-class _Once(logging.Filter):
-    """Lets a message pass that has not been seen before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[str, str]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        said = record.name, record.getMessage()
-        new = said not in self.seen
-        self.seen.add(said)
-        return new
+def _new(seen: set[tuple[str, str]], record: logging.LogRecord) -> bool:
+    """Whether a message has not been seen before; from now on it has."""
+    said = record.name, record.getMessage()
+    new = said not in seen
+    seen.add(said)
+    return new
 
 
 @contextmanager
 def warnings_once() -> Iterator[None]:
     """What is logged in the same words several times shows once: a warning that holds for every
     decoder of a study would drown the others."""
-    filters = [(handler, _Once()) for handler in logging.getLogger().handlers]
+    filters = [(handler, partial(_new, set())) for handler in logging.getLogger().handlers]
     for handler, once in filters:
         handler.addFilter(once)
     try:

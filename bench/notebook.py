@@ -29,6 +29,8 @@ from bench.config.schedule import cells
 from bench.data.errors import ConfigError, Failure, FolderError
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
+from bench.records.load import load
+from bench.report.build import build_report
 from bench.run.outcome import build_cell
 from bench.run.outcome import decode as outcome_of
 from bench.run.session import opened
@@ -107,18 +109,14 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
 def records(run: str | Path) -> pd.DataFrame:
     """A run's rows, one per image and timing: the columns of `bench.records.rows.SCHEMA`. Raises
     FolderError."""
-    from bench.records.load import load
-
     return load(Path(run)).records
 
 
 def summary(run: str | Path) -> pd.DataFrame:
     """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
     `bench.run.summary`. Raises FolderError."""
-    from bench.records.load import load
-
-    found = load(Path(run))
-    return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in found.entries])
+    entries = load(Path(run)).entries
+    return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in entries])
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,6 @@ class Page:
 
 def page(run: str | Path) -> Page:
     """The page of a run, written first where there is none. Raises FolderError."""
-    from bench.report.build import build_report
-
     path = Path(run) / "report" / "index.html"
     made = path if path.is_file() else build_report(Path(run)).page
     if made is None:

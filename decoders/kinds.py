@@ -15,7 +15,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
@@ -68,6 +68,19 @@ Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
 
 
+def did_you_mean(name: str, known: Iterable[Any]) -> str:
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
+    close = difflib.get_close_matches(str(name), list(map(str, known)), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name: the nearest ones first, then all of them."""
+    names = sorted(known)
+    hint = did_you_mean(name, names) or "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+
+
 def fitted(where: str, value: Any, hint: Any) -> Any:
     """`value` as a `hint`; `where` names it in messages. An integer is taken for a float.
 
@@ -77,8 +90,9 @@ def fitted(where: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is Annotated:
         base, *marks = typing.get_args(hint)
         found = fitted(where, value, base)
-        for mark in marks:
-            if isinstance(mark, Within) and _number(found) and (wrong := mark.wrong(found)):
+        numeric = type(found) in (int, float)
+        for mark in (m for m in marks if numeric and isinstance(m, Within)):
+            if wrong := mark.wrong(found):
                 raise KindError(f"{where} must be {wrong}, found {value!r}", near=True)
         return found
     if typing.get_origin(hint) not in (Union, types.UnionType):
@@ -95,40 +109,29 @@ def fitted(where: str, value: Any, hint: Any) -> Any:
 def _plain(where: str, value: Any, hint: Any) -> Any:
     """`fitted` for what is no union."""
     kind = typing.get_origin(hint) or hint
-    if kind is float:
-        return _float(where, value)
     if kind is Literal:
-        if value not in typing.get_args(hint):
-            raise _other(where, value, hint)
+        if value not in (known := typing.get_args(hint)):
+            near = did_you_mean(value, known) if isinstance(value, str) else ""
+            raise KindError(f"{_other(where, value, hint)}{near}", near=True)
         return value
-    if kind is None or kind is type(None):
-        if value is not None:
-            raise _other(where, value, type(None))
-        return value
-    if kind in (int, str, bool):
-        if type(value) is not kind:
-            raise _other(where, value, kind)
-        if kind is int and abs(value) > MOST_WHOLE:
-            raise _too_large(where, value)
-        if kind is str and "\0" in value:
-            raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
-        return value
+    if kind in (int, float, str, bool, None, type(None)):
+        return _scalar(where, value, type(None) if kind is None else kind)
     return _container(where, value, kind, typing.get_args(hint))
 
 
-def _too_large(where: str, value: int) -> KindError:
-    said = f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}"
-    return KindError(said, near=True)
-
-
-def _float(where: str, value: Any) -> float:
-    if not _number(value):
-        raise _other(where, value, float)
-    if type(value) is int and abs(value) > MOST_WHOLE:
-        raise _too_large(where, value)
-    if not math.isfinite(value):
+def _scalar(where: str, value: Any, kind: type) -> Any:
+    """A finite number, a text without NUL, a switch or null."""
+    whole = type(value) is int
+    if type(value) is not kind and not (kind is float and whole):
+        raise _other(where, value, kind)
+    if whole and abs(value) > MOST_WHOLE:
+        said = f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}"
+        raise KindError(said, near=True)
+    if kind is float and not math.isfinite(value):
         raise KindError(f"{where} must be a finite number, found {value}", near=True)
-    return float(value)
+    if kind is str and "\0" in value:
+        raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
+    return float(value) if kind is float else value
 
 
 def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
@@ -149,7 +152,7 @@ def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any
             raise _other(where, value, list)
         hint = inner[0] if inner else Any
         items = [_inner(f"{where}[{at}]", item, hint) for at, item in enumerate(value)]
-        return tuple(items) if isinstance(value, tuple) else items
+        return tuple(items) if tuple in (kind, type(value)) and kind is not list else items
     return value
 
 
@@ -159,10 +162,6 @@ def _inner(where: str, value: Any, hint: Any) -> Any:
         return fitted(where, value, hint)
     except KindError as error:
         raise KindError(str(error), near=True) from error
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _other(where: str, value: Any, hint: Any) -> KindError:
@@ -221,23 +220,30 @@ def require(config: Any, where: str, error: type[Exception] = KindError) -> None
         raise error(str(wrong)) from wrong
 
 
-def built(cls: type[T], values: Any, where: str) -> T:
-    """The dataclass `cls` from an object of a file: no unknown key, none missing, each as it is
-    annotated. Lists become tuples. Raises KindError, and what `cls` itself refuses."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    given = fitted(where, values, dict[str, Any])
+def built(
+    cls: type[T], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
+) -> T:
+    """The dataclass `cls` from a mapping: no unknown key, none missing, each as it is annotated.
+    check: in the place of `fitted`. Raises KindError, and what `cls` itself refuses."""
+    return cls(**fields_of(cls, values, where, check))
+
+
+def fields_of(
+    cls: type[Any], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
+) -> dict[str, Any]:
+    """The fields of a dataclass that is still to be made; see `built`."""
+    hints, under = hints_of(cls), f" under `{where}`" if where else ""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    given = check(where, values, dict[str, Any])
     for key in given:
         if key not in fields:
-            close = difflib.get_close_matches(str(key), fields, 3, 0.4)
-            hint = f"did you mean {' or '.join(close)}? " if close else ""
-            raise KindError(f"{where}: unknown keys ['{key}']; {hint}Known: {', '.join(fields)}")
+            raise KindError(unknown(f"setting{under}", str(key), fields))
+    place = f"{where}." if where else ""
     for key, spec in fields.items():
         bare = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
         if bare and key not in given:
-            raise KindError(f"{where}.{key} is missing")
-    found = {key: fitted(f"{where}.{key}", given[key], hints[key]) for key in given}
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+            raise KindError(f"{place}{key} is missing; give it a value")
+    return {key: check(f"{place}{key}", given[key], hints.get(key, Any)) for key in given}
 
 
 def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:

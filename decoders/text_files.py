@@ -12,12 +12,13 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from decoders.documents import no_file
+from decoders.kinds import unknown
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -54,6 +55,24 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
         raise TextFileError(f"the file {path} does not exist; {hint}") from error
     except UnicodeDecodeError as error:
         raise TextFileError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from error
+
+
+def read_items(path: Path, what: str, kinds: Sequence[str], hint: str) -> Any:
+    """What a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by column,
+    the value of a .json, those of the lines of a .jsonl. what: it is for; kinds: endings that are
+    read; hint: see `read_text`. Raises TextFileError."""
+    kind, source = path.suffix.lower(), str(path)
+    if kind not in kinds and not path.is_dir():
+        raise TextFileError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
+    text = read_text(path, hint)
+    if kind == ".json":
+        return parse_json(text, source)
+    if kind in (".csv", ".tsv"):
+        return parse_table(text, "," if kind == ".csv" else "	", source)
+    lines = lines_of(text)
+    if kind != ".jsonl":
+        return lines
+    return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
 
 
 def lines_of(text: str) -> list[str]:

@@ -20,13 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.config.words import with_folders, word_at_home
-from bench.console import complain, say
-from bench.data.errors import BenchError, ConfigError
+from bench.__main__ import answered
+from bench.config.words import with_folders
+from bench.console import say
+from bench.data.errors import ConfigError
 from bench.data.files import write_text
 from bench.records.load import load
 from bench.records.run_data import Entry, RunData
-from bench.report.table import Column, csv_text, filled, interval, markdown, terminal
+from bench.report.table import Column, csv_text, figures, filled, intervals, markdown, terminal
 
 KEYS = ("weights", "out")
 UNTRAINED = ("early_exit",)
@@ -35,13 +36,7 @@ DEPTHS = (1, 2, 4, 8)
 
 def main(words: Sequence[str]) -> int:
     """Prints the table. 2 where it cannot, with what to do."""
-    from decoders.api import DecoderError
-
-    try:
-        return report([word_at_home(word) for word in words])
-    except (BenchError, DecoderError) as error:
-        complain(f"error: {error}")
-        return 2
+    return answered(report, words)
 
 
 def report(words: Sequence[str]) -> int:
@@ -86,14 +81,14 @@ def rows(run: RunData, card: Mapping[str, Any], weights: Path) -> list[dict[str,
 def _line(
     run: RunData, entry: Entry, name: str, card: Mapping[str, Any], weights: Path
 ) -> dict[str, Any]:
-    figures = card.get(name, {}).get("figures", {})
+    trained = card.get(name, {}).get("figures", {})
     made, promised = entry.number("mal"), entry.number("mal_expected")
     return {
         "drafter": name,
         "use": entry.name.removeprefix(f"{name}_"),
         "parameters": parameters(weights / f"{name}.safetensors") if name in card else 0,
         "minutes": minutes(name, card) if name in card else 0.0,
-        **{f"overlap_{d}": figures.get(f"valid_overlap_{d}", math.nan) for d in DEPTHS},
+        **{f"overlap_{d}": trained.get(f"valid_overlap_{d}", math.nan) for d in DEPTHS},
         "codes_per_forward": made,
         "calibration": promised / made,
         "call_ms": run.roofline.get(entry.name, {}).get("draft_ms", math.nan),
@@ -118,20 +113,16 @@ def parameters(path: Path) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def _number(digits: int) -> Any:
-    return lambda value: "" if math.isnan(value) else f"{value:.{digits}f}"
-
-
 COLUMNS = (
     Column("drafter", "drafter", words=True),
     Column("use", "use", words=True),
     Column("parameters", "parameters", lambda n: f"{n / 1e6:.1f} M"),
-    Column("minutes", "minutes", _number(0)),
-    *(Column(f"overlap_{d}", f"overlap {d}", _number(3)) for d in DEPTHS),
-    Column("codes_per_forward", "codes per forward", _number(2)),
-    Column("calibration", "expected / came", _number(2)),
-    Column("call_ms", "ms per call", _number(2)),
-    Column("speedup", "speed-up", lambda found: interval(found, 2)),
+    Column("minutes", "minutes", figures(0)),
+    *(Column(f"overlap_{d}", f"overlap {d}", figures(3)) for d in DEPTHS),
+    Column("codes_per_forward", "codes per forward", figures(2)),
+    Column("calibration", "expected / came", figures(2)),
+    Column("call_ms", "ms per call", figures(2)),
+    Column("speedup", "speed-up", intervals(2)),
     Column("verdict", "verdict", words=True),
 )
 

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.commands.evaluate import device_of, require_others
-from bench.config.words import whole, with_folders, word_at_home
-from bench.console import complain, progress, say
-from bench.data.errors import BenchError, ConfigError, unknown
+from bench.__main__ import answered
+from bench.commands.evaluate import EvaluateConfig, device_of, parse, require_others
+from bench.config.words import apart, with_folders
+from bench.console import progress, say
+from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file
-from bench.report.table import Column, csv_text, filled, interval, markdown, terminal
+from bench.report.table import Column, csv_text, filled, intervals, markdown, terminal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
     Pictures = Tensor | Sequence[Path]  # uint8 [n, 3, S, S], or files
 
-KEYS = (
-    "reference", "network", "protocols", "weights.inception", "weights.folder", "limit", "batch",
-    "device", "out",
+OWN = ("network", "protocols")
+SHARED = (  # with `bench evaluate`
+    "reference", "weights.inception", "weights.folder", "limit", "batch", "device", "out"
 )  # fmt: skip
 NETWORKS = ("inception", "scenes")
 SCENES = 1000  # real scenes, where no reference is named
@@ -48,30 +49,21 @@ SCENES = 1000  # real scenes, where no reference is named
 
 def main(words: Sequence[str]) -> int:
     """Prints FID under both protocols with N, and the gap. 2 where it cannot, with what to do."""
-    from decoders.api import DecoderError
-    from metrics import MetricError
-
-    try:
-        return report([word_at_home(word) for word in words])
-    except (BenchError, DecoderError, MetricError) as error:
-        complain(f"error: {error}")
-        return 2
+    return answered(report, words)
 
 
 def report(words: Sequence[str]) -> int:
     """Raises ConfigError, MetricError."""
-    folders, settings = with_folders(words, KEYS, "fid_protocols")
-    if len(folders) != 1:
-        raise ConfigError(
-            f"expected one folder of pictures, found {len(folders)}; write `fid_protocols DIR`"
-        )
-    out = Path(settings["out"]) if "out" in settings else None
+    _, named = with_folders(words, (*OWN, *SHARED), "fid_protocols")
+    asked = parse(apart(words, OWN)[1])
+    out = asked.out
     if out is not None:
         if out.suffix not in (".csv", ".md"):
             raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
         ready_file(out)
-    gap = measure(folders[0], settings)
-    say(f"{folders[0]}: network {gap.network.name} (SHA-256 {gap.network.sha256[:12]}...)")
+    protocols = _protocols(named.get("protocols", "clean,bilinear"))
+    gap = measure(asked, named.get("network", "inception"), protocols)
+    say(f"{asked.images}: network {gap.network.name} (SHA-256 {gap.network.sha256[:12]}...)")
     say(terminal(filled(COLUMNS, rows(gap))))
     say("\n".join(notes(gap)))
     if out is not None:
@@ -80,21 +72,17 @@ def report(words: Sequence[str]) -> int:
     return 0
 
 
-def measure(folder: Path, settings: dict[str, str]) -> Gap:
-    """The gap of a folder of pictures, with the settings of the command line."""
+def measure(asked: EvaluateConfig, name: str, protocols: tuple[str, str]) -> Gap:
+    """The gap of a folder of pictures, by the network of this name."""
     from metrics.images import image_files
 
-    name = settings.get("network", "inception")
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
-    protocols = _protocols(settings.get("protocols", "clean,bilinear"))
-    limit = whole("limit", settings["limit"], 2) if "limit" in settings else None
-    batch = whole("batch", settings.get("batch", "64"), 1)
-    files = image_files(folder)[:limit]
-    reference: Any = _reference(settings, name, folder, files)
-    network = network_of(name, settings)
+    files = image_files(asked.images)[: asked.limit]
+    reference: Any = _reference(asked, name, files)
+    network = network_of(name, asked)
     with progress(len(files) + len(reference), "features") as bar:
-        return gap_of(files, reference, network, protocols, batch=batch, tick=bar.update)
+        return gap_of(files, reference, network, protocols, batch=asked.batch, tick=bar.update)
 
 
 @dataclass(frozen=True)
@@ -131,10 +119,10 @@ class Gap:
     resized: bool
 
 
-def network_of(name: str, settings: dict[str, str]) -> Network:
+def network_of(name: str, asked: EvaluateConfig) -> Network:
     """The FID Inception, or the embedded CLIP (`scenes`). Raises MetricError where there are no
     weights."""
-    device = device_of(settings.get("device", "auto"))
+    device = device_of(asked.device)
     if name == "scenes":
         from metrics.features import ScenesClipFeatures
         from metrics.scenes_clip import load
@@ -145,9 +133,8 @@ def network_of(name: str, settings: dict[str, str]) -> Network:
     from metrics.official.checkpoint import locate
     from metrics.official.networks import InceptionFeatures
 
-    given, folder = {name: settings.get("weights.inception")}, settings.get("weights.folder")
     try:
-        found = locate([name], given, Path(folder) if folder else None)[name]
+        found = locate([name], asked.weights, asked.folder)[name]
     except MetricError as error:
         raise MetricError(
             f"{error}\nnetwork=scenes uses the embedded network, which needs no file"
@@ -234,14 +221,13 @@ def _protocols(text: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _reference(settings: dict[str, str], network: str, folder: Path, files: Sequence[Path]) -> Any:
+def _reference(asked: EvaluateConfig, network: str, files: Sequence[Path]) -> Any:
     """Files of the folder named, or real scenes."""
     from metrics.images import image_files
 
-    if "reference" in settings:
-        place = Path(settings["reference"])
-        found = image_files(place)
-        require_others(folder, place, files, found)
+    if asked.reference is not None:
+        found = image_files(asked.reference)
+        require_others(asked.images, asked.reference, files, found)
         return found
     if network != "scenes":
         raise ConfigError(
@@ -260,7 +246,7 @@ COLUMNS = (
     Column("protocol", "protocol", words=True),
     Column("filter", "resize filter", words=True),
     Column("antialias", "antialias", words=True),
-    Column("fid", "FID", lambda found: interval(found, 3)),
+    Column("fid", "FID", intervals(3)),
     Column("images", "images"),
     Column("reference", "reference"),
 )

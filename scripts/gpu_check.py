@@ -23,11 +23,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from bench.__main__ import answered
 from bench.config.words import given
 from bench.console import complain, say, terminable
-from bench.data.errors import BenchError, ConfigError, FolderError, unknown
+from bench.data.errors import ConfigError, FolderError, unknown
 from bench.data.files import ready_folder
-from bench.records.read import Form, read_table
+from bench.records.load import Form, read_table
 from bench.records.rows import write_text
 from bench.report.table import markdown, of_cells
 
@@ -134,11 +135,7 @@ STAGES = (
 def main(words: Sequence[str]) -> int:
     """Runs the stages: a verdict each, in one folder. 1 where one failed or there is no card, 2
     where it cannot, with what to do."""
-    try:
-        return check(*read_words(words))
-    except BenchError as error:
-        complain(f"error: {error}")
-        return 2
+    return answered(lambda asked: check(*read_words(asked)), words)
 
 
 def check(out: Path, stages: Sequence[Stage]) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from bench.config.compose import compose_study
 from bench.console import say
-from bench.cost.plan.checkpoints import source_of
+from bench.cost.plan.checkpoints import embedded
 from bench.cost.plan.parts import network_keys
 from bench.data.errors import ConfigError, FolderError
 from bench.records.rows import write_text
@@ -39,7 +39,7 @@ def make(config: StudyConfig, folder: Path) -> list[str]:
     none, FolderError where the folder is not empty."""
     from tests.decoders.models.made import FAMILIES
 
-    if source_of(config.model)[2]:
+    if embedded(config.model):
         raise ConfigError(
             f"the study {config.name} runs on an embedded model, which is here: run it as it is"
         )

@@ -26,7 +26,7 @@ from bench.data.errors import ConfigError
 from bench.data.files import ready_folder, write_text
 from bench.judge.gate.sampled import Captions
 from bench.report.plots.chart import Chart, Spec, layer, linked, save, tooltip
-from bench.report.table import Column, csv_text, figures, filled, terminal
+from bench.report.table import Column, csv_text, figures, filled, number, terminal
 from bench.run.session import opened
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, build_decoder
@@ -59,34 +59,23 @@ class Map:
     tv: np.ndarray
     codes: float
 
-    def over(self, values: np.ndarray) -> float:
+    def over(self, area: Any = ...) -> float:
+        """Of the places of an area with a law; NaN where none has one."""
+        values = self.tv[area]
         return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
-
-    @property
-    def mean(self) -> float:
-        return self.over(self.tv)
 
     @property
     def most(self) -> float:
         return float(np.nanmax(self.tv))
 
-    @property
-    def first(self) -> float:
-        """Of the rows' first codes, but for the first row's."""
-        return self.over(self.tv[1:, 0])
 
-    @property
-    def last(self) -> float:
-        """Of the rows' last codes."""
-        return self.over(self.tv[1:, -1])
-
-
+FIRST, LAST = np.s_[1:, 0], np.s_[1:, -1]  # codes of the rows, but for the first row's
 COLUMNS = (
     Column("decoder", "decoder", words=True),
     Column("codes", "codes per forward", figures(2)),
-    Column("mean", "TV, mean", figures(4)),
-    Column("first", "first column", figures(4)),
-    Column("last", "last column", figures(4)),
+    Column("", "TV, mean", lambda one: number(one.over(), 4)),
+    Column("", "first column", lambda one: number(one.over(FIRST), 4)),
+    Column("", "last column", lambda one: number(one.over(LAST), 4)),
     Column("most", "largest place", figures(4)),
 )
 
@@ -178,6 +167,6 @@ def draw(maps: Sequence[Map]) -> Chart:
         tone = {"field": "tv", "type": "quantitative", "scale": scale, "legend": {"title": "TV"}}
         drawn = layer("rect", rows_of([one]), x=place["column"], y=place["row"], color=tone,
                       tooltip=said)  # fmt: skip
-        title = f"{one.decoder}: mean {one.mean:.3f}, {one.codes:.2f} codes per forward"
+        title = f"{one.decoder}: mean {one.over():.3f}, {one.codes:.2f} codes per forward"
         panels.append({"title": title, "width": SIDE, "height": SIDE, "layer": [drawn]})
     return Chart("context", "TV by incomplete context", CAPTION, linked(panels, {}, columns=2))

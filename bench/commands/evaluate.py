@@ -137,17 +137,15 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     from metrics.official.papers import Evaluation, check_metrics
 
     real_scenes = config.reference is None and config.metrics == ("scenes",)
-    check_metrics(
-        config.metrics,
-        reference=config.reference is not None or real_scenes,
-        captions=config.captions is not None,
-    )
+    has_reference = config.reference is not None or real_scenes
+    check_metrics(config.metrics, reference=has_reference, captions=config.captions is not None)
     files = image_files(config.images)
     captions = captions_of(files, config.captions) if config.captions else []
-    reference: Reference = image_files(config.reference) if config.reference else ()
+    reference: Reference = ()
     if config.reference is not None:
-        require_others(config.images, config.reference, files, image_files(config.reference))
-    if reference or real_scenes:
+        reference = others = image_files(config.reference)
+        require_others(config.images, config.reference, files, others)
+    if has_reference:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
@@ -251,15 +249,11 @@ def device_of(name: str) -> str:
     """auto: the first GPU where there is one. Raises ConfigError for a device that is not there."""
     import torch
 
+    from bench.measure.device import present
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is no device; use auto, cpu or cuda") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name}: torch sees {torch.cuda.device_count()} CUDA devices")
-    return name
+    return str(present(name, "device"))
 
 
 def _short(value: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.config.words import apart, given, split
+from bench.config.words import apart, given, split, whole
 from bench.console import progress, say
 from bench.data.errors import ConfigError, DiskFullError
 from bench.data.files import ready_file
@@ -84,11 +84,9 @@ def _encoder(own: dict[str, str], config: StudyConfig, device: torch.device) -> 
     if "text.checkpoint" in own:
         from decoders.models.text.t5 import T5Encoder
 
-        length = own.get("text.length", "120")
-        if not length.isdecimal() or int(length) < 1:
-            raise ConfigError(f"text.length must be a whole number from 1 on, found {length!r}")
+        length = whole("text.length", own.get("text.length", "120"), 1)
         dtype = own.get("text.dtype", config.backend.dtype)
-        return T5Encoder(own["text.checkpoint"], length=int(length), device=device, dtype=dtype)
+        return T5Encoder(own["text.checkpoint"], length=length, device=device, dtype=dtype)
     unused = sorted(set(own) - {"out"})
     if unused:
         raise ConfigError(f"{unused[0]} needs text.checkpoint=; a model's own encoder has its own")

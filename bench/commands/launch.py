@@ -18,7 +18,7 @@ from bench.config.compose import compose_study
 from bench.config.words import share
 from bench.console import complain, say
 from bench.records.folder import SHARDS
-from bench.run.launch.launchers import LAUNCHERS
+from bench.run.launch.launchers import lost_of
 from bench.run.launch.task import THREADS, Asked, LaunchConfig, Task, asked, tasks_of
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ def launched(words: Sequence[str], whole: Callable[[Sequence[str]], int]) -> int
 
 def _worker(mine: Asked) -> int:
     """One shard, in this process. 0 where every image has its row; a failed one is a row too."""
-    from bench.run.finish import scorer_of
-    from bench.run.partial import interruptible
-    from bench.run.shard import Shard, run_shard
+    from bench.run.finish import interruptible, scorer_of
+    from bench.run.runner import Shard, run_shard
 
     shard = Shard(*share("shard", mine.shard))
     config = compose_study(mine.words)
@@ -57,8 +56,8 @@ def _launch(
     words: Sequence[str],
     whole: Callable[[Sequence[str]], int],
 ) -> int:
-    from bench.run.partial import interruptible, progress_of
-    from bench.run.shard import require_images
+    from bench.run.finish import interruptible, progress_of
+    from bench.run.runner import require_images
 
     require_images(config)
     timed, away = bool(config.latency.prompts), launch.where != "local"
@@ -69,7 +68,7 @@ def _launch(
     logs = Path(config.run_dir).absolute() / SHARDS
     tasks = tasks_of(words, launch.count, launch.threads_of(config.backend.threads), away)
     with interruptible(config, words):
-        lost = LAUNCHERS[launch.where](tasks, launch, logs)
+        lost = lost_of(tasks, launch, logs)
     if lost:
         for one in lost:
             complain(f"shard {one.task.shard} is not complete: {one.why}")
@@ -92,7 +91,7 @@ def _launch(
 
 def _finish(config: StudyConfig, launch: LaunchConfig, words: Sequence[str], logs: Path) -> int:
     """The end of a run as a task of its own: the machine that launches may have no GPU."""
-    lost = LAUNCHERS[launch.where]([Task(tuple(words), offline=True)], launch, logs)
+    lost = lost_of([Task(tuple(words), offline=True)], launch, logs)
     for one in lost:
         complain(f"the run is not finished: {one.why}")
     if not lost:

@@ -51,8 +51,7 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
     from bench.records.run_json import write_record
-    from bench.run.finish import finish, scorer_of
-    from bench.run.partial import clear, interruptible
+    from bench.run.finish import clear, finish, interruptible, scorer_of
     from bench.run.runner import run_study
 
     with interruptible(config, words):
@@ -118,7 +117,7 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.records.run_json import write_record
     from bench.records.study import require_own
     from bench.report.build import check_place, split_out
-    from bench.run.partial import clear, gather
+    from bench.run.finish import clear, gather
 
     words, out = split_out(words)
     config = compose_study(words)

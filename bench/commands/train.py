@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.hydra_edge import composed
 from bench.config.plugins import call
 from bench.config.schema import (
     BackendConfig,
@@ -31,7 +31,7 @@ from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
 from bench.measure.device import prepare, provenance
-from bench.report.plots.training import draw_curves
+from bench.report.plots.predict import draw_curves
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
@@ -95,46 +95,41 @@ def cmd_train(words: Sequence[str]) -> int:
     return 0
 
 
-def compose_train(words: Sequence[str], config_module: str = "conf") -> TrainStudy:
+def compose_train(words: Sequence[str]) -> TrainStudy:
     """The validated training that the overrides describe.
 
     Raises ConfigError: unknown option or key (with the nearest known names), wrong type; and
     DecoderError for impossible values.
     """
-    for word in words:
-        parse_override(word)
-    with hydra_session(config_module):
-        root = plain(compose_config("train_config", list(words)))
-    drafter = check_type("drafter", root["drafter"], dict)
-    if drafter.get("_target_") is None:
+    root = composed("train_config", words)
+    drafter = dict(check_type("drafter", root.pop("drafter"), dict))
+    target = drafter.pop("_target_", None)
+    if target is None:
         raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
     model = LoaderConfig.of(root["model"], "model")
-    short = str(drafter["_target_"]).rpartition(".")[2].lower()
+    short = str(target).rpartition(".")[2].lower()
     name = check_type("name", root["name"], str | None) or f"{short}_{model.name}"
-    run_dir = check_type("run_dir", root["run_dir"], str | None) or f"results/train/{name}"
-    options = {k: v for k, v in drafter.items() if k not in ("_target_", "checkpoint")}
+    start = check_type("start", root.pop("start"), str | None)
     learner = PartSpec(
-        check_type("learner", root["learner"], str),
-        {**options, "checkpoint": check_type("start", root["start"], str | None)},
+        check_type("learner", root["learner"], str), {**drafter, "checkpoint": start}
     )
     states = {f.name for f in dataclasses.fields(DataConfig)}
     data = check_type("data", root["data"], dict)
     source = {k: v for k, v in data.items() if k not in states} | {"name": "data"}
     loss = check_type("loss", root["loss"], dict)
     checked = dataclasses.asdict(build(LossConfig, loss | {"cfg": loss.get("cfg") or 1.0}, "loss"))
-    return TrainStudy(
-        name=name,
-        run_dir=run_dir,
-        model=model,
-        backend=_torch_layers(build(BackendConfig, root["backend"], "backend")),
-        prompts=LoaderConfig.of(root["prompts"], "prompts"),
-        learner=learner,
-        source=LoaderConfig.of(source, "data"),
-        data=build(DataConfig, {k: v for k, v in data.items() if k in states}, "data"),
-        loss=checked | {"cfg": check_type("loss.cfg", loss.get("cfg"), float | None)},
-        train=build(TrainConfig, root["train"], "train"),
-        sampling=build(SamplingConfig, root["sampling"], "sampling"),
-    )
+    given = root | {
+        "name": name,
+        "run_dir": check_type("run_dir", root["run_dir"], str | None) or f"results/train/{name}",
+        "learner": learner,
+        "source": LoaderConfig.of(source, "data"),
+        "data": {k: v for k, v in data.items() if k in states},
+        "loss": checked | {"cfg": check_type("loss.cfg", loss.get("cfg"), float | None)},
+    }
+    study = build(TrainStudy, given, "")
+    if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
+        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
+    return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
 
 
 def run_training(study: TrainStudy, device: torch.device, world: World) -> Trained:
@@ -187,13 +182,6 @@ def _batches(
 
 def _wants(loader: LoaderConfig, name: str) -> bool:
     return name in inspect.signature(resolve(loader.target)).parameters
-
-
-def _torch_layers(backend: BackendConfig) -> BackendConfig:
-    """The CPU kernel keeps a copy of the weights, which training changes."""
-    if backend.layers == "native":
-        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
-    return dataclasses.replace(backend, layers="torch")
 
 
 def _own_device(backend: BackendConfig) -> BackendConfig:

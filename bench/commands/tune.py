@@ -16,33 +16,64 @@ import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+import torch
 import yaml
 
 from bench.config.catalogue import groups
 from bench.config.describe import PARTS, as_yaml
 from bench.config.hydra_edge import parse_override
+from bench.config.schema import DecoderEntry, StudyConfig
 from bench.config.words import split
 from bench.console import complain, say
+from bench.cost.predict.search import (
+    Candidate,
+    Search,
+    begin,
+    choose,
+    eligible,
+    entry_of,
+    explore,
+    frontier,
+)
+from bench.cost.predict.settings import TuneStudy, compose_tune
 from bench.data.errors import ConfigError
 from bench.data.files import ready_folder
+from bench.judge.speedup import latency_rows, paired_speedup
 from bench.records.rows import write_text
+from bench.report.plots.predict import frontier_plot
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
+from bench.run.runner import run_study
+from bench.run.session import opened
 from metrics.stats import Interval
 
-if TYPE_CHECKING:
-    from bench.config.schema import DecoderEntry, StudyConfig
-    from bench.cost.predict.search import Candidate, Search
-    from bench.cost.predict.settings import TuneStudy
-
 GROUP = "decoder"  # the folder in which Hydra finds decoders
+CONF = Path(str(files("conf"))) / GROUP
 MARK = "Found by `bench tune`"  # in a comment of every file that a search writes
 CARRIED = ("model", "backend", "prompts", "seed", "sampling")  # words that a run of it needs too
 SHOWN = 16  # frontier points printed
 CLASS = {"exact": "exact", "relaxed": "exact or relaxed"}  # tune.exactness in words
-
-
+ACCEPTANCE = {True: "derived", False: "recorded"}
+FRONTIER = (
+    Column("rule", "rule", lambda rule: rule.label),
+    Column("tree", "tree", lambda tree: tree.label),
+    Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
+    Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
+    Column("seen", "mass moved", lambda seen: figures(3)(seen.moved)),
+    Column("seen", "output TV", lambda seen: figures(3)(seen.tv)),
+    Column("derived", "acceptance", lambda own: ACCEPTANCE[own]),
+)
+MEASURED = (
+    Column("decoder", "decoder"),
+    Column("speedup", "predicted", figures(2)),
+    Column("measured", "measured", lambda v: "failed" if math.isnan(v.value) else interval(v, 2)),
+    Column("error", "error", lambda value: percent(value, sign="+")),
+    Column("codes_a_step", "codes predicted", figures(2)),
+    Column("measured_codes", "measured", figures(2)),
+    Column("verdict", "verdict"),
+)
 Measured = tuple[Interval, float]  # a paired speed-up over AR; codes committed a target forward
 NOT_MEASURED: Measured = (Interval(math.nan, math.nan, math.nan), math.nan)
 
@@ -58,15 +89,14 @@ def cmd_tune(words: Sequence[str]) -> int:
 
     1 where nothing is in the class asked for, or nothing could be measured.
     """
-    from bench.cost.predict.search import choose, eligible, entry_of, explore, frontier
-    from bench.cost.predict.settings import compose_tune
-
     asked = compose_tune(words)
     folder = Path(asked.study.run_dir)
     out = Path(asked.tune.out) if asked.tune.out else folder / "decoder" / "tuned.yaml"
     claim(out)
     ready_folder(folder)
-    search, prompts = _loaded(asked)
+    measured_on = asked.study.latency.prompts  # others are recorded on
+    own = opened(asked.study, measured_on + asked.tune.prompts)
+    search, prompts = begin(asked, own.model), [p.text for p in own.prompts[measured_on:]]
     candidates = explore(search, prompts)
     kept = eligible(search, candidates)
     front = frontier(kept)
@@ -78,65 +108,49 @@ def cmd_tune(words: Sequence[str]) -> int:
     chosen = choose(search, kept)
     entries, verdicts = [entry_of(search, c) for c in chosen], search.verdicts
     if not chosen:
-        complain(_nothing(asked, candidates, kept, verdicts))
-    del search
-    _release()
+        complain(_nothing(search, candidates, kept))
+    del search, own  # the runner loads a model of its own
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     measured = measure(asked.study, entries, folder) if entries else {}
     lines = [
-        {**line_of(c, c in kept, c in front, verdicts.get(c.name, ""),
-                   measured.get(c.name, NOT_MEASURED)), "chosen": c in chosen}
+        line_of(c, c in kept, c in front, verdicts.get(c.name, ""), measured.get(c.name))
         for c in sorted(candidates, key=lambda c: -c.prediction.speedup)
-    ]  # fmt: skip
-    _write(lines, asked.study.model.name, folder)
+    ]
+    path = write_text(folder / "tune.csv", csv_text(lines))
+    plot = frontier_plot(pd.read_csv(path), f"Search on {asked.study.model.name}", folder)[0]
+    say(f"\nsaved: {path}, {plot}")
     if not chosen:
         return 1
-    say("\n" + terminal(filled(MEASURED, [line for line in lines if line["chosen"]])))
+    names = [entry.name for entry in entries]
+    say("\n" + terminal(filled(MEASURED, [line for line in lines if line["decoder"] in names])))
     if not measured:
         complain(f"no chosen decoder could be measured; the rows below {folder / 'measured'} say "
                  "why (column error)")  # fmt: skip
         return 1
     best = max(measured, key=lambda name: measured[name][0].value)
-    entry = next(e for e in entries if e.name == best)
+    entry = next(entry for entry in entries if entry.name == best)
     _winner(asked, entry, measured[best][0], verdicts[best], out)
     return 0
 
 
 def line_of(
-    candidate: Candidate, kept: bool, front: bool, verdict: str, measured: Measured
+    candidate: Candidate, kept: bool, front: bool, verdict: str, measured: Measured | None
 ) -> dict[str, Any]:
     """Of tune.csv. kept: within the limits; front: none beats it; error: predicted over measured,
     less 1."""
-    made, (ratio, codes) = candidate.prediction, measured
+    made, seen, tree = candidate.prediction, candidate.seen, candidate.tree.built
+    ratio, codes = measured or NOT_MEASURED
     return {
         "decoder": candidate.name, "rule": candidate.rule.label, "tree": candidate.tree.label,
-        "nodes": candidate.shape.nodes, "depth": candidate.shape.depth, "codes_a_step": made.codes,
+        "nodes": tree.nodes, "depth": tree.depth, "codes_a_step": made.codes,
         "seconds_image": made.seconds, "speedup": made.speedup,
-        "acceptance": ACCEPTANCE[candidate.derived], "moved_mean": candidate.moved,
-        "output_tv": candidate.tv, "bound_max": candidate.bound, "eligible": kept,
+        "acceptance": ACCEPTANCE[candidate.derived], "moved_mean": seen.moved,
+        "output_tv": seen.tv, "bound_max": seen.bound, "eligible": kept,
         "frontier": front, "verdict": verdict, "measured": ratio,
         "error": made.speedup / ratio.value - 1, "measured_codes": codes,
     }  # fmt: skip
-
-
-ACCEPTANCE = {True: "derived", False: "recorded"}
-FRONTIER = (
-    Column("rule", "rule", lambda rule: rule.label),
-    Column("tree", "tree", lambda tree: tree.label),
-    Column("prediction", "codes a step", lambda made: f"{made.codes:.2f}"),
-    Column("prediction", "predicted speed-up", lambda made: f"{made.speedup:.2f}"),
-    Column("moved", "mass moved", figures(3)),
-    Column("tv", "output TV", figures(3)),
-    Column("derived", "acceptance", lambda own: ACCEPTANCE[own]),
-)
-MEASURED = (
-    Column("decoder", "decoder"),
-    Column("speedup", "predicted", figures(2)),
-    Column("measured", "measured", lambda v: "failed" if math.isnan(v.value) else interval(v, 2)),
-    Column("error", "error", lambda value: percent(value, sign="+")),
-    Column("codes_a_step", "codes predicted", figures(2)),
-    Column("measured_codes", "measured", figures(2)),
-    Column("verdict", "verdict"),
-)
 
 
 def measure(
@@ -147,9 +161,6 @@ def measure(
     The rows lie in `folder`/measured/<configuration hash>, so that a search that comes to the same
     choice resumes. Entries that fail are left out. Raises what `run_study` raises.
     """
-    from bench.judge.speedup import latency_rows, paired_speedup
-    from bench.run.runner import run_study
-
     config = dataclasses.replace(study, decoders=(*study.decoders, *entries))
     config = dataclasses.replace(config, run_dir=str(folder / "measured" / config.hash))
     rows = run_study(config).rows
@@ -165,67 +176,20 @@ def measure(
     return found
 
 
-def _nothing(
-    asked: TuneStudy,
-    candidates: Sequence[Candidate],
-    kept: Sequence[Candidate],
-    verdicts: dict[str, str],
-) -> str:
+def _nothing(search: Search, candidates: Sequence[Candidate], kept: Sequence[Candidate]) -> str:
     """Why no candidate is left, and what to change."""
+    tune = search.asked.tune
     if not kept:
-        least = min(c.tv for c in candidates)
+        least = min(c.seen.tv for c in candidates)
         return (
-            f"no candidate's output TV is at most tune.tv={asked.tune.tv:g}, the least is "
+            f"no candidate's output TV is at most tune.tv={tune.tv:g}, the least is "
             f"{least:.3f}; raise tune.tv or add milder rules to tune.rules"
         )
-    judged = "; ".join(f"{name}: {words}" for name, words in sorted(verdicts.items()))
+    judged = "; ".join(f"{name}: {words}" for name, words in sorted(search.verdicts.items()))
     return (
-        f"the exactness gate finds no candidate {CLASS[asked.tune.exactness]} ({judged}); add "
+        f"the exactness gate finds no candidate {CLASS[tune.exactness]} ({judged}); add "
         "milder rules to tune.rules or widen tune.exactness"
     )
-
-
-def _loaded(asked: TuneStudy) -> tuple[Search, list[str]]:
-    """The search on its model, and the prompts to record on: those after the measured ones."""
-    from bench.cost.predict.search import begin
-    from bench.run.session import opened
-
-    kept = asked.study.latency.prompts
-    own = opened(asked.study, kept + asked.tune.prompts)
-    return begin(asked, own.model), [prompt.text for prompt in own.prompts[kept:]]
-
-
-def _release() -> None:
-    """Gives the model's memory back before the runner loads its own."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _write(lines: Sequence[dict[str, Any]], model: str, folder: Path) -> None:
-    import pandas as pd
-
-    from bench.report.plots.predict import frontier_plot
-
-    shown = [{key: line[key] for key in line if key != "chosen"} for line in lines]
-    path = write_text(folder / "tune.csv", csv_text(shown))
-    plot = frontier_plot(pd.read_csv(path), f"Search on {model}", folder)[0]
-    say(f"\nsaved: {path}, {plot}")
-
-
-def _winner(
-    asked: TuneStudy, entry: DecoderEntry, ratio: Interval, verdict: str, out: Path
-) -> None:
-    study, run = asked.study, command(out, asked.words)
-    comments = [
-        f"{entry.name}: {ratio.value:.2f} times AR [{ratio.lo:.2f}, {ratio.hi:.2f}], {verdict}.",
-        f"{MARK} for {study.model.name} on {study.backend.device} "
-        f"({study.backend.dtype}, {study.backend.name}).",
-    ]
-    write_decoder(out, entry, verdict.split(" (")[0], comments)
-    say(f"winner: {entry.name}, written to {out}; to run it:\n  {run}")
 
 
 def claim(path: Path) -> None:
@@ -234,13 +198,12 @@ def claim(path: Path) -> None:
     Raises ConfigError: not in a folder called decoder, no name, the name of another decoder, a file
     that no search wrote, a folder that cannot be made.
     """
-    ours = Path(str(files("conf"))) / GROUP
     if path.parent.name != GROUP or not re.fullmatch(r"[\w-]+", path.stem):
         raise ConfigError(
             f"tune.out={path}: decoders are found as DIR/{GROUP}/NAME.yaml, so write "
             f"conf/{GROUP}/NAME.yaml or a folder of your own, NAME in letters, digits, _ and -"
         )
-    if path.parent.resolve() != ours.resolve() and path.stem in groups()[GROUP]:
+    if path.parent.resolve() != CONF.resolve() and path.stem in groups()[GROUP]:
         raise ConfigError(f"tune.out={path}: there is a decoder {path.stem} already; rename yours")
     try:
         if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
@@ -252,21 +215,25 @@ def claim(path: Path) -> None:
         raise ConfigError(f"tune.out={path} cannot be written: {error}") from error
 
 
-def write_decoder(path: Path, entry: DecoderEntry, verdict: str, comments: Sequence[str]) -> None:
-    """An entry as an option of conf/decoder: `decoder=<the file's name>` composes it again.
-
-    verdict: the gate's, which becomes what `bench check` expects; comments: one of them with MARK.
-    """
-    spec = entry.spec
-    content: dict[str, Any] = {name: as_yaml(getattr(spec, name)) for name in PARTS}
+def _winner(asked: TuneStudy, entry: DecoderEntry, ratio: Interval, words: str, path: Path) -> None:
+    """Writes an entry as an option of conf/decoder: `decoder=<the file's name>` composes it again.
+    words: the gate's verdict, which becomes what `bench check` expects."""
+    study, verdict = asked.study, words.split(" (")[0]
+    content: dict[str, Any] = {name: as_yaml(getattr(entry.spec, name)) for name in PARTS}
     sampling = {k: v for k, v in dataclasses.asdict(entry.sampling).items() if v is not None}
     if sampling:
         content["sampling"] = sampling
     if verdict in ("exact", "relaxed", "broken"):
         content["expect"] = verdict
-    head = ["# @package _global_", *(f"# {line}" for line in comments)]
-    text = "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False)
-    write_text(path, text)
+    head = [
+        "# @package _global_",
+        f"# {entry.name}: {ratio.value:.2f} times AR [{ratio.lo:.2f}, {ratio.hi:.2f}], {words}.",
+        f"# {MARK} for {study.model.name} on {study.backend.device} "
+        f"({study.backend.dtype}, {study.backend.name}).",
+    ]
+    write_text(path, "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False))
+    run = command(path, asked.words)
+    say(f"winner: {entry.name}, written to {path}; to run it:\n  {run}")
 
 
 def command(path: Path, words: Sequence[str]) -> str:
@@ -280,7 +247,7 @@ def command(path: Path, words: Sequence[str]) -> str:
             places += map(str, value if isinstance(value, list) else [value])
         elif split(word).group in CARRIED:
             carried.append(word)
-    if path.parent.resolve() != (Path(str(files("conf"))) / GROUP).resolve():
+    if path.parent.resolve() != CONF.resolve():
         places.append(f"file://{path.parent.parent.resolve()}")
     search = [f"hydra.searchpath=[{','.join(places)}]"] if places else []
     run = ["python", "-m", "bench", "run", f"name={path.stem}", f"decoders=[ar,{path.stem}]"]

@@ -23,8 +23,7 @@ from bench.data.scores import NAN
 from bench.judge.fairness import ROOFLINE, UNMEASURED, Fairness, judge
 from bench.judge.speedup import IMAGE, image_rows, mal_interval, paired_speedup, timings
 from bench.records.kept import images_digest, judged, today
-from bench.records.load import load
-from bench.records.read import lines_of
+from bench.records.load import lines_of, load
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.records.run_json import Record
 from metrics.stats import Interval

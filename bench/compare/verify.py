@@ -21,8 +21,7 @@ from bench.config.schedule import part_of
 from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError
-from bench.records.load import read_rows
-from bench.records.read import plain
+from bench.records.load import plain, read_rows
 from bench.records.run_json import FILE, read_record
 from bench.records.study import PLACE, PROMPT, changed, identity_of, read_identity
 from bench.report.table import ABSENT, Column, filled, interval, terminal

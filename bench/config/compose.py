@@ -13,10 +13,8 @@ import dataclasses
 import itertools
 import logging
 import re
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -27,18 +25,17 @@ from bench.config.hydra_edge import (
     QUOTED,
     alternatives,
     compose_config,
+    dotted,
     hydra_session,
     parse_override,
     plain,
+    require_folders,
 )
 from bench.config.schema import (
     BackendConfig,
     DecoderEntry,
-    FairnessConfig,
-    LatencyProtocol,
     LoaderConfig,
     PublishedConfig,
-    QualityProtocol,
     SamplingConfig,
     StudyConfig,
     build,
@@ -46,6 +43,7 @@ from bench.config.schema import (
 )
 from bench.config.words import split
 from bench.data.errors import ConfigError, did_you_mean, unknown
+from decoders.kinds import KindError, fields_of
 
 log = logging.getLogger(__name__)
 ENTRY_KEYS = ("decoder", "name", "overrides")
@@ -63,34 +61,22 @@ class Overrides:
     decoders: list[Any] | None
 
 
-def compose_study(words: Sequence[str], config_module: str = "conf") -> StudyConfig:
+def compose_study(words: Sequence[str]) -> StudyConfig:
     """The validated study that the overrides describe.
 
     Raises ConfigError: unknown study, decoder, option or key (with the nearest known names), wrong
     type, impossible value; DecoderError where a part's own settings are refused.
     """
-    with hydra_session(config_module):
+    with hydra_session():
         sorted_words = sort_overrides(words)
         root = plain(compose_config("config", sorted_words.study + sorted_words.searchpath))
         chosen = _choose(
             check_type("decoders", root.pop("decoders", None), list), sorted_words.decoders
         )
-        study_sampling = build(SamplingConfig, _mapping(root, "sampling"), "sampling")
+        sampling = build(SamplingConfig, root.pop("sampling", None), "sampling")
         settings = _settings(root)  # before the entries, which take many times as long
-        entries = _entries(chosen, sorted_words, study_sampling)
-    return StudyConfig(decoders=entries, **settings)
-
-
-def require_folders(searchpath: Any) -> None:
-    """Raises ConfigError where a folder of `hydra.searchpath` is not there: its options would only
-    be unknown."""
-    for place in searchpath if isinstance(searchpath, list) else [searchpath]:
-        folder = str(place).removeprefix("file://")
-        if str(place).startswith("file://") and not Path(folder).is_dir():
-            raise ConfigError(
-                f"hydra.searchpath: {folder} is no folder; write file:// and the absolute path of "
-                "a folder that holds groups, such as one with drafter/mine.yaml in it"
-            )
+        entries = _entries(chosen, sorted_words, sampling)
+    return StudyConfig(**settings | {"decoders": entries})
 
 
 def sort_overrides(words: Sequence[str]) -> Overrides:
@@ -160,7 +146,7 @@ def _entries(
         made_of: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*words.entry):
             base, options = _with_options(own, combination)
-            known |= set(_dotted(plain(base)))
+            known |= set(dotted(plain(base)))
             settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
             fits = [str(o.input_line) for o in (*options, *settings)]
             unused.difference_update(fits)
@@ -216,14 +202,6 @@ def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig
     return base, options
 
 
-def _dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Names of all settings, as in acceptance.delta."""
-    for key, value in config.items():
-        yield above + str(key)
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{above}{key}.")
-
-
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
     """Equal but for the name."""
     spec = dataclasses.replace(other.spec, name=one.spec.name)
@@ -243,41 +221,25 @@ def _applies(entry: DictConfig, override: Override) -> bool:
 
 
 def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
+    """Of what was composed, which is consumed."""
     from decoders.compose import DecoderSpec, PartSpec
 
-    def part(key: str) -> PartSpec | None:
-        if raw.get(key) is None:
-            return None
-        values = dict(check_type(f"{name}: {key}", raw[key], dict))
+    parts: dict[str, Any] = {}
+    for key in PARTS:
+        values = dict(check_type(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
         target = check_type(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
-        return None if target is None else PartSpec(target=target, kwargs=values)
-
-    loop = part("loop")
-    if loop is None:
+        parts[key] = None if target is None else PartSpec(target, values)
+    if parts["loop"] is None:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
-    spec = DecoderSpec(
-        name=name,
-        loop=loop,
-        drafter=part("drafter"),
-        tree=part("tree"),
-        acceptance=part("acceptance"),
-        proposer=part("proposer"),
-    )
-    sampling = build(
-        SamplingConfig, _mapping(raw, "sampling", f"{name}: "), f"{name}: sampling"
-    ).over(study)
-    rest = {k: v for k, v in raw.items() if k not in (*PARTS, "sampling")}
-    for key in rest:
+    own = build(SamplingConfig, raw.pop("sampling", None), f"{name}: sampling")
+    for key in raw:
         if key not in DECODER_KEYS:
             raise ConfigError(unknown(f"setting of the decoder {name}", key, DECODER_KEYS))
-    if rest.get("published") is not None:
-        build(PublishedConfig, _mapping(rest, "published", f"{name}: "), f"{name}: published")
-    return DecoderEntry(
-        name=name,
-        spec=spec,
-        sampling=sampling,
-        baseline=check_type(f"{name}: baseline", rest.get("baseline", False), bool),
-        expect=check_type(f"{name}: expect", rest.get("expect"), str | None),
+    if (published := raw.pop("published", None)) is not None:
+        build(PublishedConfig, published, f"{name}: published")
+    spec = DecoderSpec(name, **parts)
+    return build(
+        DecoderEntry, raw | {"name": name, "spec": spec, "sampling": own.resolve(study)}, name
     )
 
 
@@ -287,30 +249,17 @@ def recomposed(measured: Mapping[str, Any], where: str) -> StudyConfig:
     from decoders.compose import DecoderSpec, PartSpec
 
     root = dict(check_type(where, measured, dict))
-    entries = check_type(f"{where}: decoders", root.pop("decoders", None), list)
-    kinds = {
-        "model": LoaderConfig, "prompts": LoaderConfig, "backend": BackendConfig,
-        "latency": LatencyProtocol, "quality": QualityProtocol,
-    }  # fmt: skip
-    parts: dict[str, Any] = {
-        key: build(kind, _mapping(root, key), key) for key, kind in kinds.items()
-    }
 
     def entry(raw: Any) -> DecoderEntry:
         own = dict(check_type(f"{where}: a decoder", raw, dict))
-        spec = _mapping(own, "spec")
-        named = {key: spec.pop(key, None) for key in PARTS}
-        made = {key: build(PartSpec, part, key) for key, part in named.items() if part is not None}
-        return DecoderEntry(
-            name=check_type("name of a decoder", own.get("name"), str),
-            spec=build(DecoderSpec, {**spec, **made}, "spec"),
-            sampling=build(SamplingConfig, _mapping(own, "sampling"), "sampling"),
-            baseline=check_type("baseline", own.get("baseline", False), bool),
-        )
+        spec = dict(check_type("spec", own.get("spec"), dict))
+        named = {key: build(PartSpec, spec[key], key) for key in PARTS if spec.get(key) is not None}
+        return build(DecoderEntry, own | {"spec": build(DecoderSpec, spec | named, "spec")}, where)
 
+    made = {key: build(LoaderConfig, root.get(key), key) for key in ("model", "prompts")}
+    decoders = tuple(map(entry, check_type(f"{where}: decoders", root.get("decoders"), list)))
     usual = {"run_dir": "", "metric": None, "gate": False, "report": False}
-    known = {"decoders": tuple(map(entry, entries)), **parts}
-    return build(StudyConfig, {**root, **usual, **known}, where)
+    return build(StudyConfig, {**root, **usual, **made, "decoders": decoders}, where)
 
 
 def settled(backend: BackendConfig) -> BackendConfig:
@@ -332,29 +281,11 @@ def settled(backend: BackendConfig) -> BackendConfig:
 
 
 def _settings(root: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the StudyConfig of a resolved root (consumed), but for the decoders."""
-    built: dict[str, Any] = {
-        "backend": settled(build(BackendConfig, _mapping(root, "backend"), "backend")),
-        "latency": build(LatencyProtocol, _mapping(root, "latency"), "latency"),
-        "quality": build(QualityProtocol, _mapping(root, "quality"), "quality"),
-        "fairness": build(FairnessConfig, _mapping(root, "fairness"), "fairness"),
-        "model": LoaderConfig.of(_mapping(root, "model"), "model"),
-        "prompts": LoaderConfig.of(_mapping(root, "prompts"), "prompts"),
-        "metric": None,
-    }
-    metric = _mapping(root, "metric")
-    if metric.get("_target_") is not None:
-        built["metric"] = LoaderConfig.of(metric, "metric")
-    hints = typing.get_type_hints(StudyConfig, include_extras=True)
-    for key, value in root.items():
-        if key not in hints:
-            raise ConfigError(unknown("setting", key, hints))
-        built[key] = check_type(key, value, hints[key])
-    return built
-
-
-def _mapping(values: dict[str, Any], key: str, where: str = "") -> dict[str, Any]:
-    """A group's settings, taken out of what was composed. Raises ConfigError where its YAML is of
-    another form."""
-    found: dict[str, Any] = check_type(f"{where}{key}", values.pop(key, None), dict)
-    return found
+    """The fields of the StudyConfig of a resolved root, but for the decoders."""
+    metric = check_type("metric", root.get("metric"), dict)
+    given = root | {"decoders": (), "metric": None if metric.get("_target_") is None else metric}
+    try:
+        found = fields_of(StudyConfig, given, "", check_type)
+    except KindError as error:
+        raise ConfigError(str(error)) from error
+    return found | {"backend": settled(found["backend"])}

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import (
-    ConfigCompositionException,
-    HydraException,
-    MissingConfigException,
-)
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -34,17 +31,8 @@ from bench.data.errors import ConfigError, did_you_mean, unknown
 T = TypeVar("T")
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
-HYDRA_GROUPS = (
-    "output",
-    "launcher",
-    "sweeper",
-    "help",
-    "hydra_help",
-    "hydra_logging",
-    "job_logging",
-    "env",
-)
-WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS)
+HYDRA_GROUPS = "output launcher sweeper help hydra_help hydra_logging job_logging env"
+WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
 QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
@@ -96,15 +84,37 @@ def _quoting(word: str) -> str:
 
 
 @contextmanager
-def hydra_session(config_module: str) -> Iterator[None]:
-    """Hydra over `config_module`; whatever a notebook had initialised is put back afterwards."""
+def hydra_session() -> Iterator[None]:
+    """Hydra over conf/; whatever a notebook had initialised is put back afterwards."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_module(config_module, version_base="1.3"):
+        with initialize_config_module("conf", version_base="1.3"):
             yield
     finally:
         GlobalHydra.instance().hydra = outer
+
+
+def composed(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """conf/NAME.yaml under overrides, as plain containers. Raises ConfigError."""
+    overrides = list(map(parse_override, words))
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath":
+            require_folders(override.value())
+    with hydra_session():
+        return plain(compose_config(name, [str(override.input_line) for override in overrides]))
+
+
+def require_folders(searchpath: Any) -> None:
+    """Raises ConfigError where a folder of `hydra.searchpath` is not there: its options would only
+    be unknown."""
+    for place in searchpath if isinstance(searchpath, list) else [searchpath]:
+        folder = str(place).removeprefix("file://")
+        if str(place).startswith("file://") and not Path(folder).is_dir():
+            raise ConfigError(
+                f"hydra.searchpath: {folder} is no folder; write file:// and the absolute path of "
+                "a folder that holds groups, such as one with drafter/mine.yaml in it"
+            )
 
 
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
@@ -133,19 +143,18 @@ def _composition(name: str, message: str) -> str:
         return message
     key = found.group(1)
     base = ["decoder=ar"] if name == "entry" else []
-    known = list(_paths(compose(name, overrides=[*base, *WITHOUT_THEM]))) + list(PARTS)
-    hint = did_you_mean(key, known)
+    known: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
+    hint = did_you_mean(key, [*dotted(known), *PARTS])
     return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
 
 
-def _paths(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Dotted names of every setting."""
-    for key in map(str, node):
-        value = node._get_node(key)
-        if isinstance(value, DictConfig) and not value._is_none() and len(value):
-            yield from _paths(value, f"{prefix}{key}.")
+def dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Names of all settings, as in acceptance.delta."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{above}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{above}{key}"
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.config.schema import DecoderEntry, LoaderConfig
-from bench.data.errors import BenchError, ConfigError, Failure, attempt, described, unknown
+from bench.data.errors import ConfigError, Failure, attempt, described, own_errors, unknown
 
 if TYPE_CHECKING:
     from bench.prompts import Prompt
@@ -39,19 +38,11 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
     check_keywords(loader.name, target, loader.kwargs, parameters)
     try:
         return target(**extra, **loader.kwargs)
-    except _explained():
+    except own_errors(OSError):  # they say what to do; the command line explains the system's
         raise
     except (Exception, SystemExit) as error:
         log.info("%s raised", loader.target, exc_info=True)
         raise ConfigError(f"{loader.name} ({loader.target}) failed: {described(error)}") from error
-
-
-def _explained() -> tuple[type[Exception], ...]:
-    """Errors that say what to do, and the system's, which the command line explains."""
-    from decoders.api import DecoderError
-
-    metrics = sys.modules.get("metrics")
-    return BenchError, DecoderError, OSError, *([metrics.MetricError] if metrics else [])
 
 
 def call_prompts(loader: LoaderConfig, count: int) -> Sequence[Prompt]:
@@ -61,8 +52,8 @@ def call_prompts(loader: LoaderConfig, count: int) -> Sequence[Prompt]:
 
     found = call(loader, count=count)
     source = f"{loader.name} ({loader.target})"
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise ConfigError(f"{source} must return a list of prompts, found {type(found).__name__}")
+    listed = isinstance(found, Sequence) and not isinstance(found, str)
+    require_returned(loader, found, listed, "a list of prompts")
     for prompt in found[:count]:
         fields = [getattr(prompt, name, None) for name in ("id", "text", "category")]
         if not isinstance(prompt, Prompt) or not all(isinstance(f, str) for f in fields):

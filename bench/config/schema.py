@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import types
 import typing
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from bench.data.errors import ConfigError, unknown
+from bench.data.errors import ConfigError
 from decoders.kinds import (
     Amount,
     Count,
@@ -23,22 +23,14 @@ from decoders.kinds import (
     Positive,
     Seed,
     Within,
+    built,
     fitted,
     require,
 )
 
 if TYPE_CHECKING:
-    from decoders.api import Sampling
     from decoders.compose import DecoderSpec
 
-VERDICTS = ("exact", "relaxed", "broken")
-DTYPES = ("float32", "bfloat16", "float16")
-CHOICES = {
-    "compile": ("auto", "on", "off"),
-    "execution": ("eager", "compile", "graph"),
-    "dtype": DTYPES,
-    "layers": ("auto", "native", "torch"),
-}
 T = TypeVar("T")
 
 
@@ -65,24 +57,23 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution is one of `CHOICES`, see decoders.execution; attention one of decoders.kernels, or
-    `auto`: plain products on a CPU, measured shape by shape on a GPU. layers: what runs the layers
-    of target and drafter, `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`;
-    `auto` is settled when a study is composed. compile: with native layers, whether what the kernel
-    has no call for is compiled: `on`, `off`, or `auto`, where images are timed one at a time."""
+    execution: see decoders.execution; attention: one of decoders.kernels, or `auto`: plain products
+    on a CPU, measured shape by shape on a GPU. layers: what runs the layers of target and drafter,
+    `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`; `auto` is settled when a
+    study is composed. compile: with native layers, whether what the kernel has no call for is
+    compiled; `auto`: where images are timed one at a time."""
 
     name: str
     device: str
-    dtype: str
+    dtype: Literal["float32", "bfloat16", "float16"]
     threads: Annotated[int, Within(1, 4096)]
-    execution: str = "eager"
+    execution: Literal["eager", "compile", "graph"] = "eager"
     attention: str = "auto"
-    layers: str = "auto"
-    compile: str = "auto"
+    layers: Literal["auto", "native", "torch"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
         require(self, "backend.", ConfigError)
-        require_known(self, "backend.", CHOICES)
         if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
@@ -121,15 +112,11 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require(self, "sampling.", ConfigError)
 
-    def over(self, base: SamplingConfig) -> SamplingConfig:
-        """These settings, with the unset ones taken from `base`."""
+    def resolve(self, base: T) -> T:
+        """A study's settings, or the model's own (`Sampling`), with what is set here over them.
+        Raises DecoderError."""
         mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        return dataclasses.replace(base, **mine)
-
-    def resolve(self, model: Sampling) -> Sampling:
-        """The sampling of a run: these settings over the model's own. Raises DecoderError."""
-        mine = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        return dataclasses.replace(model, **mine)
+        return dataclasses.replace(base, **mine)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -140,7 +127,7 @@ class LatencyProtocol:
     for all figures, larger ones for `bench.report.scaling`. requests: images of a call in batches,
     of which the batch's size is decoded at once; the place of one that is done is refilled by the
     next. None: one batch, decoded as a whole. busy: the share of the cores that other
-    programs may take while an image is timed (1: any), see `bench.run.neighbours`; wait_for_quiet:
+    programs may take while an image is timed (1: any), see `bench.measure.busy`; wait_for_quiet:
     seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
@@ -256,11 +243,7 @@ class DecoderEntry:
     spec: DecoderSpec
     sampling: SamplingConfig
     baseline: bool = False
-    expect: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.expect is not None and self.expect not in VERDICTS:
-            raise ConfigError(unknown(f"verdict in `expect` of {self.name}", self.expect, VERDICTS))
+    expect: Literal["exact", "relaxed", "broken"] | None = None
 
 
 @dataclass(frozen=True)
@@ -285,6 +268,7 @@ class StudyConfig:
     time_limit: Positive | None = None
 
     def __post_init__(self) -> None:
+        require(self, "", ConfigError)
         if not self.run_dir.isprintable():
             raise ConfigError(f"run_dir must be a printable path, found {self.run_dir!r}")
         if not self.decoders:
@@ -297,7 +281,6 @@ class StudyConfig:
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
-        require(self, "", ConfigError)
         for seed in self.reseeds[-1:]:
             check_type("the last reseed", seed, Seed)
         if self.seed in self.reseeds:
@@ -345,14 +328,6 @@ class StudyConfig:
         return digest(self.measured())
 
 
-def require_known(config: Any, where: str, known: Mapping[str, Sequence[str]]) -> None:
-    """Raises ConfigError, with the nearest names, where a field of `config` is none of those known
-    for it; `where`: what messages put before a field's name, a dot included."""
-    for name, options in known.items():
-        if getattr(config, name) not in options:
-            raise ConfigError(unknown(f"{where}{name}", getattr(config, name), options))
-
-
 def digest(value: Any) -> str:
     """16 hex digits of the SHA-256 of a JSON value with sorted keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -360,29 +335,20 @@ def digest(value: Any) -> str:
 
 
 def build(cls: type[T], values: Any, where: str) -> T:
-    """The dataclass `cls` from a mapping, with strict types; `where` names it in messages.
-
-    Handles str, int, float, bool, `X | None` and dict fields. Raises ConfigError on an unknown or
-    missing key and on a value of another type (a bool is no int; an int is a float).
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} must be a group of settings, found {values!r}")
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in fields:
-            raise ConfigError(unknown(f"setting under `{where}`", str(key), fields))
-    out: dict[str, Any] = {}
-    for key, spec in fields.items():
-        if key in values:
-            out[key] = check_type(f"{where}.{key}", values[key], hints[key])
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{where}.{key} is missing; set it with {where}.{key}=...")
-    return cls(**out)
+    """The dataclass `cls` from a mapping, with strict types; `where` names it in messages. Raises
+    ConfigError on an unknown or missing key and on a value of another type (see `check_type`)."""
+    try:
+        return built(cls, values, where, check_type)
+    except KindError as error:
+        raise ConfigError(str(error)) from error
 
 
 def check_type(where: str, value: Any, hint: Any) -> Any:
-    """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`."""
+    """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`. A dataclass is built."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    own: Any = next(filter(dataclasses.is_dataclass, kinds), None)
+    if own is not None and not isinstance(value, kinds):
+        return LoaderConfig.of(value, where) if own is LoaderConfig else build(own, value, where)
     try:
         return fitted(where, value, hint)
     except KindError as error:

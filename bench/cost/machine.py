@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.cost.rates import MachineRates, Moment
-from bench.measure.clock import now
+from bench.measure.clock import Clock, now
 
 MIB = 2**20
 LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's array at least
@@ -31,13 +31,8 @@ BUDGET = 0.12  # seconds a kernel is repeated for
 LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
 SLOW = 5  # times as slow as another kernel: not repeated
 GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
-CPU_PRODUCTS = (
-    (128, 512, 512),
-    (256, 1024, 1024),
-    (512, 512, 512),
-    (1024, 1024, 1024),
-)  # T, in, out
-GPU_PRODUCTS = ((4096, 4096, 4096), (8192, 8192, 8192))
+CPU_PRODUCTS = ((128, 512, 512), (256, 1024, 1024), (512,) * 3, (1024,) * 3)  # T, in, out
+GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
 
 
 @torch.inference_mode()
@@ -147,26 +142,25 @@ def _host_seconds(
 ) -> list[float]:
     """Seconds of each repeat by the wall clock, the device's queue emptied on both sides; of the
     first call alone where that takes `hopeless` seconds or more."""
+    wait = Clock(device).synchronise
 
     def timed() -> float:
-        _wait(device)
+        wait()
         began = time.perf_counter()
         kernel()
-        _wait(device)
+        wait()
         return time.perf_counter() - began
 
     first = timed()
-    if first >= hopeless:
-        return [first]
+    return [first] if first >= hopeless else _repeated(timed, budget)
+
+
+def _repeated(timed: Callable[[], float], budget: float) -> list[float]:
+    """Seconds of each repeat, of as many as the budget of seconds allows."""
     seconds: list[float] = []
     while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) < budget):
         seconds.append(timed())
     return seconds
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
 
 
 def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float]:
@@ -179,12 +173,13 @@ def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float
         for _ in range(GRAPHED):
             kernel()
     graph.replay()
-    seconds: list[float] = []
-    while len(seconds) < LEAST or (len(seconds) < REPEATS and sum(seconds) * GRAPHED < budget):
+
+    def timed() -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3 / GRAPHED)
-    return seconds
+        return float(begin.elapsed_time(end)) / 1e3
+
+    return [seconds / GRAPHED for seconds in _repeated(timed, budget)]

@@ -9,8 +9,7 @@ Apart from `bench.cost.machine`, which measures them, so that a report needs no 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +97,15 @@ class MachineRates:
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
-        count = len(self.moments)
-        best = f"; each the best of {count} moments, the slowest {self.apart:.0%} lower"
+        count, best = len(self.moments), ""
+        if count > 1:
+            best = f"; each the best of {count} moments, the slowest {self.apart:.0%} lower"
         return (
             f"{self.name} ({self.device}, {threads}, {self.dtype}): reads "
             f"{self.step_bytes_per_s / 1e9:.3g} GB/s over what an AR step reads "
             f"({self.step_bytes / 1e6:.3g} MB) and {self.large_bytes_per_s / 1e9:.3g} GB/s over "
             f"{self.large_bytes / 1e6:.0f} MB, multiplies {self.operations_per_s / 1e9:.3g} Gflop/s"
-            + (best if count > 1 else "")
+            + best
         )
 
 
@@ -115,20 +115,12 @@ def save_rates(rates: MachineRates, path: Path) -> None:
 
 
 def read_rates(path: Path) -> MachineRates | None:
-    """The rates of machine.json; None where there is no such file, or one of other fields (but for
-    the moments, which older files lack: theirs were one)."""
+    """The rates of machine.json; None where there is no such file, or one of other fields."""
     if not path.is_file():
         return None
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        moments = tuple(Moment(**one) for one in found.pop("moments", ()))
+        return MachineRates(**found, moments=moments)
+    except (ValueError, TypeError, KeyError):
         return None
-    if not isinstance(found, dict) or {*found, "moments"} != {f.name for f in fields(MachineRates)}:
-        return None
-    return MachineRates(**{**found, "moments": tuple(_moments(found.get("moments", [])))})
-
-
-def _moments(listed: list[dict[str, Any]]) -> Iterator[Moment]:
-    names = [f.name for f in fields(Moment)]
-    for one in listed:
-        yield Moment(**{name: one[name] for name in names})

@@ -16,7 +16,7 @@ an image's last step is cut by its end, and that a batch waits for its slowest r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,47 +26,11 @@ import numpy as np
 from bench.data.errors import BenchError
 from decoders.api import Tree, completed, whole_steps
 
-Paths = tuple[tuple[int, ...], ...]  # a static tree: child ranks from the root, one path a node
 NEVER = 1e-12  # probability of an unfinished row below which the rest of the sum is left out
 
 
 class SpeedError(BenchError):
     """A prediction that cannot be made: a step that cannot be timed, no acceptance that deep."""
-
-
-@dataclass(frozen=True)
-class StepCosts:
-    """Seconds at batch 1. ar: a whole AR step; prefill: of the target; begin: of the drafter (its
-    prefix); draft, forward: of a step, by the decoder's name."""
-
-    ar: float
-    prefill: float
-    begin: float
-    draft: Mapping[str, float]
-    forward: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """A tree. nodes: N; depth: D; branching: K; paths: None where the shape is not fixed."""
-
-    name: str
-    nodes: int
-    depth: int
-    branching: int
-    paths: Paths | None
-
-    @classmethod
-    def of(cls, tree: Any) -> TreeShape:
-        """The shape of a built tree; `paths` are those of a tree that has the same in every
-        step."""
-        paths = completed(tree, Tree).paths
-        fixed = None if paths is None else tuple(tuple(path) for path in paths)
-        return cls(str(tree), tree.nodes, tree.depth, tree.branching, fixed)
-
-    @property
-    def chain(self) -> bool:
-        return self.paths is not None and self.branching == 1
 
 
 @dataclass(frozen=True)
@@ -110,12 +74,6 @@ def reach(images: Iterable[Sequence[int]], depth: int) -> tuple[float, ...]:
     return tuple(float((steps >= d).mean()) for d in range(1, depth + 1))
 
 
-def conditional(reached: Sequence[float]) -> tuple[float, ...]:
-    """P(accepted >= d | accepted >= d - 1), d = 1..D; 0 at depths that were never tried."""
-    before = (1.0, *reached[:-1])
-    return tuple(r / b if b else 0.0 for r, b in zip(reached, before, strict=True))
-
-
 def shallower(reached: Sequence[float], depth: int) -> tuple[float, ...]:
     """Reach of a chain of `depth` from that of a deeper chain: its first levels. A draft's chance
     does not depend on what is drafted after it, so nothing is assumed. SpeedError if deeper."""
@@ -127,36 +85,10 @@ def shallower(reached: Sequence[float], depth: int) -> tuple[float, ...]:
     return tuple(reached[:depth])
 
 
-def tree_reach(
-    paths: Paths, chain: Sequence[float], survival: Sequence[float]
-) -> tuple[float, ...]:
-    """Reach of a static tree from that of a chain and from how siblings fare.
-
-    survival[j - 1]: probability that a node's first j children are all rejected. A first child of
-    depth d is accepted with the chain's rate c_d; the children of rank 0..j - 1 are all rejected
-    with (1 - c_d) survival[j - 1] / survival[0]. Assumed: that the ratio is the same at all depths,
-    and that a node's children fare alike whatever the rank of the node itself. SpeedError where the
-    tree is deeper than the chain or wider than `survival`.
-    """
-    depth, width = max(map(len, paths)), 1 + max(path[-1] for path in paths)
-    rate = conditional(shallower(chain, depth))
-    if width > len(survival):
-        raise SpeedError(f"siblings were recorded to rank {len(survival)}, the tree has {width}")
-
-    def rejected(level: int, children: int) -> float:
-        """That the first `children` at this depth all fail."""
-        if not children:
-            return 1.0
-        more = survival[children - 1] / survival[0] if survival[0] > 0 else 1.0
-        return (1 - rate[level - 1]) * more
-
-    found: dict[tuple[int, ...], float] = {(): 1.0}
-    out = [0.0] * depth
-    for path in sorted(paths, key=len):
-        level, rank = len(path), path[-1]
-        found[path] = found[path[:-1]] * (rejected(level, rank) - rejected(level, rank + 1))
-        out[level - 1] += found[path]
-    return tuple(out)
+def chain_depth(tree: Any) -> int:
+    """Levels of a built tree that is a chain in every step; 0 of any other."""
+    fixed = completed(tree, Tree).paths is not None
+    return int(tree.depth) if fixed and tree.branching == 1 else 0
 
 
 def codes_a_step(reached: Sequence[float]) -> float:
@@ -181,14 +113,6 @@ def expected_steps(length: int, reached: Sequence[float], batch: int = 1) -> flo
         steps += 1 - (1 - min(float(left), 1.0)) ** batch
         short = np.concatenate([[0.0], np.convolve(short, pmf)])[:length]
     return steps
-
-
-def step_seconds(costs: StepCosts, name: str, accept: float) -> StepSeconds:
-    """A step of the decoder `name`; `accept` seconds for verdicts, walk, commit and bookkeeping."""
-    draft, forward = costs.draft[name], costs.forward[name]
-    return StepSeconds(
-        costs.prefill + costs.begin, draft + forward + accept, draft, forward, accept
-    )
 
 
 def predict(

@@ -17,7 +17,7 @@ No torch is imported before a loaded network is looked at, so that a report need
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.models.sizes import Shape
@@ -221,17 +221,9 @@ def net_of(shape: Shape, size: int) -> Net:
 def eagle_net(shape: Shape, size: int) -> Net:
     """An EAGLE drafter of a target's width (METHODS 3): one layer on 2D inputs and the target's
     head. A drafter's prefix is a place shorter (METHODS 6)."""
-    rows = shape.tokens or shape.vocab
-    return Net(
-        body=shape.drafter - rows * shape.width,  # the embedding is looked up, not read
-        head=shape.head,
-        layers=1,
-        width=shape.width,
-        kv_width=shape.kv_width,
-        slots=max(shape.prefix - 1, 0),
-        length=shape.length,
-        size=size,
-    )
+    body = shape.drafter - (shape.tokens or shape.vocab) * shape.width  # embeddings are looked up
+    slots = max(shape.prefix - 1, 0)
+    return replace(net_of(shape, size), body=body, layers=1, slots=slots)
 
 
 def target_net(model: ImageModel) -> Net | Unknown:
@@ -274,15 +266,14 @@ def drafter_net(net: Any, target: Net | Unknown) -> Net | Unknown:
     tables = sum(parameters(m) for m in net.modules() if isinstance(m, nn.Embedding))
     outputs = [m for m in net.modules() if isinstance(m, nn.Linear) and m.out_features == cfg.vocab]
     head = sum(m.weight.numel() for m in outputs)
-    return Net(
+    return replace(
+        target,
         body=parameters(net) - tables - head,
         head=head or target.head,
         layers=len(layers),
         width=cfg.width,
         kv_width=cfg.width // getattr(cfg, "group", 1),
         slots=max(target.slots - 1, 0),
-        length=target.length,
-        size=target.size,
     )
 
 

@@ -8,14 +8,16 @@ torch or Hydra is loaded.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from bench.data.clean import shown
+from decoders.kinds import did_you_mean as did_you_mean
+from decoders.kinds import unknown as unknown
 
 T = TypeVar("T")
 
@@ -84,23 +86,17 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     return Failure(str(seen))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A message about an unknown name: the nearest ones first, then all of them."""
-    names = sorted(known)
-    hint = did_you_mean(name, names) or "."
-    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """The project's errors, which explain themselves, and others. A room that was not imported
+    raised none."""
+    rooms = (("decoders.api", "DecoderError"), ("metrics", "MetricError"))
+    loaded = [(sys.modules[room], name) for room, name in rooms if room in sys.modules]
+    return BenchError, *(getattr(room, name) for room, name in loaded), *others
 
 
 def described(error: BaseException) -> str:
     """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
     of the project's own types) needs no place."""
-    from decoders.api import DecoderError
     from decoders.places import place
 
     try:
@@ -108,7 +104,7 @@ def described(error: BaseException) -> str:
     except Exception as failed:  # a plug-in's error may not even be printable
         message = f"(its message cannot be shown: {type(failed).__name__})"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    where = "" if isinstance(error, BenchError | DecoderError) else place(error)
+    where = "" if isinstance(error, own_errors()) else place(error)
     return shown(f"{text}, at {where}" if where else text)
 
 

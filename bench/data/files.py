@@ -21,8 +21,13 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # endings of files o
 
 def write_text(path: Path, text: str) -> Path:
     """Writes a text file that is whole or absent; returns its path."""
-    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    write_bytes(path, text.encode("utf-8"))
     return path
+
+
+def write_bytes(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """`write_atomically` of this content."""
+    write_atomically(path, lambda file: file.write(content), sync=sync)
 
 
 def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: bool = True) -> None:

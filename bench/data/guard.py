@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Setting:
 class Seen:
     """What a call did. stops: what handlers of signals raised; changed: settings put back."""
 
-    stops: list[BaseException] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
+    stops: list[BaseException]
+    changed: list[str]
 
     def __str__(self) -> str:
         return (
@@ -56,8 +56,9 @@ class Seen:
 @contextmanager
 def guarded() -> Iterator[Seen]:
     """Around a call of a plug-in: what it changes is put back, and `changed` says what it was."""
-    process, seen = os.getpid(), Seen()
-    with _noting_stops(seen.stops), _descriptors(seen.changed):
+    process = os.getpid()
+    with noting_stops(STOPS) as stops, _descriptors() as changed:
+        seen = Seen(stops, changed)
         before = [(setting, setting.read()) for setting in _settings()]
         try:
             yield seen
@@ -73,9 +74,12 @@ def guarded() -> Iterator[Seen]:
 
 
 @contextmanager
-def _noting_stops(stops: list[BaseException]) -> Iterator[None]:
-    """Keeps what the handlers of signals raise (Ctrl-C, a scheduler's). Python runs them in the
-    main thread alone."""
+def noting_stops(
+    signals: Sequence[signal.Signals], instead: type[BaseException] | None = None
+) -> Iterator[list[BaseException]]:
+    """Keeps what the handlers of signals raise (Ctrl-C, a scheduler's); `instead` is raised in its
+    place. Python runs handlers in the main thread alone."""
+    stops: list[BaseException] = []
 
     def noting(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
         def handle(number: int, frame: Any) -> None:
@@ -83,37 +87,39 @@ def _noting_stops(stops: list[BaseException]) -> Iterator[None]:
                 handler(number, frame)
             except BaseException as stop:
                 stops.append(stop)
-                raise
+                if instead is None:
+                    raise
+                raise instead from stop
 
         return handle
 
     theirs: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        theirs = {one: handler for one in STOPS if callable(handler := signal.getsignal(one))}
+        theirs = {one: handler for one in signals if callable(handler := signal.getsignal(one))}
     for number, handler in theirs.items():
         signal.signal(number, noting(handler))
     try:
-        yield
+        yield stops
     finally:
         for number, handler in theirs.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _descriptors(changed: list[str]) -> Iterator[None]:
-    """Standard input, output and error of the process, which a plug-in may close or redirect."""
-    kept = {fd: os.dup(fd) for fd in range(len(STREAMS)) if _is_open(fd)}
+def _descriptors() -> Iterator[list[str]]:
+    """Standard input, output and error of the process, which a plug-in may close or redirect; says
+    what it changed."""
+    kept, changed = {fd: os.dup(fd) for fd in range(len(STREAMS)) if _is_open(fd)}, list[str]()
     try:
-        yield
+        yield changed
     finally:
         for fd, copy in kept.items():
             if not _is_open(fd) or not os.path.sameopenfile(fd, copy):
                 os.dup2(copy, fd)
                 changed.append(f"the standard stream {STREAMS[fd]} of the process")
             os.close(copy)
-        for name in STREAMS[1:]:
-            if getattr(getattr(sys, name), "closed", False):
-                fd = STREAMS.index(name)
+        for fd, name in enumerate(STREAMS):
+            if fd and getattr(getattr(sys, name), "closed", False):
                 setattr(sys, name, os.fdopen(fd, "w", errors="backslashreplace", closefd=False))
 
 
@@ -129,14 +135,14 @@ def _settings() -> list[Setting]:
     """All that is compared; of torch where it is loaded."""
     found = [
         Setting("working directory", _folder, os.chdir),
-        Setting("clocks of `time`", lambda: _members(time, CLOCKS), _set(time, CLOCKS), False),
-        Setting("standard streams", lambda: _members(sys, STREAMS), _set(sys, STREAMS), False),
+        _attributes("clocks of `time`", time, CLOCKS, False),
+        _attributes("standard streams", sys, STREAMS, False),
         Setting("trace function", sys.gettrace, sys.settrace, False),
         Setting("profile function", sys.getprofile, sys.setprofile, False),
     ]
     if hasattr(os, "sched_getaffinity"):
-        cores = lambda: os.sched_getaffinity(0)  # noqa: E731
-        found.append(Setting("cores", cores, lambda own: os.sched_setaffinity(0, own)))
+        set_cores = partial(os.sched_setaffinity, 0)
+        found.append(Setting("cores", partial(os.sched_getaffinity, 0), set_cores))
     if threading.current_thread() is threading.main_thread():
         found.append(Setting("handlers of signals", _handlers, _handle, False))
     return found + (_of_torch(sys.modules["torch"]) if "torch" in sys.modules else [])
@@ -149,16 +155,12 @@ def _folder() -> str:
         return "a folder that is gone"
 
 
-def _members(owner: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(getattr(owner, name) for name in names)
-
-
-def _set(owner: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], None]:
+def _attributes(name: str, owner: Any, names: Sequence[str], shown: bool = True) -> Setting:
     def write(values: tuple[Any, ...]) -> None:
-        for name, value in zip(names, values, strict=True):
-            setattr(owner, name, value)
+        for one, value in zip(names, values, strict=True):
+            setattr(owner, one, value)
 
-    return write
+    return Setting(name, lambda: tuple(getattr(owner, one) for one in names), write, shown)
 
 
 def _handlers() -> dict[int, Any]:
@@ -175,13 +177,12 @@ def _handle(handlers: dict[int, Any]) -> None:
 
 
 def _of_torch(torch: Any) -> list[Setting]:
-    backends, cuda = torch.backends, torch.backends.cuda
-    deterministic = lambda: (  # noqa: E731
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    cuda, modes = torch.backends.cuda, torch.overrides._get_current_function_mode_stack
     sdp = "flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp"
-    modes = torch.overrides._get_current_function_mode_stack
+    certain = (
+        "are_deterministic_algorithms_enabled",
+        "is_deterministic_algorithms_warn_only_enabled",
+    )
 
     def write_modes(wanted: list[Any]) -> None:
         while len(modes()) > len(wanted):
@@ -190,52 +191,33 @@ def _of_torch(torch: Any) -> list[Setting]:
     def write_device(device: Any) -> None:
         torch.set_default_device(None if device.type == "cpu" else device)
 
+    def write_certain(values: tuple[bool, ...]) -> None:
+        torch.use_deterministic_algorithms(values[0], warn_only=values[1])
+
     def write_sdp(values: tuple[bool, ...]) -> None:
         for name, value in zip(sdp, values, strict=True):
             getattr(cuda, f"enable_{name}")(value)
 
+    found: list[tuple[Any, ...]] = [
+        ("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+        ("default device", torch.get_default_device, write_device),
+        ("modes of torch functions", modes, write_modes, False),
+        ("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        ("threads of torch", torch.get_num_threads, torch.set_num_threads),
+        ("deterministic algorithms", _calls(torch, certain), write_certain),
+        ("precision of float32 products", torch.get_float32_matmul_precision,
+         torch.set_float32_matmul_precision),
+        ("kinds of attention", _calls(cuda, [f"{name}_enabled" for name in sdp]), write_sdp),
+        *((f"autocast on {kind}", partial(torch.is_autocast_enabled, kind),
+           partial(torch.set_autocast_enabled, kind)) for kind in ("cpu", "cuda")),
+    ]  # fmt: skip
+    flags = "enabled", "benchmark", "deterministic"
     return [
-        Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
-        Setting("default device", torch.get_default_device, write_device),
-        Setting("modes of torch functions", modes, write_modes, False),
-        Setting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-        Setting("threads of torch", torch.get_num_threads, torch.set_num_threads),
-        Setting(
-            "deterministic algorithms",
-            deterministic,
-            lambda own: torch.use_deterministic_algorithms(own[0], warn_only=own[1]),
-        ),
-        Setting(
-            "precision of float32 products",
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
-        Setting(
-            "flags of cuDNN",
-            lambda: _members(backends.cudnn, ("enabled", "benchmark", "deterministic")),
-            _set(backends.cudnn, ("enabled", "benchmark", "deterministic")),
-        ),
-        Setting(
-            "kinds of attention",
-            lambda: tuple(getattr(cuda, f"{name}_enabled")() for name in sdp),
-            write_sdp,
-        ),
-        *_autocast(torch),
-        Setting(
-            "waiting for the GPU",
-            lambda: torch.cuda.synchronize,
-            lambda own: setattr(torch.cuda, "synchronize", own),
-            False,
-        ),
+        *(Setting(*one) for one in found),
+        _attributes("flags of cuDNN", torch.backends.cudnn, flags),
+        _attributes("waiting for the GPU", torch.cuda, ("synchronize",), False),
     ]
 
 
-def _autocast(torch: Any) -> list[Setting]:
-    return [
-        Setting(
-            f"autocast on {kind}",
-            partial(torch.is_autocast_enabled, kind),
-            partial(torch.set_autocast_enabled, kind),
-        )
-        for kind in ("cpu", "cuda")
-    ]
+def _calls(owner: Any, names: Sequence[str]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: tuple(getattr(owner, name)() for name in names)

@@ -1,19 +1,32 @@
-"""What else runs on this machine: readings of the processors, and the load between two of them.
+"""What else runs on this machine: readings of the processors, the load between two of them, and
+what a run does about it.
 
 Why: a neighbour adds time to whatever it meets, unevenly, and the figures of such an hour look as
 clean as any. Linux counts what every processor does (proc(5), /proc/stat); what this process has
 not used of the busy time, others have. Steal is what a hypervisor gave to other guests.
 The counts come in ticks, so a span of a few milliseconds says little: `Load.blur`.
+
+An image during which others take more than `latency.busy` of the cores is *disturbed* and counts
+for no figure of time (`bench.judge.speedup`). The run waits for quiet before it goes on. At its end
+it times the blocks again that hold such images (`bench.run.runner`). On a GPU the host's part is
+one thread that launches the work: it suffers where no core is left.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
+from bench.config.schema import LatencyProtocol
+
+log = logging.getLogger(__name__)
+LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
 STAT = Path("/proc/stat")
 BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, softirq; steal
 
@@ -86,3 +99,39 @@ def between(before: Reading, after: Reading) -> Load:
 def words(share: float) -> str:
     """`cores 48 % taken by others`."""
     return f"cores {100 * share:.0f} % taken by others"
+
+
+class Neighbours:
+    """What others do to the images of a run on this device."""
+
+    def __init__(self, latency: LatencyProtocol, device: str) -> None:
+        self.limit, self.patience = latency.busy, latency.wait_for_quiet
+        self.on_cpu = device.startswith("cpu")
+        self.given_up = False  # until an image is not disturbed
+
+    def disturb(self, load: Load) -> bool:
+        return load.disturbs(self.limit, load.cores if self.on_cpu else 1)
+
+    def after(self, row: dict[str, Any]) -> None:
+        """After a timed image: says that it was disturbed, and waits once for quiet."""
+        if not row["disturbed"]:
+            self.given_up = False
+        elif not self.given_up:
+            log.warning(
+                "%s, image %d: the machine is busy (%s; more than %.0f %% count as disturbed); "
+                "waiting for quiet, %g s at most (latency.wait_for_quiet)",
+                row["decoder"], row["prompt_index"],
+                words(row["cpu_others"] + row["cpu_steal"]), 100 * self.limit, self.patience,
+            )  # fmt: skip
+            self.given_up = not self.quiet()
+
+    def quiet(self) -> bool:
+        """Waits until nothing has disturbed for `LOOK` seconds; whether that came in time."""
+        until, before = time.monotonic() + self.patience, read()
+        while time.monotonic() + LOOK <= until:
+            time.sleep(LOOK)
+            after = read()
+            if not self.disturb(between(before, after)):
+                return True
+            before = after
+        return False

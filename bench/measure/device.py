@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ def prepare(backend: BackendConfig) -> torch.device:
     return device
 
 
-def present(name: str) -> torch.device:
+def present(name: str, setting: str = "backend.device") -> torch.device:
     """The device of a name: cpu, cuda, rocm, mps or xpu, with or without `:<number>`.
 
     ROCm builds of torch call their devices cuda. Raises ConfigError where the name is unknown, or
@@ -69,44 +70,34 @@ def present(name: str) -> torch.device:
     kind, _, number = name.partition(":")
     if kind not in KINDS or not (number.isdigit() or number == ""):
         raise ConfigError(
-            f"backend.device={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
+            f"{setting}={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
             "number, as cuda:1"
         )
-    count, wanted = KINDS[kind]()
-    if int(number or 0) >= count:
+    there, wanted = KINDS[kind]
+    if int(number or 0) >= (count := there()):
         raise ConfigError(
-            f"backend.device={name} is not there: this torch ({torch.__version__}) sees {count} "
-            f"{kind} devices. Use backend=cpu, or install {wanted}"
+            f"{setting}={name} is not there: this torch ({torch.__version__}) sees {count} {kind} "
+            f"devices. Use {setting.removesuffix('.device')}=cpu, or install {wanted}"
         )
     own = "cuda" if kind == "rocm" else kind
     return torch.device(f"{own}:{number}" if number else own)
 
 
-def _cuda() -> tuple[int, str]:
-    """How many devices there are, and what there must be to have one."""
-    hip = torch.version.hip is not None
-    return 0 if hip else torch.cuda.device_count(), "a driver and a CUDA build of torch"
-
-
-def _rocm() -> tuple[int, str]:
-    hip = torch.version.hip is not None
-    return torch.cuda.device_count() if hip else 0, "a ROCm driver and a ROCm build of torch"
-
-
-def _mps() -> tuple[int, str]:
-    return int(torch.backends.mps.is_available()), "torch on a Mac with Apple silicon"
-
-
-def _xpu() -> tuple[int, str]:
-    return torch.xpu.device_count(), "an Intel driver and an XPU build of torch"
-
-
-KINDS: dict[str, Callable[[], tuple[int, str]]] = {
-    "cpu": lambda: (1, "a CPU"),
-    "cuda": _cuda,
-    "rocm": _rocm,
-    "mps": _mps,
-    "xpu": _xpu,
+KINDS: dict[str, tuple[Callable[[], int], str]] = {  # how many there are; what else to install
+    "cpu": (lambda: 1, "a CPU"),
+    "cuda": (
+        lambda: 0 if torch.version.hip else torch.cuda.device_count(),
+        "a driver and a CUDA build of torch",
+    ),
+    "rocm": (
+        lambda: torch.cuda.device_count() if torch.version.hip else 0,
+        "a ROCm driver and a ROCm build of torch",
+    ),
+    "mps": (
+        lambda: int(torch.backends.mps.is_available()),
+        "torch on a Mac with Apple silicon",
+    ),
+    "xpu": (lambda: torch.xpu.device_count(), "an Intel driver and an XPU build of torch"),
 }
 
 
@@ -120,32 +111,21 @@ def available_cores() -> int:
 def provenance(device: torch.device) -> Provenance:
     """The state of code and machine now."""
     commit, dirty = checkout()
-    gpu = _gpu(device)
+    gpu = "Apple GPU" if device.type == "mps" else ""
+    if device.type in ("cuda", "xpu"):
+        gpu = str(getattr(torch, device.type).get_device_name(device))
+    versions = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "absent")}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return Provenance(
         git_commit=commit or NO_CHECKOUT,
         git_dirty=dirty,
-        versions={"python": platform.python_version(), **_versions(), **card_state(device)},
+        versions=versions | card_state(device),
         cpu=_cpu(),
         gpu=gpu,
         threads=torch.get_num_threads(),
     )
-
-
-def _gpu(device: torch.device) -> str:
-    """The accelerator's name; "" on the CPU."""
-    if device.type in ("cuda", "xpu"):
-        return str(getattr(torch, device.type).get_device_name(device))
-    return "Apple GPU" if device.type == "mps" else ""
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
 
 
 def _cpu() -> str:
@@ -164,47 +144,28 @@ def card_state(device: torch.device) -> dict[str, str]:
     NVML's Python package (nvidia-ml-py) is optional, and what is not known is ""."""
     if device.type != "cuda" or torch.version.hip is not None:
         return {}
-    return dict.fromkeys(NVML, "") | {"cuda": torch.version.cuda or ""} | _nvml(device)
-
-
-def _nvml(device: torch.device) -> dict[str, str]:
+    found = dict.fromkeys(NVML, "") | {"cuda": torch.version.cuda or ""}
     try:
-        pynvml: Any = importlib.import_module("pynvml")
+        nvml: Any = importlib.import_module("pynvml")
     except ImportError:
-        return {}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver library, say in a container
-        return {}
-    try:
-        return _read(pynvml, device)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _read(nvml: Any, device: torch.device) -> dict[str, str]:
-    """Every value by itself: a card or a user without the right to one still has the others."""
-    try:
+        return found
+    with suppress(nvml.NVMLError), ExitStack() as stack:  # no driver library, say in a container
+        nvml.nvmlInit()
+        stack.callback(nvml.nvmlShutdown)
         handle = _handle(nvml, device)
-    except nvml.NVMLError:
-        return {}
-
-    def said(ask: Callable[[], Any]) -> str:
-        try:
-            found = ask()
-        except nvml.NVMLError:
-            return ""
-        return found.decode() if isinstance(found, bytes) else str(found)
-
-    clock, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
-    sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
-    return {
-        "driver": said(nvml.nvmlSystemGetDriverVersion),
-        "sm_clock_mhz": said(lambda: clock(handle, sm)),
-        "sm_clock_max_mhz": said(lambda: most(handle, sm)),
-        "memory_clock_mhz": said(lambda: clock(handle, memory)),
-        "power_limit_w": said(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000),
-    }
+        sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+        asked: dict[str, Callable[[], Any]] = {
+            "driver": nvml.nvmlSystemGetDriverVersion,
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, sm),
+            "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, sm),
+            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, memory),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        }
+        for name, ask in asked.items():
+            with suppress(nvml.NVMLError):  # a card or a user without the right to one of them
+                said = ask()
+                found[name] = said.decode() if isinstance(said, bytes) else str(said)
+    return found
 
 
 def _handle(nvml: Any, device: torch.device) -> Any:

@@ -79,7 +79,8 @@ def prompt_set(load: Callable[..., Sequence[Prompt]]) -> Callable[..., PromptSet
             )
         wanted = None if count is None else first + (count - 1) * step + 1
         try:
-            found = load(wanted if limit is None else limit, *args, **settings)
+            with said_as(PromptError):
+                found = load(wanted if limit is None else limit, *args, **settings)
         except TooFewPrompts as error:
             if limit is not None:
                 raise PromptError(

@@ -16,7 +16,8 @@ from typing import Any
 
 from bench.data.errors import ConfigError, PromptError, unknown
 from bench.prompts import Prompt, check, prompt_set
-from bench.prompts.file import read_json
+from bench.prompts.file import HINT
+from decoders.text_files import parse_json, read_text
 
 PICKS = ("longest", "first")
 
@@ -28,7 +29,7 @@ def load(count: int | None, path: str, caption: str = "longest") -> list[Prompt]
     if caption not in PICKS:
         raise ConfigError(unknown("prompts.caption", caption, PICKS))
     source = Path(path)
-    found = read_json(source)
+    found = parse_json(read_text(source, HINT), path)
     if isinstance(found, list) and found and all(isinstance(text, str) for text in found):
         captions = {str(place): text for place, text in enumerate(found)}
     else:

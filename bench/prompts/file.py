@@ -15,16 +15,16 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from bench.data.errors import PromptError, unknown
+from bench.data.errors import PromptError
 from bench.data.files import write_text
 from bench.prompts import Prompt, check, prompt_set
-from decoders import text_files
-from decoders.text_files import one_line, said_as
+from decoders.text_files import one_line, read_items, require_size, said_as
 
 COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
 NAMES = (str, int, type(None))  # what an id or a category may be
 READERS = (".txt", ".csv", ".tsv", ".json")
+HINT = "set prompts.path="
 OWN_FILE = "captions.json"  # of the pictures of a run
 
 
@@ -34,13 +34,14 @@ def load(count: int | None, path: str) -> list[Prompt]:
     `caption`, `text`) and may have `id` and `category`. Blank lines at the end of a .txt are
     ignored, others are empty prompts; a line break inside a prompt is a space. PromptError."""
     source = Path(path)
-    items = _items(source, "prompt", READERS, "set prompts.path=")
+    items = read_items(source, "prompt", READERS, HINT)
     if not isinstance(items, list):
         raise PromptError(f"{source} must hold a list of prompts, found a {type(items).__name__}")
     prompts = [_prompt(source, number, item) for number, item in enumerate(items, start=1)]
     return check(prompts, str(source), count)
 
 
+@said_as(PromptError)
 def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     """The caption of every image, in the images' order.
 
@@ -49,7 +50,7 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     `prompt`, `text`) by name; a .json may also be {name: caption}, or a list of texts in the
     images' order. Raises PromptError where a count or a name does not match, or a caption is empty.
     """
-    items = _items(path, "caption", (*READERS, ".jsonl"), "set captions=FILE")
+    items = read_items(path, "caption", (*READERS, ".jsonl"), "set captions=FILE")
     if isinstance(items, dict) and all(isinstance(caption, str) for caption in items.values()):
         items = [{"image": name, "caption": caption} for name, caption in items.items()]
     if not isinstance(items, list):
@@ -65,12 +66,14 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
                 f"must be one an image, in the order {files[0].name}, {files[1].name}, ..."
             )
     else:
-        found = _by_name(files, [_pair(path, i, item) for i, item in enumerate(items, 1)], path)
+        rows = [_row(path, i, item, "like the others") for i, item in enumerate(items, 1)]
+        wanted = (IMAGE_COLUMNS, COLUMNS)
+        pairs = [[_text(path, i, row, c) for c in wanted] for i, row in enumerate(rows, 1)]
+        found = _by_name(files, pairs, path)
     for file, caption in zip(files, found, strict=True):
         if not caption:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
-        with said_as(PromptError):
-            text_files.require_size(caption, f"{path}: the caption of {file.name}")
+        require_size(caption, f"{path}: the caption of {file.name}")
     return found
 
 
@@ -86,95 +89,45 @@ def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
         write_text(place / OWN_FILE, json.dumps(captions, indent=0, ensure_ascii=False))
 
 
-def read_json(path: Path, hint: str = "set prompts.path=") -> Any:
-    """The JSON value of a file. hint: what to do where there is none. Raises PromptError."""
-    with said_as(PromptError):
-        return text_files.parse_json(text_files.read_text(path, hint), str(path))
-
-
-def read_table(
-    path: Path, quotes: bool = True, hint: str = "set prompts.path="
-) -> list[dict[str, str]]:
-    """The rows of a table; all but .csv are separated by tabs. Raises PromptError."""
-    with said_as(PromptError):
-        delimiter = "," if path.suffix.lower() == ".csv" else "\t"
-        return text_files.parse_table(
-            text_files.read_text(path, hint), delimiter, str(path), quotes
-        )
-
-
-def _items(path: Path, what: str, kinds: Sequence[str], hint: str) -> Any:
-    """Texts, or mappings of columns; of a .json whatever it holds."""
-    kind = path.suffix.lower()
-    if kind not in kinds and not path.is_dir():
-        raise PromptError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
-    if kind == ".json":
-        return read_json(path, hint)
-    if kind in (".csv", ".tsv"):
-        return read_table(path, hint=hint)
-    with said_as(PromptError):
-        lines = text_files.lines_of(text_files.read_text(path, hint))
-        if kind != ".jsonl":
-            return lines
-        numbered = enumerate(lines, 1)
-        return [text_files.parse_json(x, f"{path}, line {i},") for i, x in numbered if x.strip()]
-
-
-def _fields(path: Path, number: int, item: Any, wanted: Sequence[Sequence[str]]) -> list[str]:
-    """Of a row or a list item the text of one of each of the `wanted` columns; numbers are
-    1-based."""
-    lower = _lower(path, number, item)
-    values = []
-    for names in wanted:
-        column = next((name for name in names if name in lower), None)
-        if column is None:
-            raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(lower)}")
-        if not isinstance(lower[column], str):
-            raise PromptError(
-                f"{path}: `{column}` of item {number} is {brief(lower[column])}, not a text"
-            )
-        values.append(one_line(lower[column]))
-    return values
-
-
-def _lower(path: Path, number: int, item: Any) -> dict[str, Any]:
-    """An item with its keys in lower case."""
+def _row(path: Path, number: int, item: Any, wanted: str) -> dict[str, Any]:
+    """A list item with its keys in lower case. number: its place, from 1."""
     if not isinstance(item, Mapping):
-        raise PromptError(f"{path}: item {number} must be a mapping or a text, found {brief(item)}")
+        raise PromptError(f"{path}: item {number} must be a mapping {wanted}, found {brief(item)}")
     lower = {str(key).lower(): value for key, value in item.items()}
     if len(lower) < len(item):
         raise PromptError(f"{path}: item {number} has a key twice among {sorted(item)}")
     return lower
 
 
+def _text(path: Path, number: int, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The text of the first of these columns that a row has."""
+    column = next((name for name in names if name in row), None)
+    if column is None:
+        raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(row)}")
+    if not isinstance(row[column], str):
+        found = brief(row[column])
+        raise PromptError(f"{path}: `{column}` of item {number} is {found}, not a text")
+    return one_line(row[column])
+
+
 def _prompt(source: Path, number: int, item: Any) -> Prompt:
     """One prompt of a line, a row or a list item."""
     if isinstance(item, str):
         return Prompt(str(number), one_line(item))
-    (text,), lower = _fields(source, number, item, [COLUMNS]), _lower(source, number, item)
-    for key in ("id", "category"):
-        if not isinstance(lower.get(key), NAMES) or isinstance(lower.get(key), bool):
+    row = _row(source, number, item, "or a text")
+    text = _text(source, number, row, COLUMNS)
+    own = {key: row.get(key) for key in ("id", "category")}
+    for key, value in own.items():
+        if not isinstance(value, NAMES) or isinstance(value, bool):
             raise PromptError(
                 f"{source}: the {key} of item {number} must be a text or a whole number, found "
-                f"{brief(lower[key])}"
+                f"{brief(value)}"
             )
-    own, category = (
-        "" if lower.get(key) is None else one_line(str(lower[key])) for key in ("id", "category")
-    )
-    return Prompt(own or str(number), text, category)
+    name, category = ("" if v is None else one_line(str(v)) for v in own.values())
+    return Prompt(name or str(number), text, category)
 
 
-def _pair(path: Path, number: int, item: Any) -> tuple[str, str]:
-    """(image name, caption) of a row or a list item."""
-    if isinstance(item, str):
-        raise PromptError(
-            f"{path}: item {number} must be a mapping like the others, found {brief(item)}"
-        )
-    name, caption = _fields(path, number, item, [IMAGE_COLUMNS, COLUMNS])
-    return name, caption
-
-
-def _by_name(files: Sequence[Path], pairs: list[tuple[str, str]], path: Path) -> list[str]:
+def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) -> list[str]:
     """Every name must be an image's, every image must be named once."""
     times = Counter(file.stem for file in files)  # 2: of a.png and a.jpg
     places = {file.stem: at for at, file in enumerate(files) if times[file.stem] == 1}

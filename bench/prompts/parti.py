@@ -6,15 +6,16 @@ from pathlib import Path
 
 from bench.data.errors import PromptError, unknown
 from bench.prompts import Prompt, check, prompt_set
-from bench.prompts.file import read_table
-from decoders.text_files import one_line
+from bench.prompts.file import HINT
+from decoders.text_files import one_line, parse_table, read_text
 
 
 @prompt_set
 def load(count: int | None, path: str, category: str | None = None) -> list[Prompt]:
     """The first `count` prompts of the official file, of one category if given. PromptError."""
     source = Path(path)
-    rows = read_table(source, quotes=False)
+    delimiter = "," if source.suffix.lower() == ".csv" else "\t"
+    rows = parse_table(read_text(source, HINT), delimiter, path, quotes=False)
     if not rows or not {"Prompt", "Category"} <= set(rows[0]):
         raise PromptError(f"{source} is not PartiPrompts.tsv: no columns Prompt and Category")
     prompts = [

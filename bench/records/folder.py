@@ -32,24 +32,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from bench.data.errors import DiskFullError, FolderError
-from bench.data.files import refuse_links
+from bench.data.files import refuse_links, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import rows as records
-from bench.records.study import (
-    SAME,
-    Changed,
-    changed,
-    expected_of,
-    guard,
-    read_identity,
-    read_study,
-    write_identity,
-)
+from bench.records import study
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
@@ -81,36 +72,26 @@ class RunFolder:
             if self.shared:
                 turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
                 fcntl.flock(turn, fcntl.LOCK_EX)
-            study = read_identity(self.path)
-            made = change(study.get(name))
-            write_identity(self.path, study | {name: made})
+            identity = study.read_identity(self.path)
+            made = change(identity.get(name))
+            study.write_identity(self.path, identity | {name: made})
         return made
 
     def row_path(self, cell: str, stem: str) -> Path:
         return self.path / "rows" / cell / f"{stem}.parquet"
 
-    def image_name(self, cell: str, stem: str) -> str:
-        """The picture's path inside the folder, as rows hold it. Pictures of one decoder, protocol
-        and seed lie in a folder of their own, so that each folder can be evaluated."""
-        protocol, seed = stem.split("-")[:2]
-        return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'reseed')}/{stem}.png"
-
-    def has(self, cell: str, stem: str) -> bool:
-        return (cell, stem) in self.tables
-
-    def keeps_image(self, cell: str, stem: str) -> bool:
-        """Whether there is such a row, and a picture of its own."""
-        found = self.tables.get((cell, stem))
-        return found is not None and bool(found.column("image")[0].as_py())
+    def said(self, key: Key, column: str) -> Any:
+        """What a row says; None where it is not recorded."""
+        table = self.tables.get(key)
+        return None if table is None else table.column(column)[0].as_py()
 
     def resume(self, keys: Mapping[Key, Mapping[str, Any]], retry_failed: bool) -> None:
         """Takes the rows that count, for a run that makes the others again. Files of rows that do
         not count are put out of sight until then, and so is what was made of other rows than there
         will be. keys: (cell, stem) -> what is expected of the row."""
-        own = (self.row_path(*key).with_suffix(STALE) for key in keys)
-        stale = filter(Path.exists, own) if self.shared else self.path.glob(f"rows/*/*{STALE}")
-        for path in stale:
-            path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
+        for path in self.path.glob(f"rows/*/*{STALE}"):
+            if not self.shared or (path.parent.name, path.stem) in keys:
+                path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
         for key in self.load(keys):
             self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
         self._failed(retry_failed)
@@ -124,12 +105,11 @@ class RunFolder:
         so.
         """
         refused, stale = [], Counter[tuple[str, str]]()
-        for key, expected in keys.items():
-            path = self.row_path(*key)
+        for key, path in ((key, self.row_path(*key)) for key in keys):
             if not path.exists():
                 continue
             table = records.read(path)
-            wrong = self._wrong(table, key, expected)
+            wrong = self._wrong(table, key, keys[key])
             if wrong is None:
                 self.tables[key] = table
                 continue
@@ -137,7 +117,7 @@ class RunFolder:
             if wrong.foreign:
                 log.warning("%s %s: it does not count, and a run decodes it again", path, wrong.why)
             else:
-                stale[str(expected["decoder"]), wrong.why] += 1
+                stale[str(keys[key]["decoder"]), wrong.why] += 1
         for (decoder, why), count in stale.items():
             log.warning("%s: %d recorded rows do not count, %s; a run decodes them again",
                         decoder, count, why)  # fmt: skip
@@ -145,29 +125,30 @@ class RunFolder:
 
     def _wrong(
         self, table: pa.Table | None, key: Key, expected: Mapping[str, Any]
-    ) -> Changed | None:
+    ) -> study.Changed | None:
         """Why a row does not count, None where it does: whole, the row of its place, made by what
         is there now, with its own picture if it names one."""
         if table is None or table.num_rows != 1:
-            return Changed(True, "is damaged, or no row of this version")
+            return study.Changed(True, "is damaged, or no row of this version")
         row = table.drop_columns([*records.LISTS]).to_pylist()[0]
-        if (found := changed(row, expected)) is not None or not row["image"]:
+        if (found := study.changed(row, expected)) is not None or not row["image"]:
             return found
-        picture = self.path / self.image_name(*key)
+        picture = self.path / records.image_name(*key)
         whole = picture.is_file() and _digest(picture.read_bytes()) == row["image_hash"]
-        if row["image"] == self.image_name(*key) and whole:
+        if row["image"] == records.image_name(*key) and whole:
             return None
-        return Changed(True, f"has lost its picture ({picture} is damaged, another one or gone)")
+        return study.Changed(
+            True, f"has lost its picture ({picture} is damaged, another one or gone)"
+        )
 
     def _failed(self, retry: bool) -> None:
         """Failed rows of an earlier run: taken out to be made again, or kept with a warning."""
+        failed = [key for key in self.tables if self.said(key, "status") == "failed"]
         errors: dict[str, list[str]] = {}
-        for key, table in [*self.tables.items()]:
-            row = table.select(["decoder", "status", "error"]).to_pylist()[0]
-            if row["status"] == "failed":
-                errors.setdefault(row["decoder"], []).append(row["error"])
-                if retry:
-                    del self.tables[key]
+        for key in failed:
+            errors.setdefault(self.said(key, "decoder"), []).append(self.said(key, "error"))
+            if retry:
+                del self.tables[key]
         for decoder, found in ({} if retry else errors).items():
             log.warning(
                 "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
@@ -180,14 +161,11 @@ class RunFolder:
         Without one the row may name a picture that is there already."""
         hashed = row.get("image_hash", "")
         if image is not None:
-            content = io.BytesIO()
-            image.save(content, format="PNG")
-            hashed = _digest(content.getvalue())
-            records.write_atomically(
-                self.path / self.image_name(cell, stem),
-                lambda file: file.write(content.getvalue()),
-                sync=False,
-            )
+            drawn = io.BytesIO()
+            image.save(drawn, format="PNG")
+            content = drawn.getvalue()
+            hashed, place = _digest(content), self.path / records.image_name(cell, stem)
+            write_bytes(place, content, sync=False)
         table, path = records.to_table({**row, "image_hash": hashed}), self.row_path(cell, stem)
         records.write(path, table)
         path.with_suffix(STALE).unlink(missing_ok=True)
@@ -198,7 +176,7 @@ class RunFolder:
         the captions of every folder of pictures."""
         if not self.tables:
             raise FolderError(f"{self.path} holds no rows; run the study first")
-        merged = pa.concat_tables(self.tables[key] for key in self.tables).combine_chunks()
+        merged = pa.concat_tables(self.tables.values()).combine_chunks()
         write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
         records.write(self.path / "records.parquet", merged)
         return merged
@@ -214,7 +192,7 @@ def recorded(path: Path, identity: Mapping[str, Any]) -> tuple[RunFolder, list[K
     """A folder with all of its rows that count, where no model is loaded; keys of those that do
     not. identity: study.json."""
     folder, known = RunFolder(path), (identity["config_hash"], identity["machine"])
-    return folder, folder.load({key: expected_of(*key, *known) for key in row_keys(path)})
+    return folder, folder.load({key: study.expected_of(*key, *known) for key in row_keys(path)})
 
 
 def _digest(content: bytes) -> str:
@@ -243,7 +221,7 @@ def open_folder(
         "config": dict(config),
         "machine": dict(machine),
     }
-    study = path / "study.json"
+    written = path / "study.json"
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     refuse_links(path)
@@ -254,19 +232,21 @@ def open_folder(
             "run_dir= or empty it"
         )
     if begun:
-        guard(path, read_study(study), identity)
+        study.guard(path, study.read_study(written), identity)
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path, shard):
-        if not shard:
-            _sweep(path)
+        for stray in () if shard else path.rglob(".tmp-*"):
+            stray.unlink()  # what a killed run has left behind
         # A run that stopped before its first row binds nobody; a worker beside this one does.
-        beside = read_study(study) if shard and study.exists() else {}
-        if not begun and any(beside.get(key) != identity[key] for key in SAME):
-            write_identity(path, identity)
-        with ExitStack() as stack:
-            stack.callback(_remove_if_unused, path)
+        beside = study.read_study(written) if shard and written.exists() else {}
+        if not begun and any(beside.get(key) != identity[key] for key in study.SAME):
+            study.write_identity(path, identity)
+        try:
             yield RunFolder(path, shared=bool(shard))
-            stack.pop_all()  # what came to its end stays
+        except BaseException:
+            if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
+                shutil.rmtree(path)  # it was refused before its first row
+            raise
 
 
 def _foreign(path: Path) -> bool:
@@ -283,14 +263,10 @@ def _locked(path: Path, shard: str) -> Iterator[None]:
     """A run locks the folder; workers share that lock, and each locks its own shard. Raises
     FolderError where another process has it."""
     with ExitStack() as held:
-        held.enter_context(
-            _lock(
-                path / ".lock",
-                fcntl.LOCK_SH if shard else fcntl.LOCK_EX,
-                f"another run is writing to {path}{'' if shard else ', or workers of it are'}; "
-                "wait for it or choose another run_dir=",
-            )
-        )
+        taken = f"another run is writing to {path}{'' if shard else ', or workers of it are'}; "
+        taken += "wait for it or choose another run_dir="
+        kind = fcntl.LOCK_SH if shard else fcntl.LOCK_EX
+        held.enter_context(_lock(path / ".lock", kind, taken))
         if shard:
             own = path / SHARDS / f"{shard}.lock"
             own.parent.mkdir(exist_ok=True)
@@ -299,48 +275,36 @@ def _locked(path: Path, shard: str) -> Iterator[None]:
         yield
 
 
-def _flocked(file: IO[str], kind: int) -> bool:
-    """Whether this process has the lock now."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _close(file: IO[str] | None) -> None:
-    if file is not None:
-        file.close()
-
-
 @contextmanager
 def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[None]:
     """Raises FolderError, with the words `taken` where another process has it for so many seconds
     more."""
     with path.open("a+") as file:  # NFS wants both ways
-        lock = weakref.ref(file)  # a plug-in's child process must not keep the lock of a dead run
-        os.register_at_fork(after_in_child=lambda: _close(lock()))
+        lock = weakref.ref(file)
+
+        def close() -> None:  # a plug-in's child process must not keep the lock of a dead run
+            if (own := lock()) is not None:
+                own.close()
+
+        os.register_at_fork(after_in_child=close)
         until = time.monotonic() + patience
-        try:
-            while not _flocked(file, kind):
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise FolderError(taken)
+                    raise FolderError(taken) from None
                 time.sleep(LOOK)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                raise
-            raise FolderError(
-                f"the file system of {path} locks no files ({error.strerror}), so two runs could "
-                "write to one folder; choose a run_dir= on another one, or have it mounted with "
-                "locks (Lustre: -o flock)"
-            ) from error
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                    raise
+                raise FolderError(
+                    f"the file system of {path} locks no files ({error.strerror}), so two runs "
+                    "could write to one folder; choose a run_dir= on another one, or have it "
+                    "mounted with locks (Lustre: -o flock)"
+                ) from error
         yield
-
-
-def _remove_if_unused(path: Path) -> None:
-    """Removes a folder whose run was refused before its first row."""
-    if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
-        shutil.rmtree(path)
 
 
 def check_space(path: Path, rows: int, pictures: int) -> None:
@@ -353,9 +317,3 @@ def check_space(path: Path, rows: int, pictures: int) -> None:
             f"{rows:,} rows and {pictures:,} pictures need about {need / 1e6:,.0f} MB in {path}, "
             f"{free / 1e6:,.0f} MB are free; free some space or choose another run_dir="
         )
-
-
-def _sweep(path: Path) -> None:
-    """Removes temporary files that a killed run left behind."""
-    for stray in path.rglob(".tmp-*"):
-        stray.unlink()

@@ -44,26 +44,24 @@ class Kept:
         self.path = folder / FILE
         self.before, self.now = _read(self.path), dict[str, Any]()
 
-    def figures(self, label: str, of: str) -> Figures | None:
-        """The figures of a decoder's images, if they are of these."""
-        found = self._recall(f"figures of {label}", of)
-        if found is None:
-            return None
-        return _figures(found)
+    def figures(self, label: str, of: str, made: Figures | None = None) -> Figures | None:
+        """The figures of a decoder's images: those made now, else what is known of the same."""
+        name = f"figures of {label}"
+        if made is not None:
+            plain = None if made[1] is None else dataclasses.asdict(made[1])
+            value = {"scores": dataclasses.asdict(made[0]), "preference": plain}
+            self.now[name] = {"of": of, "value": value}
+            return made
+        found = self._recall(name, of)
+        return None if found is None else _figures(found)
 
-    def note_figures(self, label: str, of: str, figures: Figures) -> None:
-        scores, preference = figures
-        plain = None if preference is None else dataclasses.asdict(preference)
-        value = {"scores": dataclasses.asdict(scores), "preference": plain}
-        self.now[f"figures of {label}"] = {"of": of, "value": value}
-
-    def verdict(self, decoder: str, of: str) -> list[str] | None:
-        """The words of the verdict on a decoder, if it is on this code."""
-        found: list[str] | None = self._recall(f"verdict on {decoder}", of)
+    def verdict(self, decoder: str, of: str, made: Sequence[str] = ()) -> list[str] | None:
+        """The words of the verdict on a decoder's code: those made now, else what is known."""
+        name = f"verdict on {decoder}"
+        if made:
+            self.now[name] = {"of": of, "value": [*made]}
+        found: list[str] | None = self._recall(name, of)
         return None if found is None else [today(found[0]), found[1], today(found[2]), *found[3:]]
-
-    def note_verdict(self, decoder: str, of: str, words: Sequence[str]) -> None:
-        self.now[f"verdict on {decoder}"] = {"of": of, "value": [*words]}
 
     def _recall(self, name: str, of: str) -> Any:
         """What was judged, which is then kept once more; None where it is of something else."""

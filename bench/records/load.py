@@ -1,14 +1,17 @@
-"""The one reader of runs: `load(run)` is what a run folder holds, checked, as a `RunData`.
+"""The one reader of runs: `load(run)` is what a run folder holds, checked, as a `RunData`; and what
+each of its tables must hold.
 
 A report and a paired comparison need all of a finished run. The comparison with published numbers
-and the leaderboard also take the tables of older versions, and those published without rows.
+and the leaderboard also take the tables of older versions, and those published without rows. Run
+folders are copied, edited and published by strangers. Whatever is wrong with a file is said once,
+as a FolderError with its name and the column; whoever gets a table from here may use it as it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,20 +24,8 @@ from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.speedup import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.records import rows as schema
 from bench.records.kept import today
-from bench.records.read import (
-    OLDER_SUMMARY,
-    SUMMARY,
-    SUMMARY_NUMBERS,
-    SUMMARY_TEXT,
-    lines_of,
-    plain,
-    read_table,
-    remedy,
-    require_columns,
-    require_file,
-)
-from bench.records.rows import LATER, READABLE, SCHEMA, damaged, frame, other_version
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
 
 Rows = Literal["needed", "if there", "no"]
@@ -42,13 +33,66 @@ ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
 
+REMEDY = "run `python -m bench run study=...` again: it resumes and writes what is missing"
+COPY = "it is a published run, which nothing here makes again: copy its folder once more"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A table: columns of words and of numbers that it has, and others that older ones lack."""
+
+    words: Sequence[str]
+    numbers: Sequence[str] = ()
+    later_words: Sequence[str] = ()
+    later_numbers: Sequence[str] = ()
+
+
+COLUMNS = [  # of summary.csv
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
+    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
+    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
+    "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output",
+    "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
+]  # fmt: skip
+SUMMARY_TEXT = (
+    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "fid_features",
+    "exactness", "status",
+)  # fmt: skip
+SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in (*SUMMARY_TEXT, "loop", "drafter"))
+# Without these a table is no summary of a run, of whatever version.
+CORE_TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
+CORE_NUMBERS = (
+    "temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal"
+)  # fmt: skip
+SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
+OLDER_SUMMARY = Form(CORE_TEXT, CORE_NUMBERS, SUMMARY_TEXT, SUMMARY_NUMBERS)
+NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
+FORMS = {
+    FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
+    "quality.csv": Form(("decoder",), (), ("fid_features", *NAMED), ("hps",)),
+    "exactness.csv": Form(("decoder", "verdict")),
+    CLIP_PAIRS: Form(CLIP_COLUMNS[:2], CLIP_COLUMNS[2:]),
+    ROOFLINE: Form(
+        ("decoder", "note"),
+        (
+            "codes", "images", "accept_share",
+            *(f"{part}_{figure}" for part in ("step", "ar", "forward", "draft")
+              for figure in ("ms", "floor_ms", "over_floor")),
+            "ar_bytes", "ar_operations", "forward_bytes", "forward_operations",
+            "bytes_per_s", "large_bytes_per_s", "operations_per_s",
+        ),
+    ),
+}  # fmt: skip
+
+NOTHING: dict[str, Any] = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | dict.fromkeys(SUMMARY_TEXT, "")
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
     "prompt_hash", "started_at",
 )  # fmt: skip
 UNREAD = ("depth", "sources")  # columns of every code and long ones, of which nothing is made
-RECORD_COLUMNS = tuple(name for name in SCHEMA.names if name not in UNREAD)
+RECORD_COLUMNS = tuple(name for name in schema.SCHEMA.names if name not in UNREAD)
 
 
 def load(run: Path, rows: Rows = "needed") -> RunData:
@@ -72,7 +116,12 @@ def load(run: Path, rows: Rows = "needed") -> RunData:
         )
     wanted = whole or (rows == "if there" and (folder / ROWS).is_file())
     records = read_rows(folder) if wanted else pd.DataFrame(columns=[*RECORD_COLUMNS])
-    summary = _with_unsummarised(_read_summary(path, whole), records)
+    table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
+    if table.empty:
+        raise FolderError(f"{path} has no rows: nothing was measured yet; {remedy(path)}")
+    lacking = {name: value for name, value in NOTHING.items() if name not in table}
+    verdicts = {"exactness": table.exactness.map(today)} if "exactness" in table else {}
+    summary = _with_unsummarised(table.assign(**lacking | verdicts), records)
     differences = lines_of(folder / CLIP_PAIRS) if whole else []
     summary = with_differences(summary, pd.DataFrame(differences, columns=CLIP_COLUMNS))
     found = RunData(
@@ -90,60 +139,50 @@ def load(run: Path, rows: Rows = "needed") -> RunData:
 
 
 def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataFrame:
-    """These columns of a run's records.parquet. Raises FolderError."""
+    """These columns of a run's records.parquet, each of its type, without nulls. Raises
+    FolderError."""
     path = folder / ROWS
     require_file(path)
-    if damaged(path):
+    if schema.damaged(path):
         raise FolderError(f"{path} is damaged: it is not as it was written; {remedy(path)}")
     try:
         names = pq.read_schema(path).names
-        if not {*columns} <= {*names, *LATER} and (wrong := other_version(path)):
+        if not {*columns} <= {*names, *schema.LATER} and (wrong := schema.other_version(path)):
             raise FolderError(wrong)
-        require_columns(path, columns, [*names, *LATER])
-        records = frame(path, columns)
+        require_columns(path, columns, [*names, *schema.LATER])
+        table = schema.brought_up(pq.read_table(path, columns=[c for c in columns if c in names]))
+        table = table.select([*columns]).cast(pa.schema([schema.SCHEMA.field(c) for c in columns]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(
             f"{path} is damaged: no readable Parquet ({error}); {remedy(path)}"
         ) from error
-    if {*records["schema_version"]} - {*READABLE}:
-        raise FolderError(other_version(path))
-    if records.empty:
+    for column in columns:
+        if not pa.types.is_floating(schema.SCHEMA.field(column).type) and table[column].null_count:
+            raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
+    if wrong := schema.foreign_picture(table):
+        raise FolderError(f"{path}: {wrong}; copy the file again from where the run was made")
+    found: pd.DataFrame = table.to_pandas()
+    if {*found["schema_version"]} - {*schema.READABLE}:
+        raise FolderError(schema.other_version(path))
+    if found.empty:
         raise FolderError(f"{path} has no rows: no image was decoded yet; {remedy(path)}")
-    return records
+    return found
 
 
 def _by_decoder(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {str(line["decoder"]): line for line in lines}
 
 
-def _read_summary(path: Path, whole: bool) -> pd.DataFrame:
-    """whole: with every column; else what `CORE` lacks is unknown where it is not there."""
-    table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
-    if table.empty:
-        raise FolderError(f"{path} has no rows: nothing was measured yet; {remedy(path)}")
-    lacking: dict[str, str | float] = {name: "" for name in SUMMARY_TEXT if name not in table}
-    lacking |= {name: math.nan for name in SUMMARY_NUMBERS if name not in table}
-    return table.assign(exactness=table.exactness.map(today) if "exactness" in table else "",
-                        **{k: v for k, v in lacking.items() if k != "exactness"})  # fmt: skip
-
-
 def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
     """Adds a row without figures for decoders that only the records know: none may go missing."""
-    known = set(summary["decoder"])
+    shared = [c for c in (*SUMMARY_TEXT, "temperature", "cfg") if c in records]
     rows: list[dict[str, Any]] = []
-    for name, group in records.groupby("decoder", sort=False):
-        if name in known:
-            continue
+    others = records[~records["decoder"].isin(summary["decoder"])]
+    for _, group in others.groupby("decoder", sort=False):
         failed = bool((group["status"] == "failed").all())
-        row: dict[str, Any] = dict.fromkeys(SUMMARY_TEXT, "")
-        row |= dict.fromkeys(SUMMARY_NUMBERS, math.nan)
-        shared = [*SUMMARY_TEXT, "temperature", "cfg"]
-        row |= {column: group[column].iloc[0] for column in shared if column in group}
-        row["status"] = "failed" if failed else "failed: not in summary.csv"
-        rows.append(row)
-    if not rows:
-        return summary
-    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True)
+        status = "failed" if failed else "failed: not in summary.csv"
+        rows.append(NOTHING | {c: group[c].iloc[0] for c in shared} | {"status": status})
+    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True) if rows else summary
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
@@ -194,3 +233,72 @@ def _section(entries: list[Entry], varying: list[str]) -> Section:
     own_clip = len(features) == 1 and next(iter(features)).endswith("-clip")
     clip = f"CLIP ({next(iter(features)).removesuffix('-clip')})" if own_clip else "CLIP"
     return Section(title, greedy, entries, f"FID{suffix}", clip)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table of `FORMS`, of which its form's columns; [] where there is no such
+    file."""
+    form = FORMS[path.name]
+    if not path.is_file():
+        return []
+    table = read_table(path, form)
+    known = {*form.words, *form.numbers, *form.later_words, *form.later_numbers}
+    return plain(table[[name for name in table if name in known]])
+
+
+def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table."""
+    return [{str(k): v for k, v in line.items()} for line in table.to_dict("records")]
+
+
+def read_table(path: Path, form: Form) -> pd.DataFrame:
+    """A table of a run: texts, and numbers, which are finite, or NaN in empty cells. Raises
+    FolderError: missing, unreadable, without such a column, with something else in it."""
+    require_file(path)
+    try:
+        # Only empty cells are missing: a part may well be called "none" or "null".
+        table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
+    except ValueError as error:  # empty, no table, no UTF-8
+        raise FolderError(f"{path} is not a readable table ({error}); {remedy(path)}") from error
+    require_columns(path, (*form.words, *form.numbers), list(table.columns))
+    for column in [name for name in table if name in (*form.numbers, *form.later_numbers)]:
+        blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
+        try:
+            table[column] = table[column].mask(blank).astype(float)
+        except ValueError as error:
+            raise FolderError(
+                f"{path}: column {column} holds a non-number ({error}); {remedy(path)}"
+            ) from error
+        if table[column].abs().max() == math.inf:
+            raise FolderError(f"{path}: column {column} holds a number that is not finite")
+    return table
+
+
+def remedy(path: Path) -> str:
+    """What to do where a file of a run folder is not as it was written. A published run has no rows
+    that it could be made from."""
+    published = (path.parent / "run.json").is_file() and not (path.parent / "rows").is_dir()
+    return COPY if published else REMEDY
+
+
+def require_file(path: Path) -> None:
+    if path.is_file():
+        return
+    folder = path.parent
+    tables = any((folder / name).is_file() for name in ("summary.csv", "study.json"))
+    if path.suffix == ".parquet" and tables and not (folder / "rows").is_dir():
+        raise FolderError(
+            f"{folder} holds tables without {path.name}, so it cannot be compared: expected a "
+            "finished run, or one that `python -m bench publish` copied with its records"
+        )
+    raise FolderError(
+        f"there is no {path}, so {folder} holds no finished run; run the study first (`python -m "
+        "bench run study=...` resumes and writes what is missing), or name the folder of another "
+        "run"
+    )
+
+
+def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:
+    lacking = [column for column in wanted if column not in found]
+    if lacking:
+        raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {remedy(path)}")

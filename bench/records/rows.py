@@ -13,9 +13,9 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +23,6 @@ import pyarrow.parquet as pq
 from bench.data.errors import FolderError
 from bench.data.files import write_atomically
 from bench.data.files import write_text as write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA_VERSION = 6
 READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD
@@ -78,10 +75,26 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-PICTURED = ("image", "decoder", "protocol", "seed", "prompt_index")
-PICTURE = re.compile(
-    r"images/([^/]+)/([a-z]+)\d*(?:-\d+)?/\2\d*-(\d{1,18})-(\d{1,18})(?:-\d+)?\.png"
-)
+PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat")  # what its file's name says
+PICTURED = ("image", *PLACE[:-1])
+STEM = re.compile(r"([a-z]+)(\d{0,9})-(\d{1,18})-(\d{1,18})(?:-(\d{1,18}))?")
+
+
+def place_of(cell: str, stem: str) -> dict[str, Any] | None:
+    """What the place of a row says of it (`bench.config.schedule.Batch.stem`): columns; None where
+    it is no place of a row."""
+    if (found := STEM.fullmatch(stem)) is None:
+        return None
+    protocol, size, *numbers = found.groups("0")
+    place = (cell.rpartition("-")[0], protocol, *map(int, numbers))
+    return dict(zip(PLACE, place, strict=True)) | ({"batch": int(size)} if size else {})
+
+
+def image_name(cell: str, stem: str) -> str:
+    """The picture's path inside its run's folder, as rows hold it. Pictures of one decoder,
+    protocol and seed lie in a folder of their own, so that each folder can be evaluated."""
+    protocol, seed = stem.split("-")[:2]
+    return f"images/{cell}/{protocol}{f'-{seed}' * (protocol == 'reseed')}/{stem}.png"
 
 
 def empty_measures() -> dict[str, Any]:
@@ -129,32 +142,17 @@ def brought_up(table: pa.Table) -> pa.Table:
     return table.select([name for name in SCHEMA.names if name in table.schema.names])
 
 
-def frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a file of a readable version, each of its type, without nulls. Raises
-    FolderError, and what pyarrow raises."""
-    there = set(pq.read_schema(path).names)
-    table = pq.read_table(path, columns=[c for c in columns if c in there or c not in LATER])
-    table = brought_up(table).select(list(columns))
-    table = table.cast(pa.schema([SCHEMA.field(column) for column in columns]))
-    for column in columns:
-        if not pa.types.is_floating(SCHEMA.field(column).type) and table[column].null_count:
-            raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
-    if wrong := foreign_picture(table):
-        raise FolderError(f"{path}: {wrong}; copy the file again from where the run was made")
-    return table.to_pandas()
-
-
 def foreign_picture(table: pa.Table) -> str:
     """What is wrong with the first row that names another picture than its own, inside the folder
-    of its run (`bench.records.folder.RunFolder.image_name`); "" where none does. Whoever reads rows
-    opens what they name."""
+    of its run; "" where none does. Whoever reads rows opens what they name."""
     if any(table[name].null_count for name in PICTURED if name in table.schema.names):
         return "a row does not say what it is of"
     lines = [table[name].to_pylist() for name in PICTURED if name in table.schema.names]
     for name, *row in zip(*lines, strict=True) if len(lines) == len(PICTURED) else ():
-        found = PICTURE.fullmatch(name)
-        own = found and [found[1].rpartition("-")[0], found[2], int(found[3]), int(found[4])]
-        if name and own != row:
+        cell, stem = [*name.split("/"), ""][1], name.split("/")[-1].removesuffix(".png")
+        place = place_of(cell, stem) or {}
+        own = bool(place.get("decoder")) and name == image_name(cell, stem)
+        if name and not (own and row == [place[key] for key in PICTURED[1:]]):
             return f"a row of {row[0]} names the picture {name!r}, which is not its own"
     return ""
 

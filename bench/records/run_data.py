@@ -140,6 +140,11 @@ class Section:
         """The baseline under other seeds."""
         return [entry for entry in self.entries if entry.role is Role.RESEED]
 
+    def _seeds(self, column: str) -> list[float]:
+        """The baseline's figure, and behind it those under other seeds; [] without one."""
+        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
+        return [run.number(column) for run in runs]
+
     @property
     def decoders(self) -> list[Entry]:
         """Every entry but reseeds, failed ones included."""
@@ -148,8 +153,7 @@ class Section:
     def reseeded(self, column: str) -> Interval:
         """Where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN where no
         other seed was run or measured."""
-        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
-        figures = [run.number(column) for run in runs]
+        figures = self._seeds(column)
         if len(figures) < 2 or any(map(math.isnan, figures)):
             return Interval(math.nan, math.nan, math.nan)
         return reseed_range(figures)
@@ -175,8 +179,7 @@ class Section:
         chance), else its seeds do."""
         if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
             return p_of_zero(entry.interval(CLIP_LESS))
-        runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
-        return reseed_p([run.number(column) for run in runs], entry.number(column))
+        return reseed_p(self._seeds(column), entry.number(column))
 
     def quality_is_noise(self, entry: Entry, column: str) -> bool:
         """AR itself might have the figure. Of all quality figures of a run's decoders that AR might
@@ -184,9 +187,8 @@ class Section:
         every = [(e, c) for e in self.entries if e.role is Role.DECODER for c in ("fid", "clip")]
         known = [(e.name, c, p) for e, c in every if not math.isnan(p := self.quality_p(e, c))]
         apart = holm([p for *_, p in known], LEVEL / self.of)
-        return (entry.name, column, False) in [
-            (name, c, told) for (name, c, _), told in zip(known, apart, strict=True)
-        ]
+        told = {(name, c): one for (name, c, _), one in zip(known, apart, strict=True)}
+        return not told.get((entry.name, column), True)
 
 
 @dataclass(frozen=True)
@@ -214,20 +216,20 @@ class RunData:
     def marks(self) -> list[tuple[str, str]]:
         """(mark, reason) of speed-ups that are unfair or were not measured, each once: footnote n
         is the n-th."""
-        found = [f for f in self.fairness.values() if f.decoder in {e.name for e in self.entries}]
-        unmeasured = [(UNMEASURED, f.reason) for f in found if f.verdict == UNMEASURED]
-        unfair = [(UNFAIR_BASELINE, f.reason) for f in self._shown(UNFAIR)]
-        return list(dict.fromkeys([*unfair, *unmeasured]))
+        found = filter(None, map(self._mark, self.entries))
+        return list(dict.fromkeys(sorted(found, key=lambda mark: mark[0] == UNMEASURED)))
 
     def mark(self, entry: Entry) -> str:
         """`unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
+        found = self._mark(entry)
+        return f"{found[0]} ({self.marks.index(found) + 1})" if found else ""
+
+    def _mark(self, entry: Entry) -> tuple[str, str] | None:
         found = self.fairness.get(entry.name)
-        for number, (mark, reason) in enumerate(self.marks, 1):
-            unfair = mark == UNFAIR_BASELINE and not math.isnan(entry.number("speedup"))
-            verdict = UNFAIR if unfair else UNMEASURED
-            if found is not None and (found.verdict, found.reason) == (verdict, reason):
-                return f"{mark} ({number})"
-        return ""
+        if found is None or (found.verdict == UNFAIR and math.isnan(entry.number("speedup"))):
+            return None
+        mark = {UNFAIR: UNFAIR_BASELINE, UNMEASURED: UNMEASURED}.get(found.verdict)
+        return (mark, found.reason) if mark else None
 
     def unmeasured(self, entry: Entry) -> bool:
         """Whether an entry's speed-up does not count."""
@@ -250,10 +252,8 @@ class RunData:
     @property
     def unjudged(self) -> dict[str, list[str]]:
         """Reason -> decoders whose baseline could not be judged."""
-        found: dict[str, list[str]] = {}
-        for one in self._shown(UNKNOWN):
-            found.setdefault(one.reason, []).append(one.decoder)
-        return found
+        shown = self._shown(UNKNOWN)
+        return {f.reason: [g.decoder for g in shown if g.reason == f.reason] for f in shown}
 
     def _shown(self, verdict: str) -> list[Fairness]:
         """Verdicts of this kind on entries with a speed-up, in the order of the tables."""

@@ -28,9 +28,8 @@ from bench.config.schema import digest
 from bench.data.errors import FolderError
 from bench.data.files import refuse_links, write_text
 from bench.records.kept import judged
-from bench.records.load import ROWS, read_rows
-from bench.records.read import lines_of, read_json
-from bench.records.study import read_identity
+from bench.records.load import ROWS, lines_of, read_rows
+from bench.records.study import read_identity, read_json
 from decoders.models.weights import sha256_of
 
 FILE, FORMAT = "run.json", 1
@@ -149,27 +148,21 @@ def read_record(path: Path) -> Record:
     folder = path.parent
     refuse_links(folder)
     for name, expected in said["files"].items():
-        _require_same(folder, name, expected)
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise FolderError(f"{path} names a file outside its folder: {name}")
+        if not (file := folder / name).is_file():
+            raise FolderError(f"{file} is missing, and {FILE} beside it has its hash; copy it too")
+        if (found := sha256_of(file)) != expected:
+            raise FolderError(
+                f"{file} is not as it was recorded: SHA-256 {found[:12]}..., {FILE} says "
+                f"{expected[:12]}...; copy it again from where the run was made"
+            )
     made = record_of(folder, tuple(said["left_out"]))
     for name in (n for n in FILES if n in made["files"] and n not in said["files"]):
         raise FolderError(f"{path} has no hash of {name}, which lies beside it; remove that file")
     for key in (key for key in KINDS if key not in ("files", "seal") and made[key] != said[key]):
         raise FolderError(f"{path}: what it says of {key} is not what the files beside it say")
     return Record(folder, said)
-
-
-def _require_same(folder: Path, name: str, expected: str) -> None:
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise FolderError(f"{folder / FILE} names a file outside its folder: {name}")
-    file = folder / name
-    if not file.is_file():
-        raise FolderError(f"{file} is missing, and {FILE} beside it has its hash; copy it too")
-    found = sha256_of(file)
-    if found != expected:
-        raise FolderError(
-            f"{file} is not as it was recorded: SHA-256 {found[:12]}..., {FILE} says "
-            f"{expected[:12]}...; copy it again from where the run was made"
-        )
 
 
 def _seal(body: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ import functools
 import hashlib
 import importlib.util
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ NATIVE = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh")  # compiled by the m
 # Read together with weights: of a checkpoint; of a run whose steps are replayed.
 DESCRIPTIONS = ("config.json", "records.parquet")
 INSTALLED = ("site-packages", "dist-packages")
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def sources_of(targets: Iterable[str]) -> dict[str, str]:
@@ -59,27 +61,29 @@ def sources_of(targets: Iterable[str]) -> dict[str, str]:
         if spec is None:
             found |= {f"{name.replace('.', '/')}.py": "missing"} if name in names else {}
         elif spec.origin and _counts(name, Path(spec.origin), own):
-            file = Path(spec.origin)
-            package = name if spec.submodule_search_locations else parents
-            digest, imports = code_of(file, package)
-            found |= {_shown(name, spec): digest} | _native(name, spec)
+            file, place = Path(spec.origin), name.replace(".", "/")
+            if spec.submodule_search_locations is None:
+                found[place + file.suffix], imports = code_of(file, parents)
+            else:  # a package, with its sources in C++ or CUDA
+                found[f"{place}/{file.name}"], imports = code_of(file, name)
+                native = (p for p in file.parent.iterdir() if p.suffix in NATIVE)
+                found |= {f"{place}/{p.name}": code_of(p)[0] for p in native}
             waiting += imports
     return dict(sorted(found.items()))
 
 
 def _spec(name: str) -> ModuleSpec | None:
     """Where a module lies, without running anything of it; None where it does not exist."""
-    top, *rest = name.split(".")
+    parent = name.rpartition(".")[0]
+    if parent:
+        above = _spec(parent)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        return PathFinder.find_spec(name, list(above.submodule_search_locations))
     try:
-        spec = importlib.util.find_spec(top)
+        return importlib.util.find_spec(name)
     except ValueError:  # a module without one: __main__
         return None
-    for end in range(len(rest)):
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        within = ".".join((top, *rest[: end + 1]))
-        spec = PathFinder.find_spec(within, list(spec.submodule_search_locations))
-    return spec
 
 
 def _counts(name: str, file: Path, own: set[str]) -> bool:
@@ -94,47 +98,28 @@ def _counts(name: str, file: Path, own: set[str]) -> bool:
     return outside and not set(INSTALLED) & set(file.parts)
 
 
-def _shown(name: str, spec: ModuleSpec) -> str:
-    file = Path(str(spec.origin))
-    package = spec.submodule_search_locations is not None
-    return f"{name.replace('.', '/')}{'/' + file.name if package else file.suffix}"
-
-
-def _native(name: str, spec: ModuleSpec) -> dict[str, str]:
-    """Sources in C++ or CUDA in a package's folder."""
-    if spec.submodule_search_locations is None:
-        return {}
-    files = sorted(p for p in Path(str(spec.origin)).parent.iterdir() if p.suffix in NATIVE)
-    return {f"{name.replace('.', '/')}/{file.name}": code_of(file)[0] for file in files}
-
-
 @functools.cache  # a process goes on with the code that it has imported, whatever the file says now
 def code_of(file: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
     """(12 hex digits of what a file's code says, the names that it imports anywhere, but for types
     alone). Comments and docstrings of Python say nothing; `package`: what `.` means in it. What
     cannot be read as Python counts byte by byte."""
-    content = file.read_bytes()
-    tree = _parsed(content) if file.suffix == ".py" else None
-    names: tuple[str, ...] = ()
-    if tree is not None:
-        names = tuple(dict.fromkeys(_imported(tree, package)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                documented = ast.get_docstring(node, clean=False) is not None
-                node.body = node.body[1:] if documented else node.body
-        content = ast.dump(tree).encode()
+    content, names = file.read_bytes(), tuple[str, ...]()
+    if file.suffix == ".py":
+        with suppress(SyntaxError, ValueError):
+            tree = ast.parse(content)
+            names = tuple(dict.fromkeys(_imported(tree, package)))
+            for node in ast.walk(tree):
+                if isinstance(node, DOCUMENTED):
+                    node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            content = ast.dump(tree).encode()
     return hashlib.sha256(content).hexdigest()[:12], names
 
 
-def _parsed(content: bytes) -> ast.Module | None:
-    try:
-        return ast.parse(content)
-    except (SyntaxError, ValueError):
-        return None
-
-
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
-    for child in _running(node):
+    below: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        below = node.orelse
+    for child in below:
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
@@ -147,14 +132,6 @@ def _imported(node: ast.AST, package: str) -> Iterator[str]:
             yield from _imported(child, package)
 
 
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """What is below a node, without the body of `if TYPE_CHECKING:`."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        yield from node.orelse
-        return
-    yield from ast.iter_child_nodes(node)
-
-
 def sources_by_cell(config: StudyConfig, cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
     """Of each cell: source files of its parts and its model -> digests."""
     return {
@@ -163,36 +140,30 @@ def sources_by_cell(config: StudyConfig, cells: Sequence[Cell]) -> dict[str, dic
     }
 
 
-class Weights:
-    """Tells whose weights are whose. Made before any decoder of the model is built."""
+def weights_of(model: ImageModel, cells: Sequence[Cell]) -> Callable[[], dict[str, dict[str, str]]]:
+    """What tells of each cell, once all decoders are built, the digests of the model's own weights,
+    of those that its parts have loaded and of those in files and folders that its settings name.
+    Weights loaded from what no setting names count for every decoder. Called before any decoder of
+    the model is built."""
+    named = {name: s for name, s in model.drafters.items() if isinstance(s, str)}
+    before, sources = dict(model.weights_sha256), dict[str, set[str]]()
+    for cell in cells:
+        own = (word for part in cell.entry.spec.parts for word in words(part.kwargs))
+        sources[cell.key] = {named.get(word, word) for word in own}
+    claimed = set[str]().union(*sources.values())
 
-    def __init__(self, model: ImageModel, cells: Sequence[Cell]) -> None:
-        named = {name: s for name, s in model.drafters.items() if isinstance(s, str)}
-        self.model, self.before = model, dict(model.weights_sha256)
-        self.sources = {
-            cell.key: {
-                named.get(w, w) for part in cell.entry.spec.parts for w in words(part.kwargs)
-            }
-            for cell in cells
-        }
-
-    def by_cell(self) -> dict[str, dict[str, str]]:
-        """Of each cell, once all decoders are built: digests of the model's own weights, of those
-        that its parts have loaded and of those in files and folders that its settings name.
-        Weights loaded from what no setting names count for every decoder."""
-        claimed = set[str]().union(*self.sources.values())
-        out = {}
-        for key, own in self.sources.items():
-            found = dict(self.before)
-            for name, value in self.model.weights_sha256.items():
-                source = name.rpartition("/")[0]
-                if source in own or source not in claimed:
-                    found[name] = value
-            for folder in sorted(own):
-                unread = [p for p in weight_files(folder) if f"{folder}/{p.name}" not in found]
-                found |= {str(file): sha256_of(file) for file in unread}
-            out[key] = found
+    def found(own: set[str]) -> dict[str, str]:
+        out = dict(before)
+        for name, value in model.weights_sha256.items():
+            source = name.rpartition("/")[0]
+            if source in own or source not in claimed:
+                out[name] = value
+        for folder in sorted(own):
+            unread = [p for p in weight_files(folder) if f"{folder}/{p.name}" not in out]
+            out |= {str(file): sha256_of(file) for file in unread}
         return out
+
+    return lambda: {key: found(own) for key, own in sources.items()}
 
 
 def words(value: Any) -> Iterator[str]:

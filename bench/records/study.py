@@ -9,7 +9,6 @@ row of its place, decoded by the code, the weights and the machine that are ther
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,14 @@ from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.records import rows as records
-from bench.records.read import fitting, read_json
-from decoders.kinds import Amount
+from decoders.documents import read_object
+from decoders.kinds import Amount, KindError, entries
 
 IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
     "config": dict[str, Any], "machine": dict[str, str], "attention": list[dict[str, Any]],
 }  # fmt: skip
-PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat", "config_hash")
+PLACE = (*records.PLACE, "config_hash")
 PROMPT = ("prompt_id", "prompt_hash", "category")
 MACHINE = ("cpu", "gpu", "torch")
 SHOWN = 3  # names in a message
@@ -54,8 +53,27 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 def read_study(study: Path) -> dict[str, Any]:
     """study.json, each key of its kind. Raises FolderError."""
-    found = read_json(study, IDENTITY, advice="; choose another run_dir=")
-    fitting(study, found, "config", "prompts", "kwargs")
+    found = at = read_json(study, IDENTITY, advice="; choose another run_dir=")
+    for key in ("config", "prompts", "kwargs"):
+        try:
+            at = entries(at, {key: dict[str, Any]}, str(study)).get(key, {})
+        except KindError as error:
+            raise FolderError(f"{study} is damaged: {error}") from error
+    return found
+
+
+def read_json(
+    path: Path, known: Mapping[str, Any], required: Sequence[str] = (), advice: str = ""
+) -> dict[str, Any]:
+    """The object of a JSON file, whose keys `known` are as `decoders.kinds` says. Raises
+    FolderError, and FileNotFoundError."""
+    try:
+        found = read_object(path, known)
+    except KindError as error:
+        raise FolderError(f"{path} is damaged: {error}{advice}") from error
+    lacking = [key for key in required if key not in found]
+    if lacking:
+        raise FolderError(f"{path} is damaged: it lacks {', '.join(lacking)}{advice}")
     return found
 
 
@@ -126,7 +144,8 @@ def identity_of(row: Mapping[str, Any]) -> dict[str, Any]:
     versions = _mapping(row["versions"])
     found = {key: row[key] for key in (*PLACE, *PROMPT, "cpu", "gpu")}
     found |= {"batch": row["batch"]} if row["protocol"] == BATCHED else {}
-    found |= {"torch": versions.get("torch", ""), "python": _minor(versions.get("python", ""))}
+    minor = ".".join(versions.get("python", "").split(".")[:2])
+    found |= {"torch": versions.get("torch", ""), "python": minor}
     return found | {key: _mapping(row[key]) for key in ("weights_hash", "sources")}
 
 
@@ -134,11 +153,8 @@ def expected_of(
     cell: str, stem: str, config_hash: str, machine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is known of a row by the place of its file and study.json, where no model is loaded."""
-    found = re.fullmatch(r"([a-z]+)(\d*)-(\d+)-(\d+)(?:-(\d+))?", stem)
-    protocol, size, *numbers = found.groups("0") if found else (stem, "", -1, -1, -1)
-    place = (cell.rpartition("-")[0], protocol, *map(int, numbers), config_hash)
-    known = dict(zip(PLACE, place, strict=True)) | {k: machine.get(k, "") for k in MACHINE}
-    return known | ({"batch": int(size)} if size else {})
+    place = records.place_of(cell, stem) or {"protocol": stem, "seed": -1}
+    return place | {"config_hash": config_hash} | {key: machine.get(key, "") for key in MACHINE}
 
 
 @dataclass(frozen=True)
@@ -168,9 +184,9 @@ def _reasons(
     found: Mapping[str, Any], expected: Mapping[str, Any], other: list[str]
 ) -> Iterator[str]:
     if "sources" in other:
-        yield f"{_names(found['sources'], expected['sources'])} changed"
+        yield f"{differing(found['sources'], expected['sources'])} changed"
     if "weights_hash" in other:
-        yield f"weights changed: {_names(found['weights_hash'], expected['weights_hash'])}"
+        yield f"weights changed: {differing(found['weights_hash'], expected['weights_hash'])}"
     if set(PROMPT) & set(other):
         yield "the prompts changed"
     for key in (*MACHINE, "python"):
@@ -179,7 +195,7 @@ def _reasons(
             yield f"{key} was {there} and is {here}"
 
 
-def _names(one: Mapping[str, str], two: Mapping[str, str]) -> str:
+def differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """Keys that differ, the first few of them."""
     differ = [key for key in {**two, **one} if one.get(key) != two.get(key)]
     more = len(differ) - SHOWN
@@ -193,7 +209,3 @@ def _mapping(text: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

@@ -26,28 +26,35 @@ from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links, write_atomically, write_text
 from bench.records.load import load
 from bench.records.run_data import RunData
-from bench.report import sheets, writers
+from bench.report import writers
 from bench.report.document import Document, document
 from bench.report.page import Figure, libraries, render, render_prompt
 from bench.report.plots.chart import save
-from bench.report.prompts import PromptPage, prompt_pages
+from bench.report.prompts import prompt_pages
+from bench.report.sheets import code_maps, contact_sheet
 
 log = logging.getLogger(__name__)
 REPORT = {"index.html", "table.txt"}  # what every report holds
-MAP_CAPTION = "Left: the image. Right: one cell a code, in the same place as in the image."
+SHEETS = {  # file -> what draws it, title, caption
+    "contact_sheet": (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
+    "code_maps": (
+        code_maps,
+        "How each code came to be",
+        "Left: the image. Right: one cell a code, in the same place as in the image.",
+    ),
+}
 
 
 @dataclass(frozen=True)
 class ReportPaths:
     """What was written, next to table.txt, .md, .tex and .csv. terminal: the text of table.txt, for
-    the command line to show."""
+    the command line to show; sheets: of `SHEETS`, [] where no image was kept."""
 
     folder: Path
     page: Path | None  # None: its libraries are missing, and there are no plots either
     terminal: str
     plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
-    contact_sheet: Path | None = None  # None: no image was kept
-    code_maps: Path | None = None
+    sheets: list[Figure] = field(default_factory=list)
 
 
 def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
@@ -105,24 +112,21 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
         write_text(folder / f"table.{ending}", text)
     if made.batches:
         write_text(folder / "scaling.csv", writers.scaling_csv(made))
-    sheet = _sheet(sheets.contact_sheet(made.run), folder / "contact_sheet.png")
-    maps = _sheet(sheets.code_maps(made.run), folder / "code_maps.png")
-    if sheet is None:
+    kept = [
+        Figure(title, caption, path)
+        for name, (draw, title, caption) in SHEETS.items()
+        if (path := _sheet(draw(made.run), folder / f"{name}.png"))
+    ]
+    if not kept:
         made.notices.append(
             "No image was kept, so there is neither a contact sheet nor a code map."
         )
     if not _drawable(folder):
-        return ReportPaths(folder, None, terminal, {}, sheet, maps)
+        return ReportPaths(folder, None, terminal, {}, kept)
     plots = {chart.name: save(chart, folder / "plots") for chart in made.figures}
-    figures = [
-        Figure(chart.title, chart.caption, plots[chart.name][0], chart) for chart in made.figures
-    ]
-    if sheet is not None:
-        figures.append(Figure("Contact sheet", "Same prompt and same noise in every row.", sheet))
-    if maps is not None:
-        figures.append(Figure("How each code came to be", MAP_CAPTION, maps))
-    page = write_page(made, folder, figures)
-    return ReportPaths(folder, page, terminal, plots, sheet, maps)
+    figures = [Figure(c.title, c.caption, plots[c.name][0], c) for c in made.figures]
+    page = write_page(made, folder, [*figures, *kept])
+    return ReportPaths(folder, page, terminal, plots, kept)
 
 
 def _drawable(folder: Path) -> bool:
@@ -142,23 +146,18 @@ def _drawable(folder: Path) -> bool:
 
 
 def write_page(made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
-    """index.html and the pages of its prompts."""
-    prompts = _prompts(made.run, made.prompts, folder / "prompts")
-    return write_text(folder / "index.html", render(made, figures, prompts))
-
-
-def _prompts(run: RunData, prompts: Sequence[tuple[int, str]], folder: Path) -> list[PromptPage]:
-    """Writes a page a prompt; those of an earlier report are removed, so that none goes stale."""
-    for old in folder.glob("*.html"):
+    """index.html and the pages of its prompts; those of an earlier report are removed, so that none
+    goes stale."""
+    for old in (folder / "prompts").glob("*.html"):
         if old.stem.isdecimal():
             old.unlink()
-    numbers = [None, *(index for index, _ in prompts), None]
+    numbers = [None, *(index for index, _ in made.prompts), None]
     listed = []
-    pages = prompt_pages(run, prompts)
+    pages = prompt_pages(made.run, made.prompts)
     for page, before, after in zip(pages, numbers, numbers[2:], strict=False):
-        write_text(folder / f"{page.index}.html", render_prompt(run.study, page, before, after))
+        write_text(folder / page.address, render_prompt(made.study, page, before, after))
         listed.append(replace(page, groups=[]))  # one page's pictures in memory at a time
-    return listed
+    return write_text(folder / "index.html", render(made, figures, listed))
 
 
 def _sheet(image: Image.Image | None, path: Path) -> Path | None:

@@ -15,14 +15,13 @@ from typing import Any
 from bench.judge import speedup
 from bench.judge.speedup import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report import notes, scaling
+from bench.report import notes, roofline, scaling
 from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv, quality
-from bench.report.plots import bars, depth, moved, scatter, verification
+from bench.report.plots import bars, drafts, scatter
 from bench.report.plots.chart import Chart
 from bench.report.plots.sweeps import sweep_charts
 from bench.report.prompts import chosen
-from bench.report.roofline import roofline_tables
-from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
+from bench.report.table import ABSENT, NOISE, Column, Row, Table, filled, interval, number
 
 NO_ROOFLINE = (
     "No roofline was measured (no image was timed, or an older version made this run), so nothing "
@@ -79,8 +78,22 @@ class Document:
 
     @cached_property
     def figures(self) -> list[Chart]:
-        """Pictures, which the page draws too."""
-        return figures(self.run)
+        """Pictures, which the page draws too: those of which the run recorded something."""
+        run = self.run
+        if run.all_failed:
+            return []
+        where_known: dict[Callable[[RunData], Chart], object] = {
+            bars.draw_speed: True,
+            bars.draw_latency: True,
+            drafts.draw_depth: drafts.depth_shown(run),
+            drafts.draw_moved: drafts.moved_shown(run),
+            scatter.draw_costs: scatter.costs_known(run),
+            scaling.draw: self.batches,
+            roofline.draw: run.roofline,
+            bars.draw_floors: run.roofline,
+        }
+        quality = [scatter.draw_pareto(run, of) for of in (scatter.FID, scatter.CLIP)]
+        return [*quality, *(draw(run) for draw, known in where_known.items() if known)]
 
     def block(self, name: str) -> Block:
         """One of them; empty where there is nothing of it."""
@@ -110,38 +123,21 @@ def document(run: RunData) -> Document:
     )
 
 
-def figures(run: RunData) -> list[Chart]:
-    """The charts of a run: those of which it recorded something."""
-    if run.all_failed:
-        return []
-    where_known: dict[Callable[[RunData], Chart], bool] = {
-        depth.draw: depth.shown(run),
-        moved.draw: moved.shown(run),
-        scatter.draw_costs: scatter.costs_known(run),
-        scaling.draw: bool(scaling.lines(run)),
-        verification.draw: bool(run.roofline),
-        bars.draw_floors: bool(run.roofline),
-    }
-    known = [draw for draw, known in where_known.items() if known]
-    quality = [scatter.draw_pareto(run, of) for of in (scatter.FID, scatter.CLIP)]
-    return [*quality, *(draw(run) for draw in (bars.draw_speed, bars.draw_latency, *known))]
-
-
 def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> list[Block]:
-    floors = roofline_tables(run)
+    floors = roofline.roofline_tables(run)
     details = [
         _table(f"{section.title}: {what}", columns(section), section.entries)
         for section in run.sections
         for what, columns in DETAILS
     ]
-    by_batch = [scaling.scaling_table(batches)] if batches else []
+    by_batch = [filled(scaling.COLUMNS, batches, "By batch size")] if batches else []
     every = [
         Block("table", "Decoders side by side", _main_tables(run), notes.footnotes(run, marks)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("batches", "By batch size", by_batch, [scaling.LEGEND] if batches else []),
         Block("details", "Details", details, notes.columns(run)),
-        Block("failures", "Failures", [], [": ".join(line) for line in failures(run)]),
+        Block("failures", "Failures", [], failures(run)),
     ]
     return [block for block in every if block.tables or block.notes]
 
@@ -154,13 +150,13 @@ def quiet(section: Section, entry: Entry) -> str:
     return ABSENT if found is None else interval(found[0].interval(), 2)
 
 
-def failures(run: RunData) -> list[tuple[str, str]]:
-    """(decoder, what went wrong in full) of every entry with a failed image."""
+def failures(run: RunData) -> list[str]:
+    """What went wrong in full, of every entry with a failed image."""
     lines = []
     for entry in run.failures:
         total, unit = len(entry.records), speedup.counted(entry.records)
         count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
-        lines.append((entry.name, count + entry.error))
+        lines.append(f"{entry.name}: {count}{entry.error}")
     return lines
 
 

@@ -1,12 +1,10 @@
 """One self-contained HTML page: the headline, tables that sort and filter, linked charts, a line a
 prompt with a link to its page, plots, contact sheet, code maps, provenance, failures.
 
-Every image and two JavaScript libraries are embedded, so the file can be mailed or attached to an
-issue as it is, and opens offline. Vega-Lite draws the charts from their descriptions in JSON, as
-wide as the page; vl-convert-python carries it. DataTables sorts and filters the tables; itables
-carries it. Together they are about 1.8 MB of a page, a third of plotly.js alone. The page's own
-script (templates/page.js) only hands the tables and the charts to them. Without scripts the page
-shows pictures in their place.
+Every image and two JavaScript libraries are embedded, so the file can be mailed and opens offline:
+Vega-Lite, which draws the charts from their descriptions as wide as the page, and DataTables, which
+sorts and filters; about 1.8 MB together. The page's own script (templates/page.js) hands them the
+charts and tables. Without scripts the page shows pictures in their place.
 """
 
 from __future__ import annotations
@@ -51,29 +49,20 @@ class Figure:
         return f"data:{MEDIA[self.path.suffix]};base64,{data}"
 
 
-@dataclass(frozen=True)
-class Libraries:
-    """charts: a script that sets window.vegaEmbed; tables, table_style: a module whose default
-    export is DataTable, as a data URI, and its style sheet."""
-
-    charts: Markup
-    tables: str
-    table_style: Markup
-
-
 @lru_cache(maxsize=1)  # bundling takes two seconds
-def libraries() -> Libraries:
-    """Both, ready to be put into a page. ImportError where one is not installed."""
+def libraries() -> dict[str, str]:
+    """Ready to be put into a page: `charts`, a script that sets window.vegaEmbed; `tables`, a
+    module whose default export is DataTable, as a data URI; `table_style`. Raises ImportError."""
     import itables
     import vl_convert
 
     tables = Path(itables.__file__).parent / "html" / "dt_bundle.js"
     code = base64.b64encode(tables.read_bytes()).decode("ascii")
-    return Libraries(
-        charts=_inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
-        tables=f"data:text/javascript;base64,{code}",
-        table_style=_inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
-    )
+    return {
+        "charts": _inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
+        "tables": f"data:text/javascript;base64,{code}",
+        "table_style": _inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
+    }
 
 
 def _inside(element: str, text: str) -> Markup:

@@ -11,7 +11,7 @@ import base64
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -21,24 +21,18 @@ from PIL import Image, ImageChops
 
 from bench.judge.speedup import latency_rows
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.plots.bars import COLORS as PHASE_COLORS
-from bench.report.plots.bars import COLUMNS, NAMES, phases_of
-from bench.report.sheets import COLORS as KIND_COLORS
-from bench.report.sheets import KINDS, MEANINGS, kept, kind_map, kinds_of, raster, shown_rows
+from bench.report.plots.bars import COLORS as PHASES
+from bench.report.plots.bars import COLUMNS, phases_of
+from bench.report.sheets import KINDS, kind_map, kinds_of, picture, pictured, raster, shown_rows
 from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
 SAME = (225, 225, 225)  # colour of codes that are AR's
-NEAR, FAR, MOST = (
-    (253, 217, 155),
-    (103, 0, 31),
-    96,
-)  # of others, by how far the picture is from AR's
-KEY = [(f"rgb{color}", name, text)
-       for color, name, text in zip(KIND_COLORS, KINDS, MEANINGS, strict=True)]  # fmt: skip
-PHASE_KEY = [(PHASE_COLORS[name], NAMES[name]) for name in NAMES]
-
+NEAR, FAR = (253, 217, 155), (103, 0, 31)  # of others, by how far the picture is from AR's
+MOST = 96  # from which on they are as far as can be, of 255
+KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
+PHASE_KEY = [(color, name) for name, color in PHASES.items()]
 
 Line = Mapping[str, Any]  # a row of the records
 
@@ -80,15 +74,15 @@ class Card:
 
     name: str
     verdict: str
-    facts: str
-    error: str
-    picture: str
     missing: str
-    kinds: str
-    differs: str
-    difference: str
-    strip: Strip | None
-    seconds: list[tuple[str, str, float, str]]
+    error: str = ""
+    facts: str = ""
+    picture: str = ""
+    kinds: str = ""
+    differs: str = ""
+    difference: str = ""
+    strip: Strip | None = None
+    seconds: list[tuple[str, str, float, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,17 +100,12 @@ class PromptPage:
         return f"prompts/{self.index}.html"
 
 
-def chosen(run: RunData, count: int = PAGES) -> list[tuple[int, str]]:
-    """(prompt_index, prompt) of up to `count` prompts: first those with the most pictures. None
+def chosen(run: RunData) -> list[tuple[int, str]]:
+    """(prompt_index, prompt) of up to `PAGES` prompts: first those with the most pictures. None
     where neither pictures nor traces were kept, as in a published run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    pictures = [kept(run, image) for image in rows["image"]]
-    if not any(pictures) and not any(len(kinds_of({"kind": kind})) for kind in rows["kind"]):
-        return []
-    rows = rows.assign(pictures=pictures)
-    have = rows.groupby("prompt_index").agg({"pictures": "sum", "prompt": "first"})
-    order = sorted(have.index, key=lambda index: (-have["pictures"][index], index))[:count]
-    return [(int(index), as_text(have["prompt"][index])) for index in sorted(order)]
+    traced = any(len(kinds_of({"kind": kind})) for kind in rows["kind"])
+    return pictured(run, PAGES, all_prompts=True) if traced or pictured(run, 1) else []
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
@@ -162,42 +151,40 @@ def _cards(run: RunData, shown: list[Shown], index: int) -> list[Card]:
     reference = next((one.images.get(index) for one in shown if one.baseline), None)
     phases = [phases_of(one.seconds[index]) if index in one.seconds else {} for one in shown]
     longest = max((sum(one.values()) for one in phases), default=0.0)
+    bars = [
+        [(name, PHASES[name], 100 * value / longest, f"{value:.3f} s")
+         for name, value in seconds.items() if value > 0]
+        for seconds in phases
+    ]  # fmt: skip
     return [
-        _card(run, one, index, reference, _bars(seconds, longest))
-        for one, seconds in zip(shown, phases, strict=True)
+        replace(_card(run, one, index, reference), seconds=seconds)
+        for one, seconds in zip(shown, bars, strict=True)
     ]
 
 
-def _bars(seconds: dict[str, float], longest: float) -> list[tuple[str, str, float, str]]:
-    return [
-        (NAMES[name], PHASE_COLORS[name], 100 * value / longest, f"{value:.3f} s")
-        for name, value in seconds.items()
-        if longest > 0 and value > 0
-    ]
-
-
-def _card(
-    run: RunData,
-    shown: Shown,
-    index: int,
-    reference: Line | None,
-    seconds: list[tuple[str, str, float, str]],
-) -> Card:
+def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Card:
     name, verdict = shown.entry.name, shown.entry.word
     row = shown.images.get(index)
     if row is None:
         error = shown.errors.get(index, "")
-        missing = "failed" if error else "not run"
-        return Card(name, verdict, "", error, "", missing, "", "", "", None, seconds)
-    picture, missing = _picture(run, row)
+        return Card(name, verdict, "failed" if error else "not run", error)
     kinds, codes, steps = kinds_of(row), _whole(row, "codes"), _whole(row, "step")
     facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
     if math.isfinite(total := shown.total(index)):
         facts += f", {total:.3f} s"
+    embedded, missing = _picture(run, row)
     same = ("", "the baseline") if shown.baseline else _differs(run, codes, row, reference)
-    drawn = _png(kind_map(kinds)) if len(kinds) else ""
-    strip = strip_of(steps) if len(steps) else None
-    return Card(name, verdict, facts, "", picture, missing, drawn, *same, strip, seconds)
+    return Card(
+        name,
+        verdict,
+        missing,
+        facts=facts,
+        picture=embedded,
+        kinds=_png(kind_map(kinds)) if len(kinds) else "",
+        differs=same[0],
+        difference=same[1],
+        strip=strip_of(steps) if len(steps) else None,
+    )
 
 
 def _whole(row: Line, column: str) -> NDArray[np.int64]:
@@ -207,19 +194,15 @@ def _whole(row: Line, column: str) -> NDArray[np.int64]:
 
 def _picture(run: RunData, row: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
-    if not kept(run, row["image"]):
-        return "", "image not kept"
-    data, kind = (run.folder / row["image"]).read_bytes(), "png"
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.load()
-            if len(data) > LARGE:
-                smaller = io.BytesIO()
-                image.convert("RGB").save(smaller, format="WEBP", quality=90)
-                data, kind = smaller.getvalue(), "webp"
-    except (OSError, SyntaxError):  # what PIL raises on a damaged file
-        return "", "image damaged"
-    return _uri(data, kind), ""
+    found = picture(run, row)
+    if isinstance(found, str):
+        return "", found
+    data = (run.folder / row["image"]).read_bytes()
+    if len(data) <= LARGE:
+        return _uri(data, "png"), ""
+    smaller = io.BytesIO()
+    found.save(smaller, format="WEBP", quality=90)
+    return _uri(smaller.getvalue(), "webp"), ""
 
 
 def _differs(
@@ -248,18 +231,12 @@ def _far(run: RunData, row: Line, reference: Line, length: int) -> NDArray[np.fl
     """[L] how far the picture's colours are from AR's in the cell of each code, 0 to 255; None
     where one of the two was not kept or is damaged."""
     side = math.isqrt(length)
-    pair = []
-    for one in (row, reference):
-        if side * side != length or not kept(run, one["image"]):
-            return None
-        try:
-            with Image.open(run.folder / one["image"]) as image:
-                pair.append(image.convert("RGB"))
-        except (OSError, SyntaxError):  # what PIL raises on a damaged file
-            return None
-    if pair[0].size != pair[1].size:
+    own, theirs = picture(run, row), picture(run, reference)
+    if isinstance(own, str) or isinstance(theirs, str):
         return None
-    apart = ImageChops.difference(*pair).resize((side, side), Image.Resampling.BOX)
+    if side * side != length or own.size != theirs.size:
+        return None
+    apart = ImageChops.difference(own, theirs).resize((side, side), Image.Resampling.BOX)
     return np.asarray(apart, dtype=np.float64).mean(axis=2).ravel()  # [H, W, 3] -> [L]
 
 

@@ -10,29 +10,19 @@ the call, prefill and decoding. A call is one batch, in which all wait for the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.config.schedule import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
-from bench.report.plots.chart import (
-    Chart,
-    Spec,
-    axis,
-    colors_of,
-    ends,
-    layer,
-    linked,
-    rule_at,
-    say,
-    tooltip,
-)
-from bench.report.table import Column, Table, figures, filled, interval, intervals
+from bench.report.plots import chart as vl
+from bench.report.plots.chart import Chart, Spec
+from bench.report.plots.series import DOT, series
+from bench.report.table import Column, figures, interval, intervals
 from metrics.stats import Interval, bootstrap_mean, paired_ratio
 
-NONE = Interval(math.nan, math.nan, math.nan)
 CALL = ["repeat", "call"]
 
 
@@ -48,10 +38,10 @@ class Line:
     baseline: str
     error: str
     calls: int = 0
-    images_s: Interval = NONE
-    latency_s: Interval = NONE
-    speedup: Interval = NONE
-    over_one: Interval = NONE
+    images_s: Interval = vl.UNKNOWN
+    latency_s: Interval = vl.UNKNOWN
+    speedup: Interval = vl.UNKNOWN
+    over_one: Interval = vl.UNKNOWN
     images: int = 0
     mal: float = math.nan
     forwards_a_call: float = math.nan
@@ -102,7 +92,7 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         calls=len(calls),
         images_s=rate,
         latency_s=latency,
-        speedup=_speedup(base, rows) if baseline else NONE,
+        speedup=_speedup(base, rows) if baseline else vl.UNKNOWN,
         over_one=Interval(*(alone * x for x in (rate.value, rate.lo, rate.hi))),
         images=images,
         mal=float(rows.mal.mean()),
@@ -123,7 +113,7 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
     both = _calls(baseline).merge(_calls(rows), on=CALL, suffixes=("_0", "_1"))
     if len(both) < 2 or (baseline.status == "failed").any():
-        return NONE
+        return vl.UNKNOWN
     return paired_ratio(both.seconds_total_0, both.seconds_total_1)
 
 
@@ -155,19 +145,16 @@ LEGEND = (
 )
 
 
-def scaling_table(found: list[Line]) -> Table:
-    """A row per decoder and size."""
-    return filled(COLUMNS, found, "By batch size")
+PANELS = {
+    "images per second": "images_s", "speed-up at the same batch": "speedup",
+    "over the baseline at batch 1": "over_one",
+}  # fmt: skip
 
 
 def draw(run: RunData) -> Chart:
     """Three panels; a cell that failed is named in the caption."""
     rows = lines(run)
     ok = [row for row in rows if not row.error]
-    rate = _panel(ok, "images per second", lambda row: row.images_s)
-    fast = [row for row in ok if row.decoder != row.baseline]
-    gain = _panel(fast, "speed-up at the same batch", lambda row: row.speedup)
-    whole = _panel(ok, "over the baseline at batch 1", lambda row: row.over_one)
     failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls. Speed-up: over the baseline at "
@@ -178,27 +165,28 @@ def draw(run: RunData) -> Chart:
         caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     title = "Throughput and speed-up by batch size"
-    return Chart("scaling", title, caption, linked([rate, gain, whole], colors_of(run), 3))
+    panels = [_panel(ok, *panel) for panel in PANELS.items()]
+    return Chart("scaling", title, caption, vl.linked(panels, vl.colors_of(run), 3))
 
 
-def _panel(rows: Sequence[Line], title: str, value: Callable[[Line], Interval]) -> Spec:
-    """A line a decoder."""
-    known = [row for row in rows if math.isfinite(value(row).value)]
-    if not known:
-        return {"title": title, **say("nothing was measured")}
+def _panel(rows: Sequence[Line], title: str, figure: str) -> Spec:
+    """A line a decoder; speed-ups over the baseline at the same batch are not of itself."""
     points = [
-        {"decoder": row.decoder, "batch": row.batch, **ends("figure", value(row))} for row in known
+        {"decoder": row.decoder, "batch": row.batch, **vl.ends("figure", getattr(row, figure))}
+        for row in rows
+        if math.isfinite(getattr(row, figure).value)
+        and (figure != "speedup" or row.decoder != row.baseline)
     ]
-    batches = sorted({row.batch for row in known})
+    if not points:
+        return {"title": title, **vl.say("nothing was measured")}
+    batches = sorted({point["batch"] for point in points})
     log: Spec = {"type": "log", "padding": 0.1}
-    x = axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
-    y = axis("figure", None, **(log if title.startswith("images") else {}))
-    up = {"y": y | {"field": "figure_lo"}, "y2": {"field": "figure_hi"}}
-    mark = {"type": "point", "filled": True, "size": 60, "opacity": 1, "cursor": "pointer"}
-    said = tooltip(decoder="decoder", batch="batch", figure=title, figure_lo="from", figure_hi="to")
+    rate = figure == "images_s"
+    x = vl.axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
+    y = vl.axis("figure", None, **(log if rate else {}))
+    of = {"figure": title, "figure_lo": "from", "figure_hi": "to"}
     return {"title": title, "height": 260, "layer": [
-        *([] if title.startswith("images") else [rule_at("y", y, 1.0, dash=[2, 3])]),
-        layer({"type": "line", "strokeWidth": 1.5}, points, 1, x=x, y=y, color={}),
-        layer({"type": "rule", "strokeWidth": 1.4}, points, 0.6, x=x, color={}, **up),
-        layer(mark, points, 1, x=x, y=y, color={}, tooltip=said),
+        *([] if rate else [vl.rule_at("y", y, 1.0, dash=[2, 3])]),
+        *series(points, DOT, x=x, y=y, ends="y", line=1.5,
+                tooltip=vl.tooltip(decoder="decoder", batch="batch", **of)),
     ]}  # fmt: skip

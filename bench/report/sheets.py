@@ -18,167 +18,101 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from bench.records.run_data import Entry, RunData, Section, as_text
+from bench.records.run_data import Entry, RunData, as_text
 
 Color = tuple[int, int, int]
 PAPER, INK, MUTED, LINE = (255, 255, 255), (34, 34, 34), (110, 110, 110), (224, 224, 224)
 TILE, GAP, CAPTION, MARGIN = 128, 8, 236, 16  # pixels
 ACROSS = 12  # decoders in one block at most; more are shared out among blocks below each other
 PROMPTS = 8
-SIDE, CARD_GAP, CARDS = 192, 10, 3  # of the code maps: pixels, pixels, cards a line
+SIDE, CARD_GAP, CARDS = 192, 20, 3  # of the code maps: pixels, pixels, cards a line
+BREAKS = " _-/"  # where the name of a decoder is broken
 Font = ImageFont.FreeTypeFont
 
-# Index = CodeKind. Light grey, then four hues that colour-blind readers tell apart (Okabe and Ito).
-KINDS = ("target", "draft", "relaxed", "corrected", "bonus")
-MEANINGS = (
-    "sampled from the target",
-    "exact rule accepts it too",
-    "only the relaxed rule accepts it",
-    "after a rejection",
-    "after a whole path",
-)
-COLORS: tuple[Color, ...] = (
-    (190, 190, 190),
-    (0, 114, 178),
-    (230, 159, 0),
-    (170, 30, 45),
-    (130, 210, 190),
-)
+# How a code came to be, in the order of CodeKind: colour and meaning. Light grey, then four hues
+# that colour-blind readers tell apart (Okabe and Ito).
+KINDS: dict[str, tuple[Color, str]] = {
+    "target": ((190, 190, 190), "sampled from the target"),
+    "draft": ((0, 114, 178), "exact rule accepts it too"),
+    "relaxed": ((230, 159, 0), "only the relaxed rule accepts it"),
+    "corrected": ((170, 30, 45), "after a rejection"),
+    "bonus": ((130, 210, 190), "after a whole path"),
+}
+COLORS = [color for color, _ in KINDS.values()]
 
 
-def contact_sheet(run: RunData, prompts: int = PROMPTS) -> Image.Image | None:
+def contact_sheet(run: RunData) -> Image.Image | None:
     """The sheet, or None when no decoder kept an image."""
-    chosen = sheet_prompts(run, prompts)
+    chosen = pictured(run, PROMPTS)
     if not chosen:
         return None
-    return _stacked(
-        [
-            _block(run, section, entries, chosen, continued=number > 0)
-            for section in run.sections
-            for number, entries in enumerate(_shared_out(section.decoders))
-        ]
-    )
+    blocks = [
+        _block(run, section.title + " (continued)" * (number > 0), entries, chosen)
+        for section in run.sections
+        for number, entries in enumerate(shared_out(section.decoders))
+    ]
+    return joined(blocks)
+
+
+def shared_out(entries: list[Entry]) -> list[list[Entry]]:
+    """The columns of each block: as few blocks as may be, as even as may be."""
+    blocks = np.array_split(np.arange(len(entries)), max(-(-len(entries) // ACROSS), 1))
+    return [[entries[at] for at in block] for block in blocks if len(block)]
+
+
+def _block(
+    run: RunData, title: str, entries: list[Entry], prompts: list[tuple[int, str]]
+) -> Image.Image:
+    """One section's columns under its title."""
+    head, body = font(17, bold=True), font(17)
+    names = [text(e.name, head, TILE, MUTED if e.failed else INK, breaks=BREAKS) for e in entries]
+    rows = [joined([paper(CAPTION - GAP, 1), *names], across=True, gap=GAP, low=True)]
+    for index, prompt in prompts:
+        caption = text(prompt, body, CAPTION - GAP, most=TILE // line_height(body))
+        tiles = [tile(run, entry, image_row(entry, index), TILE) for entry in entries]
+        row = joined([caption, *tiles], across=True, gap=GAP)
+        rows += [paper(row.width, 1, LINE), row]
+    parts = [text(title, font(22, bold=True)), *rows]
+    return ImageOps.expand(joined(parts, gap=GAP // 2), MARGIN, PAPER)
 
 
 def code_maps(run: RunData) -> Image.Image | None:
     """All cards on one sheet, a block a section; None when no image has a trace."""
-    chosen = sheet_prompts(run, 1)
+    chosen = pictured(run, 1)
     if not chosen:
         return None
     index, prompt = chosen[0]
-    width = MARGIN * 2 + CARDS * (2 * SIDE + 4) + (CARDS - 1) * CARD_GAP * 2
-    cards = [_cards(run, section, index, width) for section in run.sections]
-    return _stacked([_key(prompt, width), *cards])
-
-
-def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
-    """Parts below each other."""
-    width, height = max(part.width for part in parts), sum(part.height for part in parts)
-    sheet, top = Image.new("RGB", (width, height), PAPER), 0
-    for part in parts:
-        sheet.paste(part, (0, top))
-        top += part.height
-    return sheet
-
-
-def _shared_out(entries: list[Entry]) -> list[list[Entry]]:
-    """The columns of each block: as few blocks as may be, as even as may be."""
-    count = -(-len(entries) // ACROSS)
-    each = -(-len(entries) // max(count, 1))
-    return [entries[at : at + each] for at in range(0, len(entries), max(each, 1))]
-
-
-def _block(
-    run: RunData,
-    section: Section,
-    entries: list[Entry],
-    prompts: list[tuple[int, str]],
-    *,
-    continued: bool,
-) -> Image.Image:
-    """One section's columns under its title."""
-    title, head, body = font(22, bold=True), font(17, bold=True), font(17)
-    names = [wrap(entry.name, head, TILE, breaks=" _-/") for entry in entries]
-    head_height = max(len(lines) for lines in names) * line_height(head) + 6
-    rows = len(prompts)
-    top = MARGIN + line_height(title) + 8
-    label = section.title + (" (continued)" if continued else "")
-    columns = CAPTION + len(entries) * (TILE + GAP)
-    width = MARGIN * 2 + max(columns, math.ceil(title.getlength(label)))
-    block = Image.new("RGB", (width, top + head_height + rows * (TILE + GAP) + MARGIN), PAPER)
-    draw = ImageDraw.Draw(block)
-    draw.text((MARGIN, MARGIN), label, font=title, fill=INK)
-    for column, lines in enumerate(names):
-        height = len(lines) * line_height(head)
-        left = MARGIN + CAPTION + column * (TILE + GAP)
-        color = MUTED if entries[column].failed else INK
-        write(draw, (left, top + head_height - 6 - height), lines, head, color)
-    for at, (index, prompt) in enumerate(prompts):
-        y = top + head_height + at * (TILE + GAP)
-        draw.line([(MARGIN, y - GAP // 2), (width - MARGIN, y - GAP // 2)], fill=LINE)
-        write(draw, (MARGIN, y), _caption(prompt), body)
-        for column, entry in enumerate(entries):
-            picture = tile(run, entry, image_row(entry, index), TILE)
-            block.paste(picture, (MARGIN + CAPTION + column * (TILE + GAP), y))
-    return block
-
-
-def _caption(prompt: str) -> list[str]:
-    """The prompt in the lines that fit next to a tile; an ellipsis marks what does not."""
-    face = font(17)
-    lines = wrap(prompt, face, CAPTION - 14)
-    room = TILE // line_height(face)
-    if len(lines) > room:
-        lines = [*lines[: room - 1], lines[room - 1].rstrip(" ,.") + " …"]
-    return lines
+    parts = [_key(prompt, CARDS * (2 * SIDE + 4) + (CARDS - 1) * CARD_GAP)]
+    for section in run.sections:
+        cards = [_card(run, entry, image_row(entry, index)) for entry in section.decoders]
+        lines = [cards[at : at + CARDS] for at in range(0, len(cards), CARDS)]
+        parts.append(text(section.title, font(21, bold=True)))
+        parts += [joined(line, across=True, gap=CARD_GAP) for line in lines]
+    return ImageOps.expand(joined(parts, gap=16), MARGIN, PAPER)
 
 
 def _key(prompt: str, width: int) -> Image.Image:
     """The prompt and what the colours of code maps mean."""
-    face, small = font(18), font(14)
-    lines = wrap(f"“{prompt}”", face, width - 2 * MARGIN)
-    room = MARGIN + len(lines) * line_height(face) + 12
-    part = Image.new("RGB", (width, room + 25 + 2 * line_height(small) + 10), PAPER)
-    draw = ImageDraw.Draw(part)
-    write(draw, (MARGIN, MARGIN), lines, face)
-    step = (width - 2 * MARGIN) / len(KINDS)
-    for at, (kind, meaning) in enumerate(zip(KINDS, MEANINGS, strict=True)):
-        left = MARGIN + at * step
-        draw.rectangle([left, room, left + 20, room + 20], fill=COLORS[at])
-        draw.text((left + 28, room), kind, font=font(17, bold=True), fill=INK)
-        write(draw, (left, room + 25), wrap(meaning, small, int(step) - 8)[:2], small, MUTED)
-    return part
-
-
-def _cards(run: RunData, section: Section, index: int, width: int) -> Image.Image:
-    """One section's cards under its title."""
-    title = font(21, bold=True)
-    cards = [_card(run, entry, image_row(entry, index)) for entry in section.decoders]
-    top = line_height(title) + 12
-    height = cards[0].height + CARD_GAP
-    part = Image.new("RGB", (width, top + -(-len(cards) // CARDS) * height + MARGIN), PAPER)
-    ImageDraw.Draw(part).text((MARGIN, 4), section.title, font=title, fill=INK)
-    for at, card in enumerate(cards):
-        line, column = divmod(at, CARDS)
-        part.paste(card, (MARGIN + column * (card.width + 2 * CARD_GAP), top + line * height))
-    return part
+    step, kinds = width // len(KINDS), []
+    for kind, (color, meaning) in KINDS.items():
+        name = text(kind, font(17, bold=True))
+        heading = joined([paper(21, 21, color), name], across=True, gap=GAP)
+        said = text(meaning, font(14), step - GAP, MUTED, most=2)
+        kinds.append(joined([heading, said], gap=4))
+    parts = [text(f"“{prompt}”", font(18), width), joined(kinds, across=True, gap=GAP)]
+    return joined(parts, gap=12)
 
 
 def _card(run: RunData, entry: Entry, row: pd.Series | None) -> Image.Image:
     """Name, share of each kind, image and map."""
-    head, small = font(17, bold=True), font(13)
-    top = line_height(head) + line_height(small) + 8
-    card = Image.new("RGB", (2 * SIDE + 4, top + SIDE), PAPER)
-    draw = ImageDraw.Draw(card)
-    name = wrap(entry.name, head, card.width, breaks=" _-/")[0]
-    draw.text((0, 0), name, font=head, fill=MUTED if entry.failed else INK)
-    lines = wrap(_shares(kinds_of(row)), small, card.width)[:1]
-    write(draw, (0, line_height(head) + 2), lines, small, MUTED)
-    card.paste(tile(run, entry, row, SIDE), (0, top))
-    card.paste(_map(entry, kinds_of(row)), (SIDE + 4, top))
-    return card
+    kinds, width = kinds_of(row), 2 * SIDE + 4
+    name = text(entry.name, font(17, bold=True), width, MUTED if entry.failed else INK,
+                most=1, breaks=BREAKS)  # fmt: skip
+    shares = text(_shares(kinds), font(13), width, MUTED, most=1)
+    views = joined([tile(run, entry, row, SIDE), _map(entry, kinds)], across=True, gap=4)
+    return joined([name, shares, views], gap=4)
 
 
 def kinds_of(row: pd.Series | Mapping[str, Any] | None) -> NDArray[np.uint8]:
@@ -232,51 +166,71 @@ def font(size: int, bold: bool = False) -> Font:
     return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight=weight)), size)
 
 
-def wrap(text: str, face: Font, width: int, breaks: str = " ") -> list[str]:
-    """Lines of at most `width` pixels; breaks after any of `breaks`, inside a word if it must."""
-    lines, line = [], ""
-    for piece in re.findall(f"[^{re.escape(breaks)}]*[{re.escape(breaks)}]?", text):
-        if face.getlength((line + piece).rstrip()) <= width:
-            line += piece
-            continue
-        if line.strip():
-            lines.append(line.strip())
-        line = piece
-        while face.getlength(line.rstrip()) > width and len(line) > 1:
-            fit = max(n for n in range(1, len(line)) if n == 1 or face.getlength(line[:n]) <= width)
-            lines.append(line[:fit])
-            line = line[fit:]
-    return [*lines, line.strip()] if line.strip() else lines
-
-
-def write(
-    draw: ImageDraw.ImageDraw,
-    place: tuple[float, float],
-    lines: Sequence[str],
-    face: Font,
-    color: Color = INK,
-) -> None:
-    """Left-aligned lines from the top left corner `place`."""
-    x, y = place
-    for line in lines:
-        draw.text((x, y), line, font=face, fill=color)
-        y += line_height(face)
-
-
 def line_height(face: Font) -> int:
     return round(face.size * 1.25)
 
 
-def sheet_prompts(run: RunData, count: int) -> list[tuple[int, str]]:
-    """(prompt_index, prompt) of up to `count` prompts that most decoders have an image of."""
+def wrap(words: str, face: Font, width: float, breaks: str = " ") -> list[str]:
+    """Lines of at most `width` pixels; breaks after any of `breaks`, inside a word if it must."""
+    lines = [""]
+    for piece in re.findall(f"[^{re.escape(breaks)}]*[{re.escape(breaks)}]?", words):
+        for part in [piece] if face.getlength(piece.rstrip()) <= width else piece:
+            if lines[-1] and face.getlength((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return [line.strip() for line in lines if line.strip()]
+
+
+def text(
+    words: str,
+    face: Font,
+    width: float = math.inf,
+    color: Color = INK,
+    most: int | None = None,
+    breaks: str = " ",
+) -> Image.Image:
+    """Wrapped words on paper of that width (inf: as wide as they are), of at least one line and at
+    most so many: an ellipsis marks what is left out."""
+    lines = wrap(words, face, width, breaks)
+    if most is not None and len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1].rstrip(" ,.") + " …"]
+    wide = width if math.isfinite(width) else face.getlength(words)
+    drawn = paper(math.ceil(wide), max(len(lines), 1) * line_height(face))
+    for at, line in enumerate(lines):
+        ImageDraw.Draw(drawn).text((0, at * line_height(face)), line, font=face, fill=color)
+    return drawn
+
+
+def paper(width: int, height: int, color: Color = PAPER) -> Image.Image:
+    """A rectangle."""
+    return Image.new("RGB", (width, height), color)
+
+
+def joined(
+    parts: Sequence[Image.Image], *, across: bool = False, gap: int = 0, low: bool = False
+) -> Image.Image:
+    """Parts below each other, or next to each other; low: at their lower ends."""
+    wide, high = [part.width for part in parts], [part.height for part in parts]
+    room = gap * (len(parts) - 1)
+    sheet = paper(sum(wide) + room, max(high)) if across else paper(max(wide), sum(high) + room)
+    at = 0
+    for part in parts:
+        place = (at, (sheet.height - part.height) * low) if across else (0, at)
+        sheet.paste(part, place)
+        at += (part.width if across else part.height) + gap
+    return sheet
+
+
+def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[int, str]]:
+    """(prompt_index, prompt) of up to `count` prompts, those of which most decoders have an image
+    first chosen. all_prompts: also those of which none has."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    rows = rows[[kept(run, image) for image in rows["image"]]]
-    if rows.empty:
-        return []
-    have = rows.groupby("prompt_index")["decoder"].nunique()
-    order = sorted(have.index, key=lambda index: (-have[index], index))[:count]
-    names = rows.drop_duplicates("prompt_index").set_index("prompt_index")["prompt"]
-    return [(int(index), as_text(names[index])) for index in sorted(order)]
+    images = rows["image"].map(lambda image: kept(run, image)).astype(bool)
+    rows = rows.assign(by=rows["decoder"].where(images))
+    have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
+    have = have if all_prompts else have[have["by"] > 0]
+    most = have.sort_values("by", ascending=False, kind="stable")[:count].sort_index()
+    return [(int(i), as_text(text)) for i, text in zip(most.index, most["prompt"], strict=True)]
 
 
 def kept(run: RunData, image: object) -> bool:
@@ -299,28 +253,30 @@ def shown_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[order.index].drop_duplicates("prompt_index")
 
 
-def tile(run: RunData, entry: Entry, row: pd.Series | None, side: int) -> Image.Image:
-    """The kept image at `side` pixels (nearest neighbour), or a blank with the reason."""
-    if row is None:
-        return blank(side, "failed" if entry.failures or entry.failed else "not run")
+def picture(run: RunData, row: pd.Series | Mapping[str, Any]) -> Image.Image | str:
+    """A row's kept image; or why there is none."""
     if not kept(run, row["image"]):
-        return blank(side, "image not kept")
+        return "image not kept"
     try:
         with Image.open(run.folder / row["image"]) as image:
-            return image.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
+            return image.convert("RGB")
     except (OSError, SyntaxError):  # what PIL raises on a damaged file
-        return blank(side, "image damaged")
+        return "image damaged"
+
+
+def tile(run: RunData, entry: Entry, row: pd.Series | None, side: int) -> Image.Image:
+    """The kept image at `side` pixels (nearest neighbour), or a blank with the reason."""
+    absent = "failed" if entry.failures or entry.failed else "not run"
+    found = absent if row is None else picture(run, row)
+    if isinstance(found, str):
+        return blank(side, found)
+    return found.resize((side, side), Image.Resampling.NEAREST)
 
 
 def blank(side: int, reason: str) -> Image.Image:
     """A light tile with a reason in its middle."""
-    image = Image.new("RGB", (side, side), (243, 243, 243))
-    draw = ImageDraw.Draw(image)
-    face = font(15)
-    lines = wrap(reason, face, side - 12)
-    height = line_height(face)
-    top = (side - height * len(lines)) / 2
-    for at, line in enumerate(lines):
-        left = (side - face.getlength(line)) / 2
-        draw.text((left, top + at * height), line, font=face, fill=MUTED)
+    image, face = paper(side, side, (243, 243, 243)), font(15)
+    lines = "\n".join(wrap(reason, face, side - 12))
+    place = (side / 2, side / 2)
+    ImageDraw.Draw(image).text(place, lines, MUTED, face, anchor="mm", align="center")
     return image

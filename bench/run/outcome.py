@@ -1,4 +1,4 @@
-"""One call of a decoder: timed, checked, within a time limit, with its images.
+"""One call of a decoder: timed, checked, within a time limit; and what rows say of its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed row that says so, not a figure in a table.
@@ -12,15 +12,18 @@ Nor can it see work in other threads.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from bench.config.schedule import Cell
@@ -28,10 +31,21 @@ from bench.data.errors import ConfigError, Failure, TimeLimitError, attempt, des
 from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
-from decoders.api import CodeKind, Decoder, DecoderError, Generation, ImageModel, NumericalError
+from bench.records.rows import empty_measures
+from decoders.api import (
+    AcceptRule,
+    CodeKind,
+    Decoder,
+    DecoderError,
+    Generation,
+    ImageModel,
+    NumericalError,
+    VerifiedPairs,
+)
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
 from decoders.places import place
+from metrics.traces import from_trace, output_tv
 
 T = TypeVar("T")
 MOST = 0.75  # share of the processors that others may take of a call's time, at most
@@ -118,20 +132,15 @@ def decode(
             text = model.text.encode(prompts)
         before = read()
         with clock.time("total"):
-            generation = within(
-                limit,
-                len(prompts),
-                lambda: decoder.generate(text, noise, pairs=pairs, **more),
-                compiling,
-            )
+            work = partial(decoder.generate, text, noise, pairs=pairs, **more)
+            generation = within(limit, len(prompts), work, compiling)
         load = between(before, read())
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
             pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
-    seconds = clock.seconds
-    text_s, total_s, vq_s = seconds["text"], seconds["total"], seconds["vq"]
+    text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
     return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
 
 
@@ -146,6 +155,69 @@ def quantised(pixels: Tensor) -> Tensor:
     if not bool(torch.isfinite(pixels).all()):
         raise NumericalError("the tokenizer decoded NaN or infinite pixels")
     return (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+
+
+def picture_of(image: Tensor) -> Image.Image:
+    """[3, H, W] uint8 as a picture."""
+    return Image.fromarray(image.permute(1, 2, 0).numpy())  # [H, W, 3]
+
+
+def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:
+    """The measured columns of each image of a call.
+
+    latency: whether the times are those of single images (a batch of one); else they are NaN and
+    only seconds_batch says how long the call took, and nothing of idle rows. Raises MetricError
+    where the trace contradicts itself.
+    """
+    trace = outcome.generation.trace
+    # A recorded step is one launch: its phases are not known, only `step`.
+    unknown = math.nan if "step" in trace.seconds else 0.0
+    seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
+    seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
+    seconds |= {name: getattr(outcome, f"seconds_{name}") for name in ("text", "vq", "total")}
+    alone = {f"seconds_{name}": value for name, value in seconds.items()} | {"idle": trace.idle}
+    alone |= {f"cpu_{name}": getattr(outcome.load, name) for name in ("own", "others", "steal")}
+    at_nodes = output(rule, trace.pairs, len(outcome.generation.codes))
+    rows = []
+    for b, accepted in enumerate(from_trace(trace)):
+        steps = trace.accepted[b]  # [S]
+        row = {
+            **empty_measures(),
+            **(alone if latency else {}),
+            **at_nodes[b],
+            "seconds_batch": outcome.seconds_total,
+            "mal": accepted.mal,
+            "mal_no_bonus": accepted.mal_no_bonus,
+            "mal_expected": math.nan if trace.expected is None else float(trace.expected[b]),
+            "nfe": accepted.nfe,
+            "drafter_calls": int(trace.drafter_calls[b]),
+            "tree_depth": trace.tree_depth,
+            "tree_nodes": trace.tree_nodes,
+            "accepted": steps[steps >= 0].tolist(),
+            "peak_memory_mb": outcome.peak_mb,
+            "path": ", ".join(f"{phase}={ran}" for phase, ran in trace.path.items()),
+            "codes": outcome.generation.codes[b].tolist(),
+        }
+        for column in ("kind", "depth", "step", "moved", "bound"):
+            row[column] = getattr(trace, column)[b].tolist()
+        rows.append(row)
+    return rows
+
+
+def output(
+    rule: AcceptRule | None, pairs: VerifiedPairs | None, batch: int
+) -> list[dict[str, list[float]]]:
+    """True output TV and its two bounds at recorded pairs, of each image of a batch; empty where
+    there are none."""
+    names = "tv_output", "tv_declared_bound", "tv_output_bound"
+    rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]
+    if rule is None or pairs is None:
+        return rows
+    images = torch.zeros(len(pairs.p)) if pairs.image is None else pairs.image
+    for name, values in zip(names, output_tv(rule, pairs), strict=True):
+        for image, value in zip(images.int().tolist(), values.tolist(), strict=True):
+            rows[image][name].append(value)
+    return rows
 
 
 def check(generation: Generation, batch: int, model: ImageModel) -> None:

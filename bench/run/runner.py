@@ -4,6 +4,11 @@ Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks s
 as often and in the sizes of batches that the study says. Quality: in batches, the same seed for
 every decoder, and the baseline again under other seeds (the reseeds). What is recorded already is
 skipped. A decoder that raises becomes failed rows. A killed run loses the call in flight.
+
+A shard is the quality images whose index is i modulo n, decoded by one worker: an image is a
+function of its noise, which is one of (seed, prompt), so who decodes it with which others does not
+matter. Workers write into the run's folder; the run itself merges and judges. They time nothing: a
+machine that other workers share is no place to measure on.
 """
 
 from __future__ import annotations
@@ -11,44 +16,39 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
-from PIL import Image
 
 from bench.config import schedule
 from bench.config.plugins import call_prompts
 from bench.config.schedule import Batch, Cell
-from bench.config.schema import StudyConfig
+from bench.config.schema import StudyConfig, digest
 from bench.console import progress
-from bench.data.errors import Failure
+from bench.data.errors import ConfigError, Failure
+from bench.judge.quality import Scorer, with_kept_features
+from bench.measure.busy import Neighbours
 from bench.measure.clock import now
-from bench.measure.device import prepare, provenance
+from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.moments import moments_of, watch_of
-from bench.records.folder import SHARDS, RunFolder, check_space, open_folder
-from bench.records.sources import Weights, sources_by_cell
-from bench.run.harm import Trying
+from bench.prompts import Prompt
+from bench.records.folder import SHARDS, Key, RunFolder, check_space, open_folder
+from bench.records.rows import SCHEMA_VERSION, empty_measures, image_name
+from bench.records.sources import sources_by_cell, weights_of
+from bench.records.study import identity_of
 from bench.run.lineup import Lineup
-from bench.run.neighbours import Neighbours
-from bench.run.outcome import blamed, require_main_thread
-from bench.run.rows import Context, measured
-from bench.run.session import (
-    ATTENTION,
-    check_prompts,
-    frozen_heap,
-    go_by,
-    load_model,
-    with_text_hashes,
-)
+from bench.run.outcome import blamed, measured, picture_of, require_main_thread
+from bench.run.session import ATTENTION, check_prompts, frozen_heap, go_by, load_model
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
-Row = tuple[dict[str, Any], Image.Image | None]  # with its picture
+Row = dict[str, Any]  # and "picture", its picture, where it is to be kept
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,23 @@ class RunResult:
     cells: list[Cell]
 
 
+class Shard(NamedTuple):
+    """Shard i of n."""
+
+    i: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.i}/{self.n}"
+
+
+class Done(NamedTuple):
+    """What a worker leaves: rows of its shard, and how many of them failed."""
+
+    rows: int
+    failed: int
+
+
 def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> RunResult:
     """Runs (or resumes) a study and merges its rows. attention: choices of another run to go by
     (study.json), so that codes in half precision are the same.
@@ -70,13 +87,40 @@ def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> 
     """
     with opened(config, attention=attention) as run:
         folder, (latency, quality) = run.folder, run.batches()
-        keys = run.context.expected((*latency, *quality))
-        folder.expect(len(keys))
-        run.resume(keys, (*latency, *quality))
-        with frozen_heap():
-            run.all(schedule.parts(latency, quality, config.latency.parts), config.name)
-        folder.tables = {key: folder.tables[key] for key in keys}
+        run.resume([*latency, *quality])
+        run.all(schedule.parts(latency, quality, config.latency.parts), config.name)
+        folder.tables = {k: folder.tables[k] for b in (*latency, *quality) for k in b.keys}
         return RunResult(folder.path, folder.merge().to_pandas(), run.model, run.every)
+
+
+def run_shard(
+    config: StudyConfig, shard: Shard, threads: int | None = None, scorer: Scorer | None = None
+) -> Done:
+    """Decodes (or resumes) a shard, and keeps the features of its pictures where the scorer can
+    say them. threads: of this worker, in place of the study's.
+
+    Raises as `run_study` does, ConfigError where the study has no quality images.
+    """
+    require_images(config)
+    with opened(config, f"{shard.i}-of-{shard.n}", threads) as run:
+        mine = run.quality(shard)
+        run.resume(mine)
+        run.all([mine], f"{config.name} {shard}")
+        keys = [key for batch in mine for key in batch.keys]
+        drawn = [run.folder.path / name for k in keys if (name := run.folder.said(k, "image"))]
+        if scorer is not None and run.model.draws:
+            with_kept_features(scorer, run.folder.path, drawn)
+        return Done(len(keys), sum(run.folder.said(key, "status") == "failed" for key in keys))
+
+
+def require_images(config: StudyConfig) -> None:
+    """Raises ConfigError where workers would have nothing to do."""
+    if not config.quality.images:
+        raise ConfigError(
+            f"the study {config.name} has timed images alone (quality.images=0), and workers time "
+            "nothing: what else runs on a shared machine would be in every time. Run it without "
+            "shard= and launch=, on a machine that does nothing else"
+        )
 
 
 @contextmanager
@@ -102,35 +146,37 @@ def opened(
         if attention:
             folder.note(ATTENTION, lambda chosen: chosen or [*attention])
         go_by(folder, model)
-        model = with_text_hashes(model)
-        every = schedule.cells(config, model.sampling)
-        # Before any of it is imported: what is read is what runs.
-        sources, weights = sources_by_cell(config, every), Weights(model, every)
-        note = f"{SHARDS}/{shard}.trying" if shard else ".trying"
-        trying = Trying(folder.path / note, by_image=bool(shard))
-        lineup = Lineup(config, model, every, prompts, trying)
-        labels = {cell.key: lineup.labels(cell) for cell in every}
-        context = Context(config, made, prompts, labels, sources, weights.by_cell())
-        yield Run(config, folder, every, lineup, context)
+        yield Run(config, folder, model, made, prompts, f"{SHARDS}/{shard}" if shard else "")
 
 
 class Run:
-    """The state of a run in progress."""
+    """The state of a run in progress. mark: what its note of the image that is being decoded is
+    named by."""
 
     def __init__(
         self,
         config: StudyConfig,
         folder: RunFolder,
-        every: list[Cell],
-        lineup: Lineup,
-        context: Context,
+        model: ImageModel,
+        made: Provenance,
+        prompts: Sequence[Prompt],
+        mark: str,
     ) -> None:
-        self.config, self.folder, self.every = config, folder, every
-        self.lineup, self.context, self.model = lineup, context, lineup.model
-        made = context.provenance
-        self.watch = watch_of(folder.path, self.model, made.gpu or made.cpu)
-        self.neighbours = Neighbours(config)
-        if not lineup.meter.exact:
+        # Of an encoder that is loaded apart from the model.
+        hashes = {**model.weights_sha256, **model.text.sha256()}
+        model = dataclasses.replace(model, weights_sha256=hashes)
+        self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
+        self.every = schedule.cells(config, model.sampling)
+        # Before any of it is imported: what is read is what runs.
+        self.sources, weights = sources_by_cell(config, self.every), weights_of(model, self.every)
+        note = folder.path / f"{mark}.trying"
+        self.lineup = Lineup(config, model, self.every, prompts, note, folder.shared)
+        self.labels = {cell.key: self.lineup.labels(cell) for cell in self.every}
+        self.weights = weights()
+        self.made, self.hash = made, config.hash
+        self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
+        self.neighbours = Neighbours(config.latency, config.backend.device)
+        if not self.lineup.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
 
     def batches(self) -> tuple[list[Batch], list[Batch]]:
@@ -142,14 +188,48 @@ class Run:
         found = schedule.quality_batches(self.config, self.every, shard)
         return [batch for batch in found if not self.lineup.replays(batch.cell)]
 
-    def resume(
-        self, keys: Mapping[tuple[str, str], Mapping[str, Any]], batches: Sequence[Batch]
-    ) -> None:
-        """Takes the rows of `keys` that count, and looks whether what is left fits on the disk."""
+    def resume(self, mine: Sequence[Batch]) -> None:
+        """Takes the rows of these batches that count, and looks whether what is left fits on the
+        disk. study.json says how many rows the whole run will have, for whoever asks how far it is.
+        """
+        total = sum(len(batch.indices) for part in self.batches() for batch in part)
+        self.folder.expect(total)
+        each = ((key, b, i) for b in mine for key, i in zip(b.keys, b.indices, strict=True))
+        keys = {key: identity_of(self.identity(b, i)) for key, b, i in each}
         self.folder.resume(keys, self.config.retry_failed)
-        left = [b for b in batches for key in b.keys if not self.folder.has(*key)]
+        left = [b for b in mine for key in b.keys if key not in self.folder.tables]
         pictures = sum(self.draws(b) for b in left if not b.repeat)  # an image has one
         check_space(self.folder.path, len(left), pictures)
+
+    def identity(self, batch: Batch, index: int) -> dict[str, Any]:
+        """The columns of a row that are known before anything runs."""
+        config, cell, prompt = self.config, batch.cell, self.prompts[index]
+        texts = {"versions": self.made.versions, "sources": self.sources[cell.key]}
+        texts["weights_hash"] = self.weights[cell.key]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "study": config.name,
+            "protocol": batch.protocol,
+            "model": config.model.name,
+            "decoder": cell.entry.name,
+            **self.labels[cell.key],
+            "backend": config.backend.name,
+            "device": config.backend.device,
+            "dtype": config.backend.dtype,
+            **vars(cell.sampling),
+            "prompt_index": index,
+            "prompt_id": prompt.id,
+            "prompt": prompt.text,
+            "prompt_hash": digest(prompt.text),
+            "category": prompt.category,
+            "seed": batch.seed,
+            "batch": batch.size,
+            "block": batch.block,
+            "repeat": batch.repeat,
+            "config_hash": self.hash,
+            **vars(self.made),
+            **{name: json.dumps(value, sort_keys=True) for name, value in texts.items()},
+        }
 
     def draws(self, batch: Batch) -> bool:
         """Whether a batch has pictures to keep."""
@@ -159,7 +239,8 @@ class Run:
     def all(self, parts: Sequence[Sequence[Batch]], name: str) -> None:
         """Runs the batches that are not recorded yet, in order. name: what the terminal shows."""
         total = sum(len(b.indices) for part in parts for b in part)
-        todo = [[b for b in part if not self.recorded(b)] for part in parts]
+        have = self.folder.tables
+        todo = [[b for b in part if not all(key in have for key in b.keys)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
         self.lineup.expect([batch for part in todo for batch in part])
         timed = [part for part in todo if part and part[0].timed]
@@ -172,7 +253,7 @@ class Run:
         # Measuring takes memory: where the peak cannot be reset, it comes after all images.
         looks = moments_of(len(timed)) if self.lineup.meter.exact else set()
         rounds = itertools.count()
-        with progress(total, name, total - left) as bar:
+        with frozen_heap(), progress(total, name, total - left) as bar:
             self.lineup.announce(bar)
             for part in filter(None, todo):
                 if part[0].timed:
@@ -196,21 +277,13 @@ class Run:
             bar.set_postfix_str("measuring the machine")
             log.info("the machine: %s", self.watch.look())
 
-    def recorded(self, batch: Batch) -> bool:
-        return all(self.folder.has(*key) for key in batch.keys)
-
-    def said(self, batch: Batch, column: str) -> Any:
-        """What the row of a timed image says; None where it is not recorded."""
-        table = self.folder.tables.get(batch.keys[0])
-        return None if table is None else table.column(column)[0].as_py()
-
     def disturbed(self, part: Sequence[Batch]) -> int:
         """How many timed images of a part were disturbed."""
-        return sum(bool(self.said(batch, "disturbed")) for batch in part)
+        return sum(bool(self.folder.said(batch.keys[0], "disturbed")) for batch in part)
 
     def _time_again(self, parts: Sequence[Sequence[Batch]], bar: Any) -> None:
         """Times the blocks with disturbed images again. A block's rows are replaced, all of them,
-        where fewer are disturbed than before."""
+        where fewer are disturbed than before. A row that fails now stays as it was."""
         for part in parts:
             before = self.disturbed(part)
             if not before:
@@ -218,90 +291,79 @@ class Run:
             if not self.neighbours.quiet():
                 log.warning("the machine is still busy: disturbed images stay; run it again later")
                 return
-            again = [batch for batch in part if self.said(batch, "status") == "ok"]
+            again = [b for b in part if self.folder.said(b.keys[0], "status") == "ok"]
             self.lineup.expect(again)
             self.lineup.warm_all(again, bar)
-            made = self._block(again, before, bar)
-            for key, row in made:
+            made, found = dict[Key, Row](), 0
+            for batch in again:
+                bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
+                started = now()
+                rows = self._attempt(batch)
+                self.lineup.done(batch)
+                if isinstance(rows, Failure):
+                    continue
+                names = "image", "image_hash"  # of the picture that it has
+                kept = {name: self.folder.said(batch.keys[0], name) for name in names}
+                for key, row in zip(batch.keys, rows, strict=True):
+                    made[key] = row | kept | {"started_at": started}
+                found += rows[0]["disturbed"]
+                if found >= before:
+                    made.clear()
+                    break
+            for key, row in made.items():
                 self.folder.add(*key, row)
             became = "replaced" if made else "no quieter"
             log.info("block %d timed again: %s", part[0].block, became)
 
-    def _block(
-        self, part: Sequence[Batch], before: int, bar: Any
-    ) -> list[tuple[tuple[str, str], dict[str, Any]]]:
-        """The rows of a block, decoded once more, with the pictures that they have; [] where as
-        many are disturbed. A row that fails now stays as it was."""
-        made, found = [], 0
-        for batch in part:
-            bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
-            started = now()
-            rows = self._attempt(batch)
-            self.lineup.done(batch)
-            if isinstance(rows, Failure):
-                continue
-            picture = {name: self.said(batch, name) for name in ("image", "image_hash")}
-            for key, (row, _) in zip(batch.keys, rows, strict=True):
-                made.append((key, {**row, **picture, "started_at": started}))
-            found += rows[0][0]["disturbed"]
-            if found >= before:
-                return []
-        return made
-
     def run(self, batch: Batch) -> None:
         """Decodes one batch and records its rows, those of a failure too. What fails in a worker is
         tried once more, image by image, so that one bad image costs no others."""
-        started = now()
+        started, name = now(), batch.cell.entry.name
         rows = self._attempt(batch)
-        alone = len(batch.indices) == 1 or self.lineup.trying.deaths(batch)
-        if self.folder.shared and isinstance(rows, Failure) and not (rows.late or alone):
-            log.warning("%s failed, tried again: %s", batch.cell.entry.name, rows.error)
-            for index in batch.indices:
-                self.run(dataclasses.replace(batch, indices=(index,)))
-        elif isinstance(rows, Failure):
-            self.lineup.late[batch.cell.key] += rows.late
-            error = blamed(rows.error, batch.cell.entry.spec)
-            log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
-            blank = [self.context.failed(batch, i, error, started) for i in batch.indices]
-            self._record(batch, [(row, None) for row in blank], started)
-        else:
+        if not isinstance(rows, Failure):
             self._record(batch, rows, started)
             if batch.timed:
-                self.neighbours.after(rows[0][0])
+                self.neighbours.after(rows[0])
+            return
+        alone = len(batch.indices) == 1 or self.lineup.trying.deaths(batch)
+        if self.folder.shared and not (rows.late or alone):
+            log.warning("%s failed, tried again: %s", name, rows.error)
+            for index in batch.indices:
+                self.run(dataclasses.replace(batch, indices=(index,)))
+            return
+        self.lineup.late[batch.cell.key] += rows.late
+        error = blamed(rows.error, batch.cell.entry.spec)
+        log.warning("%s failed (%s): %s", name, batch.protocol, error)
+        state = {**empty_measures(), "status": "failed", "error": error}
+        self._record(batch, [self.identity(batch, i) | state for i in batch.indices], started)
 
     def _attempt(self, batch: Batch) -> list[Row] | Failure:
         """The rows of a batch, or what went wrong. Raises HarmError."""
         return self.lineup.attempt(batch.cell, lambda: self.measure(batch))
 
     def _record(self, batch: Batch, rows: Sequence[Row], started: str) -> None:
-        for index, (row, image) in zip(batch.indices, rows, strict=True):
-            key, stem = batch.cell.key, batch.stem(index)
-            if self.folder.has(key, stem):
-                continue  # recorded before the run was killed
-            if row["status"] == "ok":
-                row["started_at"] = started
-                if image is not None:
-                    row["image"] = self.folder.image_name(key, stem)
-            self.folder.add(key, stem, row, image)
+        for key, row in zip(batch.keys, rows, strict=True):
+            if key not in self.folder.tables:  # recorded before the run was killed
+                image = row.pop("picture", None)
+                name = {} if image is None else {"image": image_name(*key)}
+                self.folder.add(*key, row | name | {"started_at": started}, image)
 
     def measure(self, batch: Batch) -> list[Row]:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
         outcome = self.lineup.decode(batch)
         rule = getattr(self.lineup.built[batch.cell.key], "rule", None)
-        out = []
-        for b, row in enumerate(measured(outcome, batch.timed, rule)):
-            identity = self.context.identity(batch, batch.indices[b])
-            row["disturbed"] = batch.timed and self.neighbours.disturb(outcome.load)
-            picture = None
-            if outcome.images is not None and self._wants_picture(batch, batch.indices[b]):
-                picture = Image.fromarray(outcome.images[b].permute(1, 2, 0).numpy())  # [H, W, 3]
-            out.append(({**identity, **row, "status": "ok", "error": ""}, picture))
-        return out
+        disturbed = batch.timed and self.neighbours.disturb(outcome.load)
+        state = {"disturbed": disturbed, "status": "ok", "error": ""}
+        rows = measured(outcome, batch.timed, rule)
+        for b, (index, row) in enumerate(zip(batch.indices, rows, strict=True)):
+            row |= self.identity(batch, index) | state
+            if outcome.images is not None and self._wants_picture(batch, index):
+                row["picture"] = picture_of(outcome.images[b])
+        return rows
 
     def _wants_picture(self, batch: Batch, index: int) -> bool:
         """Whether the picture of an image is to be kept: in the first round that it came out in,
         since all rounds decode the same one."""
-        if not self.draws(batch):
-            return False
         rounds = (dataclasses.replace(batch, repeat=r) for r in range(self.config.latency.repeats))
-        return not any(self.folder.keeps_image(batch.cell.key, r.stem(index)) for r in rounds)
+        have = (self.folder.said((batch.cell.key, r.stem(index)), "image") for r in rounds)
+        return self.draws(batch) and not any(have)

@@ -86,46 +86,35 @@ def load_model(
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
     """Reads every prompt once, so that one the model cannot read stops the run before it starts.
     The DecoderError names the prompt."""
-    # The encoder's own check, where encoding is dear enough for it to have one.
-    read = getattr(model.text, "check", model.text.encode)
     for start in range(0, len(prompts), ENCODE):
         part = prompts[start : start + ENCODE]
         try:
-            read([prompt.text for prompt in part])
-        except DecoderError:
+            model.text.check([prompt.text for prompt in part])
+        except DecoderError as error:
+            if len(part) == 1:
+                raise DecoderError(f"the model cannot read prompt {part[0].id}: {error}") from error
             for prompt in part:
-                try:
-                    read([prompt.text])
-                except DecoderError as error:
-                    raise DecoderError(
-                        f"the model cannot read prompt {prompt.id}: {error}"
-                    ) from error
+                check_prompts(model, [prompt])
             raise
 
 
 def set_attention(model: ImageModel, backend: BackendConfig) -> None:
     """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
-    plain = model.device.type == "cpu" or backend.execution == "compile"
-    if backend.attention == "auto" and (plain or not hasattr(model.target, "kernels")):
+    compiled = backend.execution == "compile"
+    if backend.attention == "auto" and (compiled or model.device.type == "cpu"):
         return
-    if not hasattr(model.target, "kernels"):
-        raise ConfigError(
-            f"backend.attention={backend.attention}: the target {type(model.target).__name__} has "
-            "an attention of its own; leave backend.attention=auto"
-        )
-    if backend.execution == "compile":
+    if compiled:
         raise ConfigError(
             "backend.attention is the compiler's choice under execution=compile; leave it at auto"
         )
-    model.target.kernels = Kernels(
-        backend.attention, "eager" if backend.execution == "eager" else None
-    )
+    mode = "eager" if backend.execution == "eager" else None
+    model.target.kernels = Kernels(backend.attention, mode)
 
 
 def go_by(folder: RunFolder, model: ImageModel) -> None:
     """The target takes the attention that the run's folder names, and new choices are kept there.
     Raises FolderError where one of them cannot run here."""
-    kernels: Any = getattr(model.target, "kernels", None)
+    kernels = model.target.kernels
     if kernels is None:
         return
     try:
@@ -166,21 +155,6 @@ def codes_only(model: ImageModel) -> ImageModel:
     if not model.draws:
         return model
     return dataclasses.replace(model, tokenizer=CodesOnly(model.codebook))
-
-
-def with_text_hashes(model: ImageModel) -> ImageModel:
-    """The model with the SHA-256 of its text encoder's files among its weights', for an encoder
-    that is loaded apart from the model."""
-    hashes = {**model.weights_sha256, **model.text.sha256()}
-    return dataclasses.replace(model, weights_sha256=hashes)
-
-
-def collect_all() -> None:
-    """Frees what refers to itself, as what a compiler keeps of a recorded step's state, though it
-    was frozen."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,12 @@ import pandas as pd
 from bench.config.schedule import REPLAYED, Cell
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
+from bench.judge import speedup
+from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
-from bench.judge.speedup import (
-    CLIP_PAIRS,
-    Scored,
-    clip_differences,
-    counted,
-    image_rows,
-    latency_rows,
-    paired_speedup,
-    reseed_name,
-    timings,
-)
 from bench.prompts import Prompt
 from bench.records.kept import Figures, Kept, images_digest
+from bench.records.load import COLUMNS, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import Interval
@@ -42,10 +34,9 @@ from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
-IDENTITY = (
-    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
-    "dtype", "temperature", "cfg",
-)  # fmt: skip
+NONE = Interval(NAN, NAN, NAN)
+LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
+IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 ACCEPTANCE = (*POOLED, "nfe")
 MASS = (
@@ -53,97 +44,95 @@ MASS = (
     "tv_declared_bound",
 )  # fmt: skip
 AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
-COLUMNS = [
-    *IDENTITY, "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
-    "speedup", "speedup_lo", "speedup_hi", *ACCEPTANCE,
-    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
-    "clip", "clip_lo", "clip_hi", *MASS, "exactness", "peak_memory_mb", "status",
-]  # fmt: skip
-
-NAMED = ["prc_features", "clip_features", "hps_features"]  # in quality.csv, where they are named
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """What the images of a decoder are worth. clip: the CLIP score of each prompt's."""
-
-    scores: Scores = field(default_factory=Scores)
-    preference: PreferenceRow | None = None
-    clip: Scored = field(default_factory=dict)
 
 
 def summarise(
     folder: Path,
     rows: pd.DataFrame,
     cells: Sequence[Cell],
+    fair: Sequence[Fairness] = (),
     *,
     scorer: Scorer | None,
     exactness: Mapping[str, str],
     kept: Kept,
-    unmeasured: Collection[str] = (),
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
     name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
     the summary.
 
-    rows: records.parquet; exactness: the gate's verdict by decoder name; kept: figures of an
-    earlier time, which stand where there is no scorer and the images are the same; unmeasured:
-    decoders whose speed-ups do not count (`bench.judge.fairness`).
+    rows: records.parquet; fair: which speed-ups do not count; exactness: the gate's verdict by
+    decoder name; kept: figures of an earlier time, which stand where there is no scorer and the
+    images are the same.
     """
     judge = _Judge(folder, scorer, kept)
     out: list[dict[str, Any]] = []
     preferences: list[PreferenceRow] = []
+    unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
     baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
-    clip: dict[str, list[Scored]] = {}
+    clip: dict[str, list[speedup.Scored]] = {}
     for cell in cells:
         name = cell.entry.name
         own = rows[rows.decoder == name]
         reseeds = own[own.protocol == "reseed"]
-        line, judged = _line(judge, own.drop(reseeds.index), "quality")
-        if name not in unmeasured:
-            line |= _speedup(own, rows[rows.decoder == baselines[name]])
-        found = [(line, judged)]
+        parts = [(name, "quality", own.drop(reseeds.index))]
         for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
-            found.append(_line(judge, reseeds[reseeds.seed == seed], "reseed", number))
-        clip[name] = [judged.clip for _, judged in found]
-        verdict = exactness.get(name, "")
-        unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
-        for line, judged in found:
+            parts.append(
+                (speedup.reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed])
+            )
+        verdict, clip[name] = exactness.get(name, ""), []
+        for label, protocol, mine in parts:
+            line, scores, preference = _line(judge, mine, label, protocol)
+            if label == name and name not in unmeasured:
+                # The paired ratio to the baseline over the prompts that both decoded.
+                found = speedup.paired_speedup(rows[rows.decoder == baselines[name]], own) or NONE
+                line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
+            unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
             out.append(line | {"exactness": verdict} | unknown)
-            preferences += [judged.preference] if judged.preference else []
+            clip[name].append(scores)
+            preferences += [preference] if preference else []
     preferences += judge.real(rows) if preferences else []
     every = pd.DataFrame(out)
     table = every[COLUMNS]
-    _write_csv(folder / "summary.csv", table)
+    write_csv(folder / "summary.csv", table)
     named = every[["decoder", "hps", "fid_features", *NAMED]]
-    named = named if (named[NAMED].fillna("") != "").any(axis=None) else named[:0]
-    _write_csv(folder / "quality.csv", named)
-    _write_csv(folder / "preference.csv", _preference_table(preferences))
-    _write_csv(folder / CLIP_PAIRS, clip_differences(baselines, clip))
+    named = named if (named[[*NAMED]].fillna("") != "").any(axis=None) else named[:0]
+    write_csv(folder / "quality.csv", named)
+    chosen = [
+        vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
+        for row in preferences
+    ]
+    plain = pd.DataFrame(chosen).drop(columns="by_attribute", errors="ignore")
+    write_csv(folder / "preference.csv", plain)
+    write_csv(folder / speedup.CLIP_PAIRS, speedup.clip_differences(baselines, clip))
     return table
 
 
 def _line(
-    judge: _Judge, mine: pd.DataFrame, protocol: str, reseed: int = 0
-) -> tuple[dict[str, Any], _Judged]:
-    """All columns but the speed-up and the verdict, of one decoder. reseed: its number."""
+    judge: _Judge, mine: pd.DataFrame, label: str, protocol: str
+) -> tuple[dict[str, Any], speedup.Scored, PreferenceRow | None]:
+    """All columns but the speed-up and the verdict, of one decoder (or of its reseed, which has a
+    label of its own); the CLIP score of each prompt's image, and CLIP's preference."""
     ok = mine[mine.status == "ok"]
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
-    first = mine.iloc[0]
-    line: dict[str, Any] = {key: first[key] for key in IDENTITY}
-    alone = timings(mine)
-    line |= _latency(latency_rows(ok)) | _acceptance(drawn if len(drawn) else image_rows(alone))
-    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN)
-    line["n_quality"] = len(drawn)
-    line["decoder"] = reseed_name(str(first["decoder"]), reseed) if reseed else first["decoder"]
-    judged = judge.images(drawn, str(line["decoder"]))
-    line |= vars(judged.scores)
+    first, alone = mine.iloc[0], speedup.timings(mine)
+    line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
+    seconds = speedup.latency_rows(ok)["seconds_total"].to_numpy(float)
+    line |= {"n_latency": len(seconds)} | dict.fromkeys(LATENCY, NAN)
+    if len(seconds):
+        figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
+        line |= dict(zip(LATENCY, map(float, figures), strict=True))
+    line |= _acceptance(drawn if len(drawn) else speedup.image_rows(alone))
+    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN) | {"n_quality": len(drawn)}
+    pictured = drawn[drawn.image != ""]
+    scores, preference = judge.images(pictured, label)
+    line |= vars(scores)
     # Later blocks are timed beside what quality batches have left in memory.
     alone = alone[alone.block == alone.block.min()]
     memory = (alone if len(alone) else drawn)["peak_memory_mb"]
     line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
     line["status"] = _status(mine)
-    return line, judged
+    each = zip(pictured.prompt_index.astype(int), scores.clip_each, strict=True)
+    return line, dict(each) if scores.clip_each else {}, preference
 
 
 def _status(mine: pd.DataFrame) -> str:
@@ -152,18 +141,7 @@ def _status(mine: pd.DataFrame) -> str:
         return "ok"
     if len(failed) == len(mine):
         return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} {counted(mine)} failed: {failed.error.iloc[0]}"
-
-
-def _latency(timed: pd.DataFrame) -> dict[str, Any]:
-    seconds = timed["seconds_total"].to_numpy(float)
-    known = len(seconds) > 0
-    return {
-        "n_latency": len(seconds),
-        "latency_mean_s": float(seconds.mean()) if known else NAN,
-        "latency_p50_s": float(np.median(seconds)) if known else NAN,
-        "latency_p95_s": float(np.quantile(seconds, 0.95)) if known else NAN,
-    }
+    return f"{len(failed)} of {len(mine)} {speedup.counted(mine)} failed: {failed.error.iloc[0]}"
 
 
 def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
@@ -171,12 +149,6 @@ def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
     mine = cell.sampling.temperature, cell.sampling.cfg
     same = (c for c in cells if (c.sampling.temperature, c.sampling.cfg) == mine)
     return next((other.entry.name for other in same if other.entry.baseline), None)
-
-
-def _speedup(mine: pd.DataFrame, baseline: pd.DataFrame) -> dict[str, float]:
-    """Paired ratio to the baseline over the prompts that both decoded."""
-    found = paired_speedup(baseline, mine) or Interval(NAN, NAN, NAN)
-    return {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
@@ -204,26 +176,19 @@ class _Judge:
     scorer: Scorer | None
     kept: Kept
 
-    def images(self, drawn: pd.DataFrame, label: str) -> _Judged:
-        """Of the images of `drawn`; empty where they cannot be had, with a log."""
-        drawn = drawn[drawn.image != ""]
-        if drawn.empty:
-            return _Judged()
+    def images(self, drawn: pd.DataFrame, label: str) -> Figures:
+        """Of the images of `drawn`; no figures where they cannot be had, with a log."""
         images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
+
+        def judged(by: Scorer) -> Figures:
+            return by.score(images, prompts), by.preference(label, images, prompts)
+
         try:
-            found = self._figures(
-                label,
-                drawn,
-                lambda by: (by.score(images, prompts), by.preference(label, images, prompts)),
-            )
+            found = self._figures(label, drawn, judged) if len(drawn) else None
         except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
             log.warning("no quality figures for %s: %s", label, error)
             found = None
-        if found is None:
-            return _Judged()
-        scores, preference = found
-        each = zip(drawn.prompt_index.astype(int), scores.clip_each, strict=True)
-        return _Judged(scores, preference, dict(each) if scores.clip_each else {})
+        return found or (Scores(), None)
 
     def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
         """The preference on the real scenes of the same prompts: what a perfect model would
@@ -247,9 +212,7 @@ class _Judge:
         if self.scorer is None:
             return self.kept.figures(label, of)
         found = judged(self.scorer)
-        if found is not None:
-            self.kept.note_figures(label, of, found)
-        return found
+        return None if found is None else self.kept.figures(label, of, found)
 
 
 def _prompts(kept: pd.DataFrame) -> list[Prompt]:
@@ -257,16 +220,7 @@ def _prompts(kept: pd.DataFrame) -> list[Prompt]:
     return [Prompt(*row) for row in zip(*columns, strict=True)]
 
 
-def _preference_table(rows: Sequence[PreferenceRow]) -> pd.DataFrame:
-    plain = [
-        {"images": r.images, "n": r.n, "preference": r.preference, "lo": r.lo, "hi": r.hi}
-        | {f"preference_{key}": value for key, value in r.by_attribute.items()}
-        for r in rows
-    ]
-    return pd.DataFrame(plain)
-
-
-def _write_csv(path: Path, table: pd.DataFrame) -> None:
+def write_csv(path: Path, table: pd.DataFrame) -> None:
     """A table without rows is no file, nor may one of an earlier time stay."""
     if table.empty:
         path.unlink(missing_ok=True)

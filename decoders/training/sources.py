@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.text_files import one_line, parse_json, parse_table, read_text, said_as
+from decoders.text_files import one_line, read_items, said_as
 from decoders.training.states import Images, text_to
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -165,16 +165,9 @@ class Scenes:
 def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
     """(picture, caption) of every row of the file. Raises DecoderError: no such file, no such
     column, a picture that is not there, an empty caption."""
-    if not captions.exists():
-        raise DecoderError(f"no captions at {captions}: set data.captions to a .csv, .tsv or .json")
-    if captions.suffix not in (".json", ".csv", ".tsv"):
-        raise DecoderError(f"captions must be .csv, .tsv or .json, found {captions.name}")
+    hint = "set data.captions to a .csv, .tsv or .json"
     with said_as(DecoderError):
-        text, source = read_text(captions), str(captions)
-        if captions.suffix == ".json":
-            rows = parse_json(text, source)
-        else:
-            rows = parse_table(text, "\t" if captions.suffix == ".tsv" else ",", source)
+        rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
     if not isinstance(rows, list):
         raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
     found = []

@@ -18,8 +18,13 @@ from tests.bench.report.synthetic import DECODERS, write_run
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", DECODERS[:4], images=False)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("notebook") / "run"
+    return write_run(made, DECODERS[:4], prompts=3, images=False)
+
+
+def test_the_blocks_of_the_page_run(run: Path) -> None:
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs/notebook.md").read_text(), re.M | re.S
     )
@@ -37,8 +42,7 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
 
 
-def test_the_cells_of_the_example_run(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", DECODERS[:4], images=False)
+def test_the_cells_of_the_example_run(run: Path) -> None:
     cells = json.loads((ROOT / "docs/example.ipynb").read_text())["cells"]
     names: dict[str, object] = {}
     for cell in cells:

@@ -31,13 +31,12 @@ def refused(code: int, name: str | None = "/data/x") -> OSError:
     ],
 )  # fmt: skip
 def test_every_refusal_has_its_advice(
-    code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command(words: Sequence[str]) -> int:
         raise refused(code)
 
-    monkeypatch.setattr(program, "_command", lambda name: command)
-    assert program.main(["list"]) == 2
+    assert program.answered(command, []) == 2
     said = capsys.readouterr().err
     assert "/data/x" in said and says in said
 

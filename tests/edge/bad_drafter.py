@@ -68,9 +68,9 @@ class Session:
             "later_raises": lambda: self._later(right),
             "exits": lambda: sys.exit(3),
             "recursion": lambda: self.advance(hidden, codes, count, start),
-            "surrogate": lambda: fail("caf\udcff"),
-            "unprintable": lambda: fail_unprintably(),
-            "no_memory": lambda: fail_for_memory(),
+            "surrogate": lambda: fail(ValueError("caf\udcff")),
+            "unprintable": lambda: fail(Unprintable()),
+            "no_memory": lambda: fail(MemoryError()),
             "hangs": lambda: hang(),
             "hangs_stubbornly": lambda: hang_stubbornly(),
             "prints": lambda: talk(right),
@@ -84,7 +84,7 @@ class Session:
         return right[0] if self.how == "expand_shape" else right
 
     def _later(self, right: Tensor) -> Tensor:
-        return right if self.steps < 3 else fail("at the third step")
+        return right if self.steps < 3 else fail(ValueError("at the third step"))
 
 
 class Drafter:
@@ -110,16 +110,8 @@ class Drafter:
         return None if self.how == "no_session" else Session(self.how, self.logits, text.batch)
 
 
-def fail(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-def fail_unprintably() -> NoReturn:
-    raise Unprintable
-
-
-def fail_for_memory() -> NoReturn:
-    raise MemoryError
+def fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def hang() -> NoReturn:

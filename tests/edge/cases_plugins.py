@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.edge.bad_drafter import FAILS
 from tests.edge.table import FOUND, PLACES, Bad
-from tests.edge.test_plugin_fuzz import entries
 
 RUN = ["run", "study=fake", "run_dir={tmp}/run"]
 OWN = f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
@@ -43,11 +41,6 @@ def linked(path: str, folder: bool = True) -> Callable[[Path], None]:
     return write
 
 
-def misbehaving(how: str) -> Bad:
-    words = [*SMALL, FOUND, f"decoders=[ar,{entries(how)}]", "time_limit=1"]
-    return Bad(f"drafter: {how}", words, FAILS[how], status=1)
-
-
 def loader(group: str, name: str, code: str, says: str) -> Bad:
     """A prompt set, model or metric of one's own that breaks."""
     name = f"broken_{group}_{name}"
@@ -69,7 +62,6 @@ def full(tmp: Path) -> None:
 
 
 CASES = [
-    *map(misbehaving, ("exits", "surrogate", "recursion", "hangs_stubbornly")),
     drafter("syntax", "import os\ndef load(:\n", "broken_drafter_syntax.py:2"),
     drafter("imports", "import os\nimport nowhere_to_be_found\n", "imports.py:2"),
     drafter("raises", "\n\n1 / 0\n", "broken_drafter_raises.py:3"),
@@ -85,22 +77,17 @@ CASES = [
     loader("prompts", "none", "def load(count):\n    pass\n", "NoneType"),
     loader("prompts", "strings", "def load(count):\n    return ['a'] * count\n", "Prompt("),
     loader("prompts", "text", "def load(count):\n    return 'a cat'\n", "list of prompts"),
-    loader(
-        "prompts", "few",
+    loader("prompts", "few",
         "from bench.prompts import Prompt\ndef load(count):\n    return [Prompt('a', 'b')]\n",
-        "are wanted",
-    ),
-    loader(
-        "prompts", "surrogates",
+        "are wanted"),
+    loader("prompts", "surrogates",
         "from bench.prompts import Prompt\n"
         "def load(count):\n    return [Prompt(str(i), f'\\udcff {i}') for i in range(count)]\n",
-        r"\udcff",
-    ),
+        r"\udcff"),
     loader("prompts", "numbers",
         "from bench.prompts import Prompt\n"
         "def load(count):\n    return [Prompt(i, 'a') for i in range(count)]\n",
-        "all strings",
-    ),
+        "all strings"),
     loader("model", "syntax", "def load(device, dtype)\n", "broken_model_syntax.py:1"),
     loader("model", "imports", "import nowhere_to_be_found\n", "nowhere_to_be_found"),
     loader("model", "raises", "raise ValueError('\\udcff')\n", r"\udcff"),

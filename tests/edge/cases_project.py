@@ -35,7 +35,7 @@ CASES = [
         "hardware.gpu is missing",
         own("name: mine\n"),
     ),
-    Bad("a machine of one's own that is a list", OWN, "group of settings", own("- 1\n")),
+    Bad("a machine of one's own that is a list", OWN, "must be a mapping", own("- 1\n")),
     Bad("projection to a model with a typo", [*TO, "model=llamagen_xl_265"], "llamagen_xl_256"),
     Bad("projection with words of a run", [*TO, "seed=5"], "unknown setting of `predict hardware"),
     Bad(

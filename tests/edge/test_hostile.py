@@ -17,10 +17,10 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.data.errors import FolderError
 from bench.records.folder import open_folder
-from bench.run.harm import HarmError
-from bench.run.launch.launchers import run_ray
+from bench.run.launch.launchers import lost_of
 from bench.run.launch.merge import read
 from bench.run.launch.task import LaunchConfig, Task
+from bench.run.lineup import HarmError
 from bench.run.runner import run_study
 from tests.bench import fakes
 from tests.edge.hostile import HOW
@@ -156,6 +156,6 @@ def test_where_ray_itself_fails_the_shards_that_are_missing_are_named(
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "ray", ray)
     tasks = [Task(("study=fake",), shard) for shard in ("0/2", "1/2")]
-    lost = run_ray(tasks, LaunchConfig("ray", "ray"), tmp_path)
+    lost = lost_of(tasks, LaunchConfig("ray", "ray"), tmp_path)
     assert [one.task.shard for one in lost] == ["0/2", "1/2"]
     assert all(one.why.endswith("the object store is gone") for one in lost)

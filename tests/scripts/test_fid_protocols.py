@@ -81,7 +81,7 @@ def test_the_command_works_offline_with_the_embedded_network(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "expected one folder of pictures, found 0"),
+        ([], "expected one folder of images, found 0"),
         (["nowhere", "network=scenes"], "nowhere is not a folder"),
         (["{images}"], "reference=DIR is missing"),
         (["{images}", "reference={images}"], "same pictures"),

@@ -8,7 +8,6 @@ assumed, so that the estimate is an upper bound.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from bench.config.schema import LoaderConfig
 from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
+from bench.records.study import read_json
 from decoders import documents
 from decoders.kinds import Amount, KindError, fitted
 from decoders.models.sizes import (
@@ -30,7 +30,6 @@ from decoders.models.sizes import (
     LUMINA,
     RELEASED,
     Shape,
-    VQShape,
 )
 
 EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
@@ -62,10 +61,6 @@ def shards(count: int) -> tuple[str, ...]:
 # As the hub lists deepseek-ai's two files: 9.99 + 4.85 GB of bfloat16. How many files the other
 # repository has is not known.
 _BINS = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
-JANUS_FILES = {
-    "deepseek-community/Janus-Pro-7B": Published((LISTS[0],), 7_420_000_000, "bfloat16"),
-    "deepseek-ai/Janus-Pro-7B": Published((LISTS[1], *_BINS), 7_420_000_000, "bfloat16"),
-}
 _SINGLE = ("config.json", "model.safetensors")
 _DRAFTER = ("config.json", "pytorch_model.bin")
 VQGAN = "vqgan.ckpt"
@@ -77,8 +72,9 @@ REPOSITORIES = {
     "google/flan-t5-xl": Published(shards(2), FLAN_T5_XL.stored),
     "leloy/Anole-7b-v0.1-hf": Published(shards(3), ANOLE.stored + CHAMELEON_VQ.params, "bfloat16"),
     "Alpha-VLLM/Lumina-mGPT-7B-768": Published(shards(2), LUMINA.stored, "bfloat16"),
-    # Both carry parts that see pictures, so their shapes above do not give the size.
-    **JANUS_FILES,
+    # Both carry parts that see pictures, so their shape does not give the size.
+    "deepseek-community/Janus-Pro-7B": Published((LISTS[0],), 7_420_000_000, "bfloat16"),
+    "deepseek-ai/Janus-Pro-7B": Published((LISTS[1], *_BINS), 7_420_000_000, "bfloat16"),
     # Parameters of transformers' Emu3ForConditionalGeneration: the 35.05 GB that the hub lists.
     "BAAI/Emu3-Gen-hf": Published(shards(8), 8_762_751_807),
     # Without the VQ model; 33.97 GB on the hub.
@@ -103,36 +99,11 @@ METRIC_WEIGHTS = {
 }
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model of conf/model: shapes, and where its parts are where the configuration leaves it
-    open ("": in the checkpoint). cfg: the guidance it is usually sampled with."""
-
-    shape: Shape
-    vq: VQShape
-    checkpoint: str
-    drafter: str
-    tokenizer: str
-    text: str
-    cfg: float
-
-
-_T5 = "google/flan-t5-xl"
-_VQ = "peizesun/llamagen_t2i"
-_PLACES: dict[str, tuple[str, str, str, str, float]] = {  # checkpoint, drafter, ..., cfg
-    "llamagen_xl_256": ("jadohu/LlamaGen-T2I", "jadohu/llamagen_drafter", _VQ, _T5, 7.5),
-    "llamagen_xl_512": ("jadohu/LlamaGen-T2I-2", "jadohu/llamagen2_drafter", _VQ, _T5, 7.5),
-    "llamagen_c2i": ("FoundationVision/LlamaGen", "", "", "", 4.0),
-    "anole_7b": ("leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter", "", "", 3.0),
-    "lumina_mgpt_7b_768": (
-        "Alpha-VLLM/Lumina-mGPT-7B-768", "sihwanpark/LANTERN-Lumina-mGPT-7B-768", VQGAN, "", 3.0
-    ),
-    "janus_pro_7b": ("deepseek-community/Janus-Pro-7B", "", "", "", 5.0),
-    "emu3_gen": ("BAAI/Emu3-Gen-hf", "", "", "", 3.0),
-}  # fmt: skip
-MODELS = {
-    name: Model(*RELEASED[name], checkpoint, drafter, tokenizer, text, cfg)
-    for name, (checkpoint, drafter, tokenizer, text, cfg) in _PLACES.items()
+# Where the tokenizer lies that a configuration leaves open; else it is in the checkpoint.
+TOKENIZERS = {
+    "llamagen_xl_256": "peizesun/llamagen_t2i",
+    "llamagen_xl_512": "peizesun/llamagen_t2i",
+    "lumina_mgpt_7b_768": VQGAN,
 }
 
 
@@ -169,11 +140,10 @@ def present(source: str) -> tuple[list[Path], list[str]]:
         return [], [source]
     known = published(source)
     listed = [name for name in known.files if name.endswith(WEIGHTS)] if known else []
-    for name in LISTS:
-        index = _cached(source, name)
-        if index is not None:
-            listed = _shards(index) or listed
-            break
+    index = next((file for name in LISTS if (file := _cached(source, name))), None)
+    if index is not None:
+        shards = read_json(index, {"weight_map": dict[str, str]}).get("weight_map", {})
+        listed = sorted({*shards.values()}) or listed
     found = {name: _cached(source, name) for name in listed or SINGLES}
     here = [file for file in found.values() if file is not None]
     if not here:  # the repository may hold its weights under the other usual name
@@ -189,38 +159,38 @@ def _cached(repository: str, file: str) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def _shards(index: Path) -> list[str]:
-    """The files that an index lists."""
-    return sorted(
-        set(read_object(index, {"weight_map": dict[str, str]}).get("weight_map", {}).values())
-    )
+def embedded(model: LoaderConfig) -> bool:
+    """Whether a model's weights are those that the project carries."""
+    given = model.kwargs.get("checkpoint")
+    return given is None and model.target.startswith("decoders.tiny.")
 
 
-def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A JSON file that holds an object, see `decoders.documents`. Raises BenchError."""
-    try:
-        return documents.read_object(path, known)
-    except KindError as error:
-        raise BenchError(str(error)) from error
+def source_of(model: LoaderConfig) -> str:
+    """Where a model's checkpoint lies; "" where it has none."""
+    return str(EMBEDDED if embedded(model) else model.kwargs.get("checkpoint") or "")
 
 
-def shape_of(folder: Path, usual: Shape | None) -> Shape | None:
-    """The shape that a local folder's config.json (or the embedded models.json) describes; `usual`
-    gives what it leaves open. None where it is of another kind."""
-    kinds: tuple[Any, ...] = (
-        ("models.json", _embedded, {}),
-        ("config.json", _hub, documents.CONFIG),
-    )
-    for name, read, known in kinds:
-        file = folder / name
-        if file.is_file():
-            return read(read_object(file, known), usual)
-    return usual
+def shape_of(model: LoaderConfig) -> Shape | None:
+    """The shape that the checkpoint's config.json (or the embedded models.json) describes, if it is
+    on this disk, else the released model's; with the sizes that the model's settings ask for. None
+    where it is not known."""
+    found, _ = RELEASED.get(model.name, (None, None))
+    place = Path(source_of(model)).expanduser()
+    folder = place if place.is_dir() else place.parent
+    card, config = folder / "models.json", folder / "config.json"
+    if source_of(model) and place.exists():
+        if card.is_file():
+            found = _embedded(read_json(card, {}))
+        elif config.is_file():
+            found = found and _hub(read_json(config, documents.CONFIG), found)
+    sizes: dict[str, Any] = {
+        key: int(model.kwargs[key]) for key in ("width", "layers", "ffn") if key in model.kwargs
+    }
+    return None if found is None else replace(found, **sizes)
 
 
-def _hub(found: dict[str, Any], usual: Shape | None) -> Shape | None:
-    if usual is None:
-        return None
+def _hub(found: dict[str, Any], usual: Shape) -> Shape:
+    """By a config.json; `usual` gives what it leaves open."""
     rows = int(found.get("vocab_size", usual.tokens or usual.vocab))
     return replace(
         usual,
@@ -234,44 +204,20 @@ def _hub(found: dict[str, Any], usual: Shape | None) -> Shape | None:
     )
 
 
-def _embedded(found: dict[str, Any], usual: Shape | None) -> Shape | None:
-    wanted = ("vocab", "width", "layers", "ffn", "grid", "prefix", "text_width")
+def _embedded(found: dict[str, Any]) -> Shape:
+    """By a models.json."""
+    wanted = ("vocab", "width", "layers", "ffn", "prefix", "text_width", "grid")
     try:
         parts = fitted("models.json", found, dict[str, dict[str, Any]])
-        target, vq = (parts.get(name, {}).get("config") for name in ("target", "vq"))
-        config = fitted("models.json: target.config", target, dict[str, Any])
-        cfg = {k: fitted(f"models.json: target.config.{k}", config.get(k), Amount) for k in wanted}
-        widths = fitted("models.json: vq.config", vq, dict[str, Any]).get("ch_mult")
-        down = 2 ** (len(fitted("models.json: vq.config.ch_mult", widths, list[int])) - 1)
+        target, vq = (
+            fitted(f"models.json: {n}.config", parts.get(n, {}).get("config"), dict[str, Any])
+            for n in ("target", "vq")
+        )
+        sizes = {
+            k: fitted(f"models.json: target.config.{k}", target.get(k), Amount) for k in wanted
+        }
+        widths = fitted("models.json: vq.config.ch_mult", vq.get("ch_mult"), list[int])
     except KindError as error:
         raise BenchError(str(error)) from error
-    return Shape(
-        vocab=cfg["vocab"],
-        width=cfg["width"],
-        layers=cfg["layers"],
-        ffn=cfg["ffn"],
-        length=cfg["grid"] ** 2,
-        prefix=cfg["prefix"],
-        side=cfg["grid"] * down,
-        text_width=cfg["text_width"],
-    )
-
-
-def source_of(model: LoaderConfig) -> tuple[str, Model | None, bool]:
-    """(where a model's checkpoint lies, what is known of it, whether it is the embedded one)."""
-    usual, source = MODELS.get(model.name), model.kwargs.get("checkpoint")
-    if source is None and model.target.startswith("decoders.tiny."):
-        return str(EMBEDDED), usual, True
-    return str(source or (usual.checkpoint if usual else "")), usual, False
-
-
-def shape_of_source(model: LoaderConfig, source: str, usual: Shape | None) -> Shape | None:
-    """The shape that a checkpoint on this disk describes, else the usual one; with the sizes that
-    the model's settings ask for."""
-    place, found = Path(source).expanduser(), usual
-    if source and place.exists():
-        found = shape_of(place if place.is_dir() else place.parent, usual)
-    sizes: dict[str, Any] = {
-        key: int(model.kwargs[key]) for key in ("width", "layers", "ffn") if key in model.kwargs
-    }
-    return None if found is None else replace(found, **sizes)
+    grid = sizes.pop("grid")
+    return Shape(**sizes, length=grid**2, side=grid * 2 ** (len(widths) - 1))

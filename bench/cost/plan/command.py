@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.config.catalogue import groups
-from bench.config.plugins import call_prompts
+from bench.config.compose import compose_study
+from bench.config.plugins import call_prompts, tree_of
+from bench.config.schema import StudyConfig
 from bench.config.words import apart, given, split
 from bench.console import say
 from bench.cost.plan import checkpoints as known
@@ -29,13 +30,13 @@ from bench.cost.plan.parts import (
     model_parts,
     no_tokenizer,
 )
-from bench.cost.plan.plan import Call, Load, Moment, Plan
-from bench.data.errors import BenchError, ConfigError
+from bench.cost.plan.plan import Call, Load, Plan
+from bench.cost.predict.machines import machine_of
+from bench.data.errors import BenchError, ConfigError, Failure
 from bench.data.files import ready_file, write_text
 from bench.report.table import csv_text, filled, markdown, terminal
-
-if TYPE_CHECKING:
-    from bench.config.schema import DecoderEntry, StudyConfig
+from bench.run.launch.task import asked
+from decoders.models.sizes import RELEASED
 
 
 def cmd_plan(words: Sequence[str]) -> int:
@@ -53,12 +54,13 @@ def cmd_plan(words: Sequence[str]) -> int:
 
     Raises ConfigError as `run` would.
     """
-    from bench.config.compose import compose_study
-    from bench.cost.predict.machines import machine_of
-    from bench.run.launch.task import asked
-
     own, words = apart(words, ("out",))
-    out = _out(given(own, ("out",), "plan").get("out"))
+    named = given(own, ("out",), "plan").get("out")
+    out = None if named is None else Path(named)
+    if out is not None:
+        if out.suffix not in (".csv", ".md"):
+            raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
+        ready_file(out)
     if any((word.key, word.value) == ("study", "all") for word in map(split, words)):
         found, notes = of_all([word for word in words if split(word).key != "study"])
         say(terminal(filled(EVERY, found)))
@@ -75,28 +77,16 @@ def cmd_plan(words: Sequence[str]) -> int:
     )
     needs = [*plan.parts, *plan.others]
     say("\n" + terminal(filled(COLUMNS, needs)))
-    say("\n" + "\n".join([_lacking(needs), *_download_lines(plan)]))
-    say("\n" + "\n".join(_memory_lines(plan)))
-    say("\n" + "\n".join(work_lines(plan)))
-    say("\n" + "\n".join(time_lines(plan)))
-    if machine is not None:
-        say("\n" + "\n".join(projected_lines(plan, machine)))
-    if mine.launch is not None:
-        say("\n" + "\n".join(launch_lines(plan, mine.launch)))
+    lines = [[_lacking(needs), *_download_lines(plan)], _memory_lines(plan)]
+    lines += [work_lines(plan), time_lines(plan)]
+    lines += [] if machine is None else [projected_lines(plan, machine)]
+    lines += [] if mine.launch is None else [launch_lines(plan, mine.launch)]
+    for part in lines:
+        say("\n" + "\n".join(part))
     for note in plan.notes:
         say(f"note: {note}")
     _write(out, needs)
     return 0
-
-
-def _out(named: str | None) -> Path | None:
-    if named is None:
-        return None
-    out = Path(named)
-    if out.suffix not in (".csv", ".md"):
-        raise ConfigError(f"out={out} must end in .csv or .md: that says the format")
-    ready_file(out)
-    return out
 
 
 def _write(out: Path | None, needs: Sequence[Need]) -> None:
@@ -121,19 +111,15 @@ def _lacking(needs: Sequence[Need]) -> str:
 def of_all(words: Sequence[str]) -> tuple[list[Need], list[str]]:
     """What all studies need under these words, and notes: studies that need nothing or cannot be
     read."""
-    from bench.config.compose import compose_study
-
     found: list[Need] = []
     nothing, notes = [], []
     for name in groups()["study"]:
         try:
-            config = compose_study([*words, f"study={name}"])
-            plan = make(config)
+            plan = make(config := compose_study([*words, f"study={name}"]))
         except BenchError as error:
             notes.append(f"{name}: {error}")
             continue
-        embedded = known.source_of(config.model)[2]
-        own = [*([] if embedded else plan.parts), *plan.others]
+        own = [*([] if known.embedded(config.model) else plan.parts), *plan.others]
         found += [replace(need, studies=(config.name,)) for need in own]
         nothing += [] if own else [config.name]
     if nothing:
@@ -144,22 +130,21 @@ def of_all(words: Sequence[str]) -> tuple[list[Need], list[str]]:
 def make(config: StudyConfig) -> Plan:
     """The plan of a study; looks at the disk, not at the network."""
     notes: list[str] = []
-    source, usual, embedded = known.source_of(config.model)
-    shape = known.shape_of_source(config.model, source, usual.shape if usual else None)
-    vq = usual.vq if usual else None
+    shape = known.shape_of(config.model)
+    _, vq = RELEASED.get(config.model.name, (None, None))
     if shape is None:
         notes.append(
             f"the shape of {config.model.name} is not known, so its memory is not either; public "
-            "models are in bench/cost/plan/checkpoints.py"
+            "models are in decoders/models/sizes.py"
         )
-    parts = model_parts(config, source, shape, usual, embedded) + metric_parts(config)
-    unset, files = no_tokenizer(config, source, usual), file_needs(config)
+    parts = model_parts(config, shape, vq) + metric_parts(config)
+    unset, files = no_tokenizer(config), file_needs(config)
     notes += [
         f"model.tokenizer is not set, so nothing makes pictures or finds neighbours; set "
         f"model.tokenizer={need.source}"
         for need in unset
     ]
-    calls = _calls(config, usual.cfg if usual else 2.0, notes)
+    calls = _calls(config, notes)
     notes += [
         f"{need.setting}: {need.source} is not there; put it there before the run, or set "
         f"{need.setting}= to where it is"
@@ -171,53 +156,43 @@ def make(config: StudyConfig) -> Plan:
     return Plan(config, shape, vq, parts, calls, notes, [*unset, *files])
 
 
-def _calls(config: StudyConfig, usual_cfg: float, notes: list[str]) -> list[Call]:
-    """Every entry in every protocol that runs."""
-    found = []
+def _calls(config: StudyConfig, notes: list[str]) -> list[Call]:
+    """Every entry in every protocol that runs. A tree needs no model to be built; one that does is
+    counted as none, with a note."""
+    found, latency, quality = [], config.latency, config.quality
+    batches = {
+        "latency": max(latency.batch) if latency.prompts else 0,
+        "quality": min(quality.batch, quality.images),
+    }
     for entry in config.decoders:
-        cfg = entry.sampling.cfg if entry.sampling.cfg is not None else usual_cfg
-        nodes, depth, session = _tree(entry, notes)
-        for protocol, batch, count in (
-            ("latency", max(config.latency.batch), config.latency.prompts),
-            ("quality", min(config.quality.batch, config.quality.images), config.quality.images),
-        ):
-            if count:
-                load = Load(batch, 1 if cfg == 1 else 2, nodes, depth, session)
-                found.append(Call(entry.name, protocol, load))
+        cfg, tree = entry.sampling.cfg, tree_of(entry)
+        usual = config.model.kwargs.get("cfg", 2.0)
+        if isinstance(tree, Failure):
+            notes.append(
+                f"the tree of {entry.name} cannot be built without its model ({tree.error})"
+            )
+            tree = None
+        sizes = () if tree is None else (tree.nodes, tree.depth, tree.session_nodes)
+        rows = 1 if (usual if cfg is None else cfg) == 1 else 2
+        found += [
+            Call(entry.name, protocol, Load(batch, rows, *sizes))
+            for protocol, batch in batches.items()
+            if batch
+        ]
     return found
-
-
-def _tree(entry: DecoderEntry, notes: list[str]) -> tuple[int, int, int]:
-    """(nodes, depth, session nodes) of an entry's draft tree; zeros without one. A tree needs no
-    model to be built; one that does is counted as none, with a note."""
-    from bench.config.plugins import tree_of
-    from bench.run.outcome import Failure
-
-    tree = tree_of(entry)
-    if tree is None:
-        return 0, 0, 0
-    if isinstance(tree, Failure):
-        notes.append(f"the tree of {entry.name} cannot be built without its model ({tree.error})")
-        return 0, 0, 0
-    return tree.nodes, tree.depth, tree.session_nodes
 
 
 def _download_lines(plan: Plan) -> list[str]:
     total = f"to download: {plan.download / GB:.1f} GB"
     if any(part.estimated for part in plan.parts):
         total += " (~ estimated: parameters x bytes; float32 where the dtype is not published)"
-    lines = [total]
     unknown = [part.source for part in plan.parts if part.download is None]
-    if unknown:
-        lines.append(f"size not known, not counted: {', '.join(unknown)}")
-    by_hand = [part for part in plan.parts if part.by_hand and part.missing]
-    lines += [f"by hand: {part.missing[0]} ({_origin(part)})" for part in by_hand]
+    lines = [total, *([f"size not known, not counted: {', '.join(unknown)}"] if unknown else [])]
+    for part in (part for part in plan.parts if part.by_hand and part.missing):
+        release = "Meta's Chameleon release, after its form is signed"
+        origin = part.source if part.role == "metric" else release
+        lines.append(f"by hand: {part.missing[0]} ({origin})")
     return lines
-
-
-def _origin(part: Need) -> str:
-    release = "Meta's Chameleon release, after its form is signed"
-    return part.source if part.role == "metric" else release
 
 
 def _memory_lines(plan: Plan) -> list[str]:
@@ -227,16 +202,14 @@ def _memory_lines(plan: Plan) -> list[str]:
     if not moments:
         return [f"{device}: not known"]
     lines = [f"{device} (estimated): weights {plan.weights / GB:.1f} GB"]
-    return lines + [_moment_line(moment) for moment in moments]
-
-
-def _moment_line(moment: Moment) -> str:
-    call, states = moment.call, moment.states
-    line = f"  {moment.peak / GB:.1f} GB at most in "
-    line += f"{call.decoder}, {call.protocol} (batch {call.load.batch})"
-    if states:
-        line += (
-            f": caches of {states} recorded step{'s' if states > 1 else ''} "
-            f"{moment.caches / GB:.1f} GB, their pool {moment.pool / GB:.1f} GB"
-        )
-    return line
+    for moment in moments:
+        call, states = moment.call, moment.states
+        line = f"  {moment.peak / GB:.1f} GB at most in "
+        line += f"{call.decoder}, {call.protocol} (batch {call.load.batch})"
+        if states:
+            line += (
+                f": caches of {states} recorded step{'s' if states > 1 else ''} "
+                f"{moment.caches / GB:.1f} GB, their pool {moment.pool / GB:.1f} GB"
+            )
+        lines.append(line)
+    return lines

@@ -14,15 +14,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.cost.plan.checkpoints import read_object
+from bench.config.schema import DecoderEntry, StudyConfig
 from bench.cost.plan.plan import Plan
-
-if TYPE_CHECKING:
-    from bench.config.schema import DecoderEntry, StudyConfig
-    from bench.cost.predict.machines import Hardware
-    from bench.run.launch.task import LaunchConfig
+from bench.cost.predict.machines import Hardware
+from bench.cost.predict.recorded import NOT_TIMED, Recorded
+from bench.cost.predict.there import of_shape, project
+from bench.records import rows as records
+from bench.records.study import read_study
+from bench.run.launch.task import LaunchConfig
 
 log = logging.getLogger(__name__)
 SAMPLE = 16  # rows read of each cell and protocol
@@ -34,6 +35,7 @@ NOTHING = (
     "time: nothing is measured yet; the first block of a run measures it, or a small run with "
     "latency.prompts=1 latency.blocks=1 quality.images=1"
 )
+LEFT_OUT = "  without text encoding, the gate, writing images and quality metrics"
 
 
 @dataclass(frozen=True)
@@ -46,24 +48,35 @@ class Seen:
     done: int
 
 
-def images(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
-    """Images of an entry, each once however often it is timed, warm-up not counted. Reseeds:
-    baselines that sample."""
-    if protocol == "latency":
-        return config.latency.prompts
-    if protocol == "batched":
-        latency = config.latency
-        return sum(latency.images(n) * latency.calls(n) for n in latency.sizes if n > 1)
-    if protocol == "quality":
-        return config.quality.images
+@dataclass(frozen=True)
+class Job:
+    """What an entry decodes in a protocol, warm-up not counted: `sets` of so many images, `batch`
+    at once, and all of that so many times."""
+
+    protocol: str
+    batch: int
+    images: int
+    sets: int
+    times: int = 1
+
+
+def jobs(config: StudyConfig, entry: DecoderEntry) -> Iterator[Job]:
+    """All of an entry's; reseeds: of baselines that sample."""
+    latency, quality = config.latency, config.quality
+    for n in latency.sizes:
+        protocol = "latency" if n == 1 else "batched"
+        yield Job(protocol, n, latency.images(n), latency.calls(n), latency.repeats)
     reseeded = entry.baseline and entry.sampling.temperature != 0
-    return len(config.reseeds) * config.quality.images if reseeded else 0
+    yield Job("quality", quality.batch, quality.images, 1)
+    yield Job("reseed", quality.batch, quality.images, len(config.reseeds) if reseeded else 0)
 
 
-def decodings(config: StudyConfig, entry: DecoderEntry, protocol: str) -> int:
-    """How often an entry decodes an image of a protocol: as `images`, each as often as timed."""
-    again = config.latency.repeats if protocol in TIMED else 1
-    return again * images(config, entry, protocol)
+def images(config: StudyConfig, entry: DecoderEntry) -> dict[str, int]:
+    """Images of an entry by protocol, each once however often it is timed."""
+    found = dict.fromkeys(PROTOCOLS, 0)
+    for job in jobs(config, entry):
+        found[job.protocol] += job.sets * job.images
+    return found
 
 
 def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
@@ -77,7 +90,8 @@ def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
 def work_lines(plan: Plan) -> list[str]:
     """How many images, and what they take on disk."""
     config = plan.config
-    counts = {p: sum(images(config, e, p) for e in config.decoders) for p in PROTOCOLS}
+    each = [images(config, entry) for entry in config.decoders]
+    counts = {p: sum(own[p] for own in each) for p in PROTOCOLS}
     warm = warm_ups(config) * len(config.decoders)
     repeats = config.latency.repeats
     again = f", {repeats} times each" if repeats > 1 else ""
@@ -109,16 +123,12 @@ def time_lines(plan: Plan) -> list[str]:
     lines = [f"time: about {_hours(sum(rest.values()))} ({parts})"]
     lines.append(f"  measured: seconds of {rows} rows in {config.run_dir}")
     lines += [f"  not measured yet, not counted: {p} of {', '.join(n)}" for p, n in missing.items()]
-    lines.append("  without text encoding, the gate, writing images and quality metrics")
-    return lines
+    return [*lines, LEFT_OUT]
 
 
 def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
     """Hours on a machine by its data sheet. How many drafts are accepted is not known before a run,
     so they lie between every one and none."""
-    from bench.cost.predict.recorded import NOT_TIMED, Recorded
-    from bench.cost.predict.there import of_shape, project
-
     if plan.shape is None:
         return [f"time on {machine.gpu}: not projected, as the model's shape is not known"]
     sizes = of_shape(plan.config.model.name, plan.shape)
@@ -126,8 +136,9 @@ def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
     least = most = 0.0
     for entry in plan.config.decoders:
         load = loads[entry.name]
-        for batch, count in _batches(plan.config, entry):
-            rows = load.guidance_rows * batch
+        untimed = Job("warm-up", 1, 1, warm_ups(plan.config))
+        for job in (untimed, *jobs(plan.config, entry)):
+            rows, count = load.guidance_rows * job.batch, math.ceil(job.images / job.batch)
             ends = [
                 Recorded(
                     entry.name, "", 1.0, rows, 0, (accepted,) * load.depth, load.nodes,
@@ -136,26 +147,16 @@ def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
                 for accepted in (1.0, 0.0)
             ]  # fmt: skip
             fast, slow = (project(end, sizes, machine).prediction.seconds for end in ends)
-            least, most = least + count * fast / 3600, most + count * slow / 3600
+            calls = job.times * job.sets * count
+            least, most = least + calls * fast / 3600, most + calls * slow / 3600
     alone = [e.name for e in plan.config.decoders if not (e.baseline or loads[e.name].nodes)]
     span = f"{_hours(least)} with every draft accepted, {_hours(most)} with none"
     return [
         f"time on {machine.gpu}, projected: {span if most > least else _hours(most)}",
         f"  floors of its data sheet in bfloat16 ({machine}); real steps are slower",
         *([f"  their drafts are not known, counted as AR: {', '.join(alone)}"] if alone else []),
-        "  without text encoding, the gate, writing images and quality metrics",
+        LEFT_OUT,
     ]
-
-
-def _batches(config: StudyConfig, entry: DecoderEntry) -> Iterator[tuple[int, int]]:
-    """(images at once, how often) of all that an entry decodes, warm-up included."""
-    latency, quality = config.latency, config.quality
-    yield 1, warm_ups(config)
-    for size in latency.sizes:
-        yield size, latency.repeats * latency.calls(size) * math.ceil(latency.images(size) / size)
-    if quality.images:
-        sets = 1 + images(config, entry, "reseed") // quality.images
-        yield quality.batch, sets * math.ceil(quality.images / quality.batch)
 
 
 def launch_lines(plan: Plan, launch: LaunchConfig) -> list[str]:
@@ -191,11 +192,11 @@ def _each(
     hours, rest = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0)
     missing: dict[str, list[str]] = {}
     for entry in config.decoders:
-        for protocol in PROTOCOLS:
+        for protocol, once in images(config, entry).items():
             batched = "latency" if protocol == "latency" else "quality"
             own = seen.get((entry.name, protocol))
             found = own or seen.get((entry.name, batched))
-            count = decodings(config, entry, protocol)
+            count = once * (config.latency.repeats if protocol in TIMED else 1)
             if found is None:
                 if count:
                     missing.setdefault(protocol, []).append(entry.name)
@@ -220,7 +221,7 @@ def earlier(folder: Path, config: StudyConfig) -> dict[tuple[str, str], Seen]:
     study = folder / "study.json"
     if not study.is_file():
         return {}
-    there, here = read_object(study), json.loads(json.dumps(config.measured()))
+    there, here = read_study(study), json.loads(json.dumps(config.measured()))
     made = there.get("config", {})
     if any(made.get(key) != here[key] for key in ("model", "backend")):
         log.warning("%s holds another model or backend; its rows are not used", folder)
@@ -247,8 +248,6 @@ def _identity(entry: Mapping[str, Any]) -> str:
 
 def _seconds(paths: list[Path]) -> float | None:
     """Mean seconds per image of the rows that came out; None without any."""
-    from bench.records import rows as records
-
     found = []
     for path in paths:
         table = records.read(path)  # None: damaged, which says nothing of times

@@ -11,16 +11,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.config.schema import StudyConfig
 from bench.cost.plan import checkpoints as known
 from bench.report.table import Column
-from decoders.models.sizes import BYTES, FLAN_T5_XL, Shape
-
-if TYPE_CHECKING:
-    from bench.config.schema import StudyConfig
+from decoders.models.sizes import BYTES, FLAN_T5_XL, Shape, VQShape
 
 GB = 1e9
+TEXT = "google/flan-t5-xl"  # of models that read captions
 SHOWN = 3  # names of studies in a cell
 SETTINGS = {
     "target": "model.checkpoint", "tokenizer": "model.tokenizer", "text": "model.text",
@@ -79,64 +78,56 @@ class Need:
         return f"main = {stored.read_text().strip()[:12]}" if stored.is_file() else "main"
 
 
-def model_parts(
-    config: StudyConfig,
-    source: str,
-    shape: Shape | None,
-    usual: known.Model | None,
-    embedded: bool,
-) -> list[Need]:
+def model_parts(config: StudyConfig, shape: Shape | None, vq: VQShape | None) -> list[Need]:
     """Every checkpoint of the study's model; a tokenizer that is left open lies with the target
     (see `no_tokenizer`)."""
+    source = known.source_of(config.model)
     if not source:
         return []
-    size = BYTES[config.backend.dtype]
+    size, kwargs = BYTES[config.backend.dtype], config.model.kwargs
     loaded = (shape.loaded * size) if shape else 0.0
     parts = [_part("target", source, loaded, shape.stored if shape else None)]
-    if embedded:
+    if known.embedded(config.model):
         return parts
-    kwargs = config.model.kwargs
     tokenizer = str(kwargs.get("tokenizer") or "")
     if tokenizer:
-        vq = usual.vq.params if usual else None
-        parts.append(_part("tokenizer", tokenizer, 4.0 * (vq or 0), vq))
-    text = str(kwargs.get("text") or (usual.text if usual else ""))
+        params = vq.params if vq else None
+        parts.append(_part("tokenizer", tokenizer, 4.0 * (params or 0), params))
+    text = str(kwargs.get("text") or (TEXT if shape and shape.text_width else ""))
     if text and config.prompts.name != "features":
         parts.append(_part("text", text, FLAN_T5_XL.encoder * size, FLAN_T5_XL.stored))
-    for drafter in _drafters(config, usual):
+    for drafter in _drafters(config):
         count = shape.drafter if shape else None
         parts.append(_part("drafter", drafter, (count or 0) * size, count))
     return parts
 
 
-def no_tokenizer(config: StudyConfig, source: str, usual: known.Model | None) -> list[Need]:
+def no_tokenizer(config: StudyConfig) -> list[Need]:
     """What is missing where the study has no tokenizer: neither named, nor in or beside the
     target."""
-    if usual is None or not usual.tokenizer or config.model.kwargs.get("tokenizer"):
+    usual = known.TOKENIZERS.get(config.model.name)
+    if usual is None or config.model.kwargs.get("tokenizer"):
         return []
-    public = known.published(usual.tokenizer)
-    place = Path(source).expanduser()
+    public = known.REPOSITORIES[usual]
+    place = Path(known.source_of(config.model)).expanduser()
     folder = place if place.is_dir() else place.parent
-    if public and place.exists() and any((folder / name).exists() for name in public.files):
+    if place.exists() and any((folder / name).exists() for name in public.files):
         return []
-    size = float(public.bytes) if public else None
     why = ("model.tokenizer is not set",)
-    return [Need("tokenizer", usual.tokenizer, SETTINGS["tokenizer"], why, size, estimated=True)]
+    size = float(public.bytes)
+    return [Need("tokenizer", usual, SETTINGS["tokenizer"], why, size, estimated=True)]
 
 
-def _drafters(config: StudyConfig, usual: known.Model | None) -> list[str]:
+def _drafters(config: StudyConfig) -> list[str]:
     """Sources of the drafters that the entries name, each once."""
     named: dict[str, Any] = config.model.kwargs.get("drafters") or {}
-    found: dict[str, None] = {}
-    for entry in config.decoders:
-        if entry.spec.drafter is None:
-            continue
-        name = str(entry.spec.drafter.kwargs.get("checkpoint", ""))
-        local = known.HUB_ID.fullmatch(name) or Path(name).exists()
-        source = named.get(name) or (name if name and local else usual.drafter if usual else "")
-        if source:
-            found[str(source)] = None
-    return list(found)
+    specs = [entry.spec.drafter for entry in config.decoders]
+    names = [str(spec.kwargs.get("checkpoint", "")) for spec in specs if spec is not None]
+    found = [
+        named.get(name) or (name if known.HUB_ID.fullmatch(name) or Path(name).exists() else "")
+        for name in names
+    ]
+    return list(dict.fromkeys(str(source) for source in found if source))
 
 
 def _part(role: str, source: str, loaded: float, params: int | None) -> Need:

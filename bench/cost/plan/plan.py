@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from bench.config import schedule
+from bench.config.schema import StudyConfig
 from bench.cost.plan.parts import Need
+from decoders.api import Sampling
 from decoders.models.sizes import BYTES, Shape, VQShape
-
-if TYPE_CHECKING:
-    from bench.config.schema import StudyConfig
 
 CONTEXT = 0.5e9  # bytes of the CUDA context, kernels and allocator slack
 
@@ -98,23 +97,16 @@ class Plan:
         if self.shape is None:
             return {}
         found: dict[str, Moment] = {}
+        alone = (Moment(call, self.memory(call.load) or 0.0) for call in self.calls)
         records = self.config.backend.execution == "graph"
-        for moment in self._recorded(self.shape) if records else self._alone():
+        for moment in self._recorded(self.shape) if records else alone:
             best = found.get(moment.call.protocol)
             if best is None or moment.peak > best.peak:
                 found[moment.call.protocol] = moment
         return found
 
-    def _alone(self) -> Iterator[Moment]:
-        """Every call by itself: nothing is kept from one to the next."""
-        for call in self.calls:
-            yield Moment(call, self.memory(call.load) or 0.0)
-
     def _recorded(self, shape: Shape) -> Iterator[Moment]:
         """Every batch of the run in its order, with what is held then."""
-        from bench.config import schedule
-        from decoders.api import Sampling
-
         config, pool = self.config, 0.0
         calls = {call.decoder: call for call in self.calls}
         every = schedule.cells(config, Sampling())  # who is decoded again under another seed

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
+
 from bench.config.catalogue import groups, option
-from bench.config.compose import require_folders
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
+from bench.config.hydra_edge import composed
 from bench.config.schema import LoaderConfig, build
 from bench.config.words import given, split
 from bench.data.errors import ConfigError
@@ -79,12 +80,10 @@ class Asked:
 def asked(words: Sequence[str]) -> Asked | None:
     """The command line of `predict`, checked; None where it names no machine. Raises ConfigError:
     an unknown setting, machine or model (with the nearest names), a figure that cannot be."""
-    if not any(split(word).group == "hardware" for word in words):
+    root, rest = _composed(words, COMPOSED)
+    if not root:
         return None
-    mine = [w for w in words if split(w).group in COMPOSED or split(w).key == SEARCH]
-    rest = [word for word in words if word not in mine]
     own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
-    root = _composed(mine)
     return Asked(
         hardware=build(Hardware, root.get("hardware"), "hardware"),
         model=LoaderConfig.of(root["model"], "model") if root.get("model") else None,
@@ -96,29 +95,25 @@ def asked(words: Sequence[str]) -> Asked | None:
 def machine_of(words: Sequence[str]) -> tuple[Hardware | None, list[str]]:
     """The machine that a command line names, None where it names none, and its other words. Raises
     ConfigError."""
-    mine = [word for word in words if split(word).group == "hardware"]
+    root, rest = _composed(words, COMPOSED[:1])
+    return build(Hardware, root.get("hardware"), "hardware") if root else None, rest
+
+
+def _composed(words: Sequence[str], groups: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """conf/predict_config.yaml under the words of these groups, empty where none is of a machine;
+    and the other words."""
+    mine = [word for word in words if split(word).group in groups]
     rest = [word for word in words if word not in mine]
-    if not mine:
-        return None, rest
+    figures = [word for word in mine if split(word).group == "hardware"]
+    if not figures:
+        return {}, list(words)
+    if "hardware" not in (split(word).key for word in figures):
+        raise ConfigError(f"{figures[0]!r} is a figure of a machine; name it with hardware=NAME")
     places = [word for word in rest if split(word).key == SEARCH]
-    return build(Hardware, _composed([*mine, *places]).get("hardware"), "hardware"), rest
-
-
-def _composed(words: Sequence[str]) -> dict[str, Any]:
-    """conf/predict_config.yaml under these words, which name a machine."""
-    if "hardware" not in (split(word).key for word in words):
-        raise ConfigError(f"{words[0]!r} is a figure of a machine; name it with hardware=NAME")
-    for word in words:
-        if split(word).key == SEARCH:
-            require_folders(parse_override(word).value())
-    with hydra_session("conf"):
-        own = [str(parse_override(word).input_line) for word in words]
-        return plain(compose_config("predict_config", own))
+    return composed("predict_config", [*mine, *places]), rest
 
 
 def shipped() -> list[Hardware]:
     """The machines of conf/hardware."""
-    import yaml
-
     found = (yaml.safe_load(option("hardware", name)) for name in groups()["hardware"])
     return [build(Hardware, values, "hardware") for values in found]

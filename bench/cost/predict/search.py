@@ -1,8 +1,9 @@
 """The search behind `bench tune`: which tree and rule are fastest here, at what cost to quality.
 
 Step costs are measured in place for every tree (one rule serves all: verdicts are a small part of a
-step), acceptance is recorded for every rule on a deep chain, and every combination is predicted by
-`bench.cost.speed`. What is recorded and what is measured afterwards are different prompts.
+step). Acceptance is recorded for every rule on every tree; of chains on the deepest one, from which
+the others follow. Every combination is predicted by `bench.cost.speed`. What is recorded and what
+is measured afterwards are different prompts.
 """
 
 from __future__ import annotations
@@ -19,32 +20,53 @@ import torch
 
 from bench.config.schema import DecoderEntry
 from bench.console import progress
-from bench.cost.predict.acceptance import Recorded, Workshop, derivable, derived, record
-from bench.cost.predict.settings import Option, TuneStudy, chain_option
-from bench.cost.predict.timed import in_place
-from bench.cost.speed import Prediction, StepSeconds, TreeShape, front, predict
-from bench.data.errors import ConfigError
-from bench.run.outcome import Failure, attempt
-from decoders.api import AcceptRule, Decoder, ImageModel
-from decoders.compose import build_decoder, build_part
+from bench.cost.predict.here import in_place
+from bench.cost.predict.settings import Option, TuneStudy
+from bench.cost.speed import Prediction, StepSeconds, chain_depth, front, predict, reach, shallower
+from bench.data.errors import ConfigError, Failure, attempt
+from bench.judge.gate import check_decoder
+from bench.measure.clock import Clock
+from bench.measure.memory import MemoryMeter
+from bench.run.outcome import decode
+from bench.run.session import codes_only
+from decoders.api import (
+    AcceptRule,
+    Decoder,
+    ImageModel,
+    Sampling,
+    Tree,
+    VerifiedPairs,
+    completed,
+)
+from decoders.compose import assembled, build_decoder, build_part
+from metrics.traces import moved_mass, output_tv
 
 log = logging.getLogger(__name__)
 DIGITS = 3  # of damage: smaller differences are rounding
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """A rule on a tree. reached: P(accepted >= d); moved: mean mass moved; bound: the most that the
+    rule declared; tv: mean output TV at the pairs (`metrics.traces.output_tv`; NaN at temperature
+    0, where there is no output law)."""
+
+    reached: tuple[float, ...]
+    moved: float
+    bound: float
+    tv: float
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A rule on a tree, and what is expected of it. derived: whether its acceptance follows from
-    the rule's chain; moved, tv, bound: see `bench.cost.predict.acceptance.Recorded`."""
+    that of a deeper chain; seen: what was recorded."""
 
     tree: Option
     rule: Option
-    shape: TreeShape
     prediction: Prediction
     derived: bool
-    moved: float
-    tv: float
-    bound: float
+    seen: Recorded
 
     @property
     def name(self) -> str:
@@ -54,7 +76,7 @@ class Candidate:
     @property
     def damage(self) -> float:
         """What quality costs: output TV, or mass moved where there is no output law."""
-        return round(self.moved if math.isnan(self.tv) else self.tv, DIGITS)
+        return round(self.seen.moved if math.isnan(self.seen.tv) else self.seen.tv, DIGITS)
 
 
 @dataclass
@@ -62,10 +84,18 @@ class Search:
     """A search in progress: its parts, built on its model, and what was measured so far."""
 
     asked: TuneStudy
-    shop: Workshop
+    model: ImageModel
+    sampling: Sampling
+    drafter: Any
     trees: list[Option]
     rules: list[Option]
     verdicts: dict[str, str] = field(default_factory=dict)  # candidate's name -> the gate's words
+
+    def decoder(self, tree: object, rule: AcceptRule, model: ImageModel | None = None) -> Decoder:
+        """Of a built tree and a built rule; model: another form of the same. Raises
+        DecoderError."""
+        loop = self.asked.base.spec.loop
+        return assembled(loop, model or self.model, self.sampling, self.drafter, tree, rule)
 
 
 def begin(asked: TuneStudy, model: ImageModel) -> Search:
@@ -78,21 +108,18 @@ def begin(asked: TuneStudy, model: ImageModel) -> Search:
     if entry.spec.drafter is None:
         raise ConfigError(f"tune.base={asked.tune.base} has no drafter; name a decoder that drafts")
     drafter = build_part(entry.spec.drafter, model)
-    shop = Workshop(model, sampling, entry.spec.loop, drafter)
     trees, rules = (
-        [_built(option, model) for option in options] for options in (asked.trees, asked.rules)
+        [dataclasses.replace(option, built=build_part(option.spec, model)) for option in options]
+        for options in (asked.trees, asked.rules)
     )
     if asked.tune.exactness == "exact":
         rules = [rule for rule in rules if declared(rule.built, model) == 0]
         if not rules:
             raise ConfigError("every rule of tune.rules is relaxed; add {acceptance: exact}")
+    search = Search(asked, model, sampling, drafter, trees, rules)
     for tree in trees:
-        shop.decoder(tree.built, rules[0].built)  # a loop may refuse a tree
-    return Search(asked, shop, trees, rules)
-
-
-def _built(option: Option, model: ImageModel) -> Option:
-    return dataclasses.replace(option, built=build_part(option.spec, model))
+        search.decoder(tree.built, rules[0].built)  # a loop may refuse a tree
+    return search
 
 
 def declared(rule: AcceptRule, model: ImageModel, rows: int = 16) -> float:
@@ -107,66 +134,49 @@ def declared(rule: AcceptRule, model: ImageModel, rows: int = 16) -> float:
 def explore(search: Search, prompts: Sequence[str]) -> list[Candidate]:
     """Predicts every combination; prompts: those to time and record on. Raises what a decoder
     raises, SpeedError."""
-    shapes = [TreeShape.of(tree.built) for tree in search.trees]
-    follows = [derivable(shape, search.shop.sampling) for shape in shapes]
-    chained = [s for s, f in zip(shapes, follows, strict=True) if f]
-    chain, width = _chain(search, chained), max((s.branching for s in chained), default=1)
-    runs = len(search.rules) * (follows.count(False) + (chain is not None))
+    chains = [tree for tree in search.trees if chain_depth(tree.built)]
+    deepest = max(chains, key=lambda tree: chain_depth(tree.built), default=None)
+    runs = len(search.rules) * (len(search.trees) - max(0, len(chains) - 1))
     out: list[Candidate] = []
-    with progress(1 + len(shapes) + runs, "tune", unit="step") as bar:
+    with progress(1 + len(search.trees) + runs, "tune", unit="step") as bar:
+
+        def recorded(tree: Option, rule: Option) -> Recorded:
+            bar.set_postfix_str(f"recording {rule.slug} on {tree.slug}", False)
+            found = record(search, tree.built, rule.built, prompts)
+            bar.update()
+            return found
+
         ar, steps = _costs(search, prompts[:1], bar)
         for rule in search.rules:
-            base = None if chain is None else _record(search, chain, rule, prompts, width, bar)
-            for tree, shape, follow, step in zip(search.trees, shapes, follows, steps, strict=True):
-                if follow and base is not None:
-                    seen = dataclasses.replace(base, reached=derived(shape, base))
+            base = None if deepest is None else recorded(deepest, rule)
+            for tree, step in zip(search.trees, steps, strict=True):
+                depth = chain_depth(tree.built)
+                if depth and base is not None:
+                    seen = dataclasses.replace(base, reached=shallower(base.reached, depth))
                 else:
-                    seen = _record(search, tree, rule, prompts, 1, bar)
-                made = predict(ar, step, seen.reached, search.shop.model.target.length)
-                out.append(
-                    Candidate(tree, rule, shape, made, follow, seen.moved, seen.tv, seen.bound)
-                )
+                    seen = recorded(tree, rule)
+                made = predict(ar, step, seen.reached, search.model.target.length)
+                derived = bool(depth) and tree is not deepest
+                out.append(Candidate(tree, rule, made, derived, seen))
     return out
-
-
-def _chain(search: Search, shapes: Sequence[TreeShape]) -> Option | None:
-    """A chain as deep as the deepest of these trees, None where there are none."""
-    if not shapes:
-        return None
-    option = chain_option(search.asked, max(s.depth for s in shapes))
-    return _built(option, search.shop.model)
-
-
-def _record(
-    search: Search, tree: Option, rule: Option, prompts: Sequence[str], width: int, bar: Any
-) -> Recorded:
-    """width: siblings to look at."""
-    asked = search.asked
-    bar.set_postfix_str(f"recording {rule.slug} on {tree.slug}", False)
-    found = record(
-        search.shop, tree.built, rule.built, prompts, asked.study.seed, asked.tune.pairs, width
-    )
-    bar.update()
-    return found
 
 
 def _costs(
     search: Search, prompt: Sequence[str], bar: Any
 ) -> tuple[StepSeconds, list[StepSeconds]]:
     """AR's step and that of every tree, in place."""
-    asked, seed = search.asked, search.asked.study.seed
+    asked, rule = search.asked, search.rules[-1]
     (entry,) = (e for e in asked.study.decoders if e.baseline)
 
     def timed(decoder: Decoder, name: str) -> StepSeconds:
         bar.set_postfix_str(f"timing {name}", False)
-        step = in_place(search.shop.model, decoder, prompt, seed, asked.tune.probes)
+        step = in_place(search.model, decoder, prompt, asked.study.seed, asked.tune.probes)
         bar.update()
         return step
 
-    ar = build_decoder(search.shop.model, entry.spec, search.shop.sampling)
-    baseline, rule = timed(ar, entry.name), search.rules[-1]
+    baseline = timed(build_decoder(search.model, entry.spec, search.sampling), entry.name)
     return baseline, [
-        timed(search.shop.decoder(tree.built, rule.built), tree.slug) for tree in search.trees
+        timed(search.decoder(tree.built, rule.built), tree.slug) for tree in search.trees
     ]
 
 
@@ -177,7 +187,8 @@ def eligible(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]
     kept = [
         c
         for c in candidates
-        if (tune.exactness != "exact" or c.bound == 0) and (tune.tv is None or c.tv <= tune.tv)
+        if (tune.exactness != "exact" or c.seen.bound == 0)
+        and (tune.tv is None or c.seen.tv <= tune.tv)
     ]
     return sorted(kept, key=lambda c: -c.prediction.speedup)
 
@@ -196,20 +207,16 @@ def choose(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     """
     tune = search.asked.tune
     wanted = {"exact": ("exact",), "relaxed": ("exact", "relaxed"), "any": None}[tune.exactness]
+    kinds: dict[tuple[str, bool], list[Candidate]] = {}
+    for candidate in candidates:
+        kinds.setdefault(_kind(candidate), []).append(candidate)
     chosen: list[Candidate] = []
-    screened: dict[tuple[str, bool], bool] = {}
     with progress(tune.measure, "exactness", unit="decoder") as bar:
         for candidate in candidates:
             if len(chosen) == tune.measure:
                 break
-            kind = candidate.rule.slug, candidate.shape.paths is None
-            if wanted is not None and kind not in screened:
-                first = min(
-                    (c for c in candidates if (c.rule.slug, c.shape.paths is None) == kind),
-                    key=lambda c: c.shape.nodes,
-                )
-                screened[kind] = _verdict(search, first, bar) in wanted
-            if wanted is not None and not screened[kind]:
+            smallest = min(kinds[_kind(candidate)], key=lambda c: c.tree.built.nodes)
+            if wanted is not None and _verdict(search, smallest, bar) not in wanted:
                 continue
             verdict = _verdict(search, candidate, bar)
             if wanted is None or verdict in wanted:
@@ -218,19 +225,19 @@ def choose(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     return chosen
 
 
+def _kind(candidate: Candidate) -> tuple[str, bool]:
+    return candidate.rule.slug, completed(candidate.tree.built, Tree).paths is None
+
+
 def _verdict(search: Search, candidate: Candidate, bar: Any) -> str:
     """exact, relaxed, broken, or "not checked"; kept in words in `search.verdicts`."""
-    from bench.judge.gate import check_decoder
-
     if candidate.name not in search.verdicts:
         bar.set_postfix_str(candidate.name, False)
         spec = entry_of(search, candidate).spec
-        found = attempt(partial(check_decoder, spec, search.shop.sampling, search.shop.model))
+        found = attempt(partial(check_decoder, spec, search.sampling, search.model))
         if isinstance(found, Failure):
             log.warning("the gate could not judge %s: %s", candidate.name, found.error)
-            words = "not checked"
-        else:
-            words = found.text
+        words = "not checked" if isinstance(found, Failure) else found.text
         search.verdicts[candidate.name] = words
     words = search.verdicts[candidate.name]
     return "exact" if words.startswith("exact") else words.split(" (")[0]
@@ -238,11 +245,29 @@ def _verdict(search: Search, candidate: Candidate, bar: Any) -> str:
 
 def entry_of(search: Search, candidate: Candidate) -> DecoderEntry:
     """The candidate as an entry of a study."""
-    base = search.asked.base
-    spec = dataclasses.replace(
-        base.spec,
-        name=candidate.name,
-        tree=candidate.tree.spec,
-        acceptance=candidate.rule.spec,
-    )
-    return dataclasses.replace(base, name=candidate.name, spec=spec, baseline=False, expect=None)
+    base, name = search.asked.base, candidate.name
+    tree, rule = candidate.tree.spec, candidate.rule.spec
+    spec = dataclasses.replace(base.spec, name=name, tree=tree, acceptance=rule)
+    return dataclasses.replace(base, name=name, spec=spec, baseline=False, expect=None)
+
+
+def record(search: Search, tree: object, rule: AcceptRule, prompts: Sequence[str]) -> Recorded:
+    """Decodes one image a prompt, all at once, and reads acceptance and quality off the trace.
+
+    The step runs eagerly, whatever the model's backend: it commits the same codes, and nothing is
+    compiled for a single call. Raises what the decoder raises.
+    """
+    model = codes_only(dataclasses.replace(search.model, execution=None))
+    decoder, seed = search.decoder(tree, rule, model), search.asked.study.seed
+    pairs = 0 if search.sampling.greedy else search.asked.tune.pairs / len(prompts)
+    clock, meter = Clock(model.device), MemoryMeter(model.device)
+    outcome = decode(model, decoder, list(prompts), seed, clock=clock, meter=meter, pairs=pairs)
+    trace = outcome.generation.trace
+    mass = moved_mass(trace.moved, trace.bound, trace.kind)
+    tv = math.nan
+    if trace.pairs is not None:
+        parts = (trace.pairs.p, trace.pairs.q, trace.pairs.children, trace.pairs.valid)
+        here = [None if t is None else t.to(model.device) for t in parts]  # as the rule's tables
+        tv = float(output_tv(rule, VerifiedPairs(*here)).tv.mean())  # type: ignore[arg-type]
+    reached = reach(trace.accepted.tolist(), trace.tree_depth)
+    return Recorded(reached, mass.mean, mass.bound_max, tv)

@@ -11,26 +11,23 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
+from bench.config.compose import compose_study
 from bench.config.describe import PARTS, own_words
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain, with_study
+from bench.config.hydra_edge import composed, with_study
 from bench.config.schema import DecoderEntry, StudyConfig, build
 from bench.config.words import split
-from bench.data.errors import ConfigError, unknown
+from bench.data.errors import ConfigError
+from decoders.compose import PartSpec
 from decoders.kinds import Count, Share, Within, require
-
-if TYPE_CHECKING:
-    from decoders.compose import PartSpec
-
-CLASSES = ("exact", "relaxed", "any")
 
 
 @dataclass(frozen=True)
 class TuneConfig:
     """See conf/tune_config.yaml. k, delta and lam are the grids that `rules` refers to."""
 
-    exactness: str
+    exactness: Literal["exact", "relaxed", "any"]
     tv: Share | None
     base: str
     trees: list[Any]
@@ -45,8 +42,6 @@ class TuneConfig:
     out: str | None
 
     def __post_init__(self) -> None:
-        if self.exactness not in CLASSES:
-            raise ConfigError(unknown("tune.exactness", self.exactness, CLASSES))
         require(self, "tune.", ConfigError)
         if self.out is not None and not self.out.endswith(".yaml"):
             raise ConfigError(f"tune.out must end in .yaml, found {self.out!r}")
@@ -86,17 +81,12 @@ class TuneStudy:
 def compose_tune(words: Sequence[str]) -> TuneStudy:
     """The validated search. Raises ConfigError on an unknown name or setting, a wrong type or an
     impossible value."""
-    from bench.config.compose import compose_study
-
     own = [word for word in words if split(word).group == "tune"]
     for word in own:
         if split(word).key == "tune":
             raise ConfigError(f"{word!r}: set one of tune.NAME=..., for example tune.measure=1")
-        parse_override(word)
     rest = with_study([word for word in words if word not in own], "tune")
-    with hydra_session("conf"):
-        root = plain(compose_config("tune_config", own))
-    tune = build(TuneConfig, root["tune"], "tune")
+    tune = build(TuneConfig, composed("tune_config", own)["tune"], "tune")
     study = compose_study([word for word in rest if split(word).group not in PARTS])
     if study.latency.prompts < 2:
         raise ConfigError(
@@ -108,31 +98,12 @@ def compose_tune(words: Sequence[str]) -> TuneStudy:
             "what is to be searched in tune.trees and tune.rules"
         )
     base = compose_parts("tree", tune.trees, tune.base, rest)
-    trees = _options("tree", base)
-    rules = _options("acceptance", compose_parts("acceptance", tune.rules, tune.base, rest))
-    if not trees or not rules:
+    rules = compose_parts("acceptance", tune.rules, tune.base, rest)
+    trees = [Option(e.name, e.spec.tree) for e in base if e.spec.tree is not None]
+    judges = [Option(e.name, e.spec.acceptance) for e in rules if e.spec.acceptance is not None]
+    if not trees or not judges:
         raise ConfigError(f"tune.base={tune.base}: expected a decoder with a tree and a rule")
-    return TuneStudy(tune, study, base[0], trees, rules, rest)
-
-
-def chain_option(search: TuneStudy, depth: int) -> Option:
-    """A chain of that depth: what acceptance is recorded on."""
-    (found,) = _options(
-        "tree",
-        compose_parts(
-            "tree",
-            [{"tree": "chain", "depth": depth}],
-            search.tune.base,
-            [word for word in search.words if split(word).group != "tree"],
-        ),
-    )
-    return found
-
-
-def _options(group: str, entries: Sequence[DecoderEntry]) -> list[Option]:
-    """The part `group` of every entry that has one."""
-    parts = [(entry.name, getattr(entry.spec, group)) for entry in entries]
-    return [Option(name, spec) for name, spec in parts if spec is not None]
+    return TuneStudy(tune, study, base[0], trees, judges, rest)
 
 
 def compose_parts(
@@ -140,8 +111,6 @@ def compose_parts(
 ) -> list[DecoderEntry]:
     """A decoder `base` for every combination of `items` in its part `group`, tree or acceptance;
     those that the command line makes equal come once."""
-    from bench.config.compose import compose_study
-
     other = {"tree": "acceptance", "acceptance": "tree"}[group]
     kept = [word for word in words if split(word).group not in (other, "decoders")]
     listed = [

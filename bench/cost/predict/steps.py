@@ -12,10 +12,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -37,35 +37,8 @@ ROUNDS = 60
 WARMUP = 8
 BUDGET, LEAST = 20.0, 5  # seconds after which slow steps are repeated no further, rounds they have
 WARM = 0.01  # seconds of its like before a timed run: as in an image, caches and clock are set
-UNASKED = Unknown("its work was not asked for")
+Line = dict[str, Any]
 Turn = tuple[Callable[[], Any], Callable[[], Any] | None]  # a work, and what comes before it
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Median milliseconds of one step at batch 1, and of its matrix products alone (NaN where the
-    model's products are not known)."""
-
-    name: str
-    nodes: int  # codes a row in the forward
-    step_ms: float
-    products_ms: float
-    attention_ms: float = math.nan  # the same with attention; NaN where it cannot be told apart
-    spread: float = math.nan  # (90th - 10th percentile) / median of the step's repeats
-    fast_ms: float = math.nan  # the 10th percentile: as a floor is made of best repeats
-    work: Work | Unknown = UNASKED
-    steps: int = 1  # that a call took: its repeats are calls, and of each the mean step counts
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the repeats lie so far apart that something else was running."""
-        return self.spread > NOISY
-
-    def floor_ms(self, rates: MachineRates | None) -> float:
-        """Milliseconds that the step must take; NaN where no floor is known."""
-        if rates is None or isinstance(self.work, Unknown):
-            return math.nan
-        return 1e3 * self.work.floor_seconds(rates)
 
 
 def step_costs(
@@ -73,9 +46,9 @@ def step_costs(
     sampling: Sampling,
     text: TextFeatures,
     nodes: tuple[int, ...],
-) -> list[StepCost]:
+) -> list[Line]:
     """Costs of an AR step (1 node), of verifying trees of these sizes (roots counted), and of a
-    drafter call.
+    drafter call: lines of steps.csv, but for what the machine's rates say.
 
     Half-way through an image; text is one encoded prompt. An AR step is forward, guidance,
     distribution and sample, a drafter call too; a verification is what the speculative loop charges
@@ -85,54 +58,65 @@ def step_costs(
     """
     target: Any = model.target
     copies, half, net = sampling.guidance_rows, target.length // 2, target_net(model)
-    layers = getattr(target, "layers", None)
-    found: list[StepCost] = []
-    works: dict[Any, Turn] = {}
-
-    def add(name: str, codes: int, work: Work | Unknown, *parts: Steps | None) -> None:
-        works.update({(name, at): (part, None) for at, part in enumerate(parts) if part})
-        step = parts[0]
-        assert step is not None
-        found.append(StepCost(name, codes, math.nan, math.nan, work=work, steps=step.count))
-
+    # Each with codes a row, its work, and what is timed: it, its products, these with attention.
+    found: dict[str, tuple[int, Work | Unknown, list[Steps | None]]] = {}
     for count in nodes:
-        name = "AR step" if count == 1 else f"forward over {count - 1} nodes + root"
         seen = target.prefix + half + count
-        work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
         if count == 1:
             step = ar_steps(model, sampling, text)
         else:
             step = Steps(1, verification(model, sampling, text, count - 1))
+        layers = getattr(target, "layers", None)
         alone = products(model, target, layers, copies, count, step.count)
-        add(
-            name, count, work, step, alone, attended(model, target, copies, count, seen, step.count)
-        )
+        both = attended(model, target, copies, count, seen, step.count)
+        work = net if isinstance(net, Unknown) else net.work(copies, count, seen)
+        name = "AR step" if count == 1 else f"forward over {count - 1} nodes + root"
+        found[name] = count, work, [step, alone, both]
     for name in list(model.drafters):
         step = Steps(1, draft_call(model, sampling, text, name))
         own = model.drafters[name]  # loaded by now
         drafter = drafter_net(own, net)
         work = drafter if isinstance(drafter, Unknown) else drafter.work(copies)
         alone = products(model, own, own, copies, 1)
-        with_attention = attended(model, own, copies, 1, target.prefix + half)
-        add(f"draft call ({name})", 1, work, step, alone, with_attention)
+        both = attended(model, own, copies, 1, target.prefix + half)
+        found[f"draft call ({name})"] = 1, work, [step, alone, both]
+    works: dict[Any, Turn] = {
+        (name, at): (part, None)
+        for name, (_, _, parts) in found.items()
+        for at, part in enumerate(parts)
+        if part
+    }
     taken = in_turns(works, Clock(model.device), ROUNDS, WARMUP, BUDGET)
-    return [_timed(cost, *(taken.get((cost.name, at), []) for at in range(3))) for cost in found]
+    return [
+        _line(name, codes, work, parts[0], [taken.get((name, at), []) for at in range(3)])
+        for name, (codes, work, parts) in found.items()
+    ]
 
 
-def _timed(
-    cost: StepCost, step: list[float], products: list[float], attention: list[float]
-) -> StepCost:
-    """With the median of the repeats of a step, of its products and of those with attention."""
-    each = [seconds / cost.steps for seconds in step]
+def _line(
+    name: str, codes: int, work: Work | Unknown, step: Steps | None, times: Sequence[list[float]]
+) -> Line:
+    """times: seconds of the repeats of a call, of its products, and of these with attention."""
+    steps = 1 if step is None else step.count
+    each = [seconds / steps for seconds in times[0]]
     deciles = statistics.quantiles(each, n=10)
-    return replace(
-        cost,
-        step_ms=_median_ms(each),
-        products_ms=_median_ms(products) / cost.steps,
-        attention_ms=_median_ms(attention) / cost.steps,
-        spread=(deciles[-1] - deciles[0]) / statistics.median(each),
-        fast_ms=1e3 * deciles[0],
+    ms, products, attention = (
+        1e3 * statistics.median(own) / steps if own else math.nan for own in times
     )
+    known = work if isinstance(work, Work) else Work(math.nan, math.nan)
+    return {
+        "step": name,
+        "codes": codes,
+        "steps_a_call": steps,
+        "ms": ms,
+        "fast_ms": 1e3 * deciles[0],
+        "spread": (deciles[-1] - deciles[0]) / statistics.median(each),
+        "products_ms": products,
+        "attention_ms": attention,
+        "bytes": known.bytes,
+        "operations": known.operations,
+        "note": "" if known is work else str(work),
+    }
 
 
 def in_turns(
@@ -172,43 +156,27 @@ def warmed(*works: Callable[[], Any]) -> None:
             return
 
 
-def _median_ms(seconds: list[float]) -> float:
-    return 1e3 * statistics.median(seconds) if seconds else math.nan
-
-
-def step_table(costs: list[StepCost], rates: MachineRates | None) -> pd.DataFrame:
+def step_table(costs: Sequence[Line], rates: MachineRates | None) -> pd.DataFrame:
     """steps.csv: one row a step; milliseconds, bytes, operations, shares of one.
 
-    factor: how far a step is above its matrix products; outside_products: its share outside its
-    linear layers, below zero where the products alone take longer, on a busy machine say;
-    outside_products_and_attention: the same without attention's two products (and with them the
-    softmax between, rotation and append).
+    spread: (90th - 10th percentile) / median of the repeats; fast_ms: the 10th percentile, as a
+    floor is made of best repeats. factor: how far a step is above its matrix products;
+    outside_products: its share outside its linear layers, below zero where the products alone take
+    longer, on a busy machine say; outside_products_and_attention: the same without attention's two
+    products (and with them the softmax between, rotation and append).
     """
-    rows = []
-    for cost in costs:
-        work, floor = cost.work, cost.floor_ms(rates)
-        rows.append(
-            {
-                "step": cost.name,
-                "codes": cost.nodes,
-                "steps_a_call": cost.steps,
-                "ms": cost.step_ms,
-                "spread": cost.spread,
-                "products_ms": cost.products_ms,
-                "factor": cost.step_ms / cost.products_ms,
-                "outside_products": 1 - cost.products_ms / cost.step_ms,
-                "outside_products_and_attention": 1 - cost.attention_ms / cost.step_ms,
-                "ar_steps": cost.step_ms / costs[0].step_ms,
-                "bytes": work.bytes if isinstance(work, Work) else math.nan,
-                "operations": work.operations if isinstance(work, Work) else math.nan,
-                "floor_ms": floor,
-                "over_floor": cost.step_ms / floor,
-                "fast_ms": cost.fast_ms,
-                "fast_over_floor": cost.fast_ms / floor,
-                "note": str(work) if isinstance(work, Unknown) else "",
-            }
-        )
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(costs)
+    floors = [math.nan if rates is None else Work(*need).floor_seconds(rates)
+              for need in zip(table.bytes, table.operations, strict=True)]  # fmt: skip
+    table = table.assign(
+        factor=table.ms / table.products_ms,
+        outside_products=1 - table.products_ms / table.ms,
+        outside_products_and_attention=1 - table.attention_ms / table.ms,
+        ar_steps=table.ms / table.ms[0],
+        floor_ms=1e3 * np.array(floors),
+    )
+    table["over_floor"] = table.ms / table.floor_ms
+    table["fast_over_floor"] = table.fast_ms / table.floor_ms
     for name in ("bytes_per_s", "large_bytes_per_s", "operations_per_s", "threads", "device"):
         table[name] = math.nan if rates is None else getattr(rates, name)
     return table
@@ -265,13 +233,13 @@ def cmd_steps(words: Sequence[str]) -> int:
     return 0
 
 
-def notes(costs: list[StepCost], rates: MachineRates | None) -> list[str]:
+def notes(costs: Sequence[Line], rates: MachineRates | None) -> list[str]:
     """The machine, what has no floor, and a warning where it was not quiet."""
     lines = [] if rates is None else [str(rates)]
-    lines += dict.fromkeys(f"{c.name}: {c.work}" for c in costs if isinstance(c.work, Unknown))
-    noisy = [f"{c.name} {100 * c.spread:.0f} %" for c in costs if c.noisy]
-    if rates is not None and rates.noisy:
-        noisy.append(f"the machine's rates {100 * rates.spread:.0f} %")
+    lines += dict.fromkeys(f"{c['step']}: {c['note']}" for c in costs if c["note"])
+    spreads = {c["step"]: c["spread"] for c in costs}
+    spreads |= {} if rates is None else {"the machine's rates": rates.spread}
+    noisy = [f"{name} {100 * spread:.0f} %" for name, spread in spreads.items() if spread > NOISY]
     if noisy:
         lines.append(
             f"noisy machine: repeats lie more than {100 * NOISY:.0f} % of their median apart "

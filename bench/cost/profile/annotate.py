@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -81,39 +81,34 @@ def annotated(decoder: Any, window: Window) -> Iterator[None]:
     with ExitStack() as stack:
         execution = decoder.execution
         if execution is None:
-            generate = decoder.generate
-            put(stack, decoder, "generate", stepped(generate, window))
+            put(stack, decoder, "generate", around(window.step, decoder.generate))
         else:
             put(stack, decoder, "execution", SteppedExecution(execution, window))
-            _phases(stack, decoder)
+            pieces = decoder.pieces
+            put(stack, decoder, "pieces", lambda: _named(pieces()))
         if execution is None or execution.name == "eager":
             _parts(stack, decoder)
         stack.callback(window.stop)
         yield
 
 
-def stepped(work: Callable[..., Any], window: Window) -> Callable[..., Any]:
-    """`work` as one step."""
+def around(
+    context: Callable[[], Any], work: Callable[..., Any], after: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """`work` inside a context; after: what is done with its result."""
 
     @functools.wraps(work)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with window.step():
-            return work(*args, **kwargs)
+        with context():
+            found = work(*args, **kwargs)
+        return after(found) if after else found
 
     return call
 
 
-def labelled(label: str, work: Callable[..., Any], phase: str = "") -> Callable[..., Any]:
-    """`work` under a name of the profile; phase: it is a piece."""
-
-    @functools.wraps(work)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with record_function(PREFIX + label):
-            return work(*args, **kwargs)
-
-    if phase:
-        call.phase = phase  # type: ignore[attr-defined]
-    return call
+def labelled(label: str, work: Callable[..., Any]) -> Any:
+    """`work` under a name of the profile."""
+    return around(lambda: record_function(PREFIX + label), work)
 
 
 def put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
@@ -129,16 +124,13 @@ def put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 def _named(pieces: Any) -> list[Any]:
     """The pieces under the names of their phases, once each; `__name__` stays, by which an
     execution replaces them."""
-    return [
-        (phase, piece if hasattr(piece, "phase") else labelled(phase, piece, phase))
-        for phase, piece in pieces
-    ]
-
-
-def _phases(stack: ExitStack, decoder: Any) -> None:
-    """Names the pieces."""
-    pieces = decoder.pieces
-    put(stack, decoder, "pieces", lambda: _named(pieces()))
+    out = []
+    for phase, piece in pieces:
+        if not hasattr(piece, "phase"):
+            piece = labelled(phase, piece)
+            piece.phase = phase
+        out.append((phase, piece))
+    return out
 
 
 def _parts(stack: ExitStack, decoder: Any) -> None:
@@ -150,20 +142,12 @@ def _parts(stack: ExitStack, decoder: Any) -> None:
         (decoder.tree, "grow", partial(labelled, TREE)),
         (decoder.rule, "test", partial(labelled, RULE)),
         (decoder.rule, "greedy", partial(labelled, RULE)),
-        (decoder.drafter, "begin", partial(_then, after=_session)),
-        (target, "new_cache", partial(_then, after=_cache)),
+        (decoder.drafter, "begin", partial(around, nullcontext, after=_session)),
+        (target, "new_cache", partial(around, nullcontext, after=_cache)),
     ]
     for owner, name, made in parts:
         if hasattr(owner, "__dict__"):
             put(stack, owner, name, made(getattr(owner, name)))
-
-
-def _then(make: Callable[..., Any], after: Callable[[Any], Any]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return after(make(*args, **kwargs))
-
-    return call
 
 
 def _session(session: Any) -> Any:
@@ -178,5 +162,5 @@ def _cache(cache: Any) -> Any:
     """A cache lives for one image; a wider one takes its place as the image grows."""
     if isinstance(cache, KVCache):
         cache.commit = labelled(COMMIT, cache.commit)  # type: ignore[method-assign]
-        cache.widened = _then(cache.widened, _cache)  # type: ignore[method-assign]
+        cache.widened = around(nullcontext, cache.widened, _cache)  # type: ignore[method-assign]
     return cache

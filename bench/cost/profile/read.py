@@ -12,7 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +105,23 @@ class Reading:
 @dataclass(frozen=True)
 class Profiled:
     """What is known of a decoder. step_ms: of the image that was not recorded, and phase_ms the
-    part of it that the decoder's stopwatch charged to each phase, milliseconds a step."""
+    part of it that the decoder's stopwatch charged to each phase, milliseconds a step; execution:
+    of the backend (eager, compile, graph), "" for a loop without one."""
 
     decoder: str
-    error: str = ""
-    steps: int = 0
-    step_ms: float = 0.0
-    phase_ms: dict[str, float] = field(default_factory=dict)
-    reading: Reading | None = None
-    execution: str = ""  # of the backend: eager, compile, graph; "" for a loop without one
-    trace: Path | None = None
+    steps: int
+    step_ms: float
+    phase_ms: dict[str, float]
+    reading: Reading
+    execution: str
+    trace: Path
+
+    @property
+    def named(self) -> bool:
+        """Whether matrix products can be told from the rest: inside a compiled step most have no
+        operator of their own, inside a recorded one or the CPU kernel none."""
+        eager = self.execution in ("", "eager")
+        return eager and self.reading.products_ms > 0 and self.reading.native_ms == 0
 
 
 def read(profiler: Any, steps: int, device: str) -> Reading:
@@ -125,10 +132,10 @@ def read(profiler: Any, steps: int, device: str) -> Reading:
     calls: dict[tuple[str, str], int] = defaultdict(int)
     outermost = 0
     for root in roots:
-        for key, count, us in _walk(root, OUTSIDE, ""):
+        for key, us in _walk(root, OUTSIDE, ""):
             own[key] += us
-            calls[key] += count
-        outermost += sum(1 for _ in _outermost(root))
+            calls[key] += 1
+        outermost += sum(1 for _ in _inside(root, "::"))
     step_ms = US * sum(root.time_range.elapsed_us() for root in roots) / steps
     milliseconds = {key: US * us / steps for key, us in own.items()}
     parts = [
@@ -150,38 +157,25 @@ def _on_host(event: Any) -> bool:
     return "CPU" in str(event.device_type)
 
 
-def _walk(event: Any, phase: str, part: str) -> Iterator[tuple[tuple[str, str], int, float]]:
-    """((phase, part), calls, own microseconds) of a named interval and of those inside it. The
-    first name below a step is a phase, further ones are parts."""
-    inside = list(_named(event))
+def _walk(event: Any, phase: str, part: str) -> Iterator[tuple[tuple[str, str], float]]:
+    """((phase, part), own microseconds) of a named interval and of those inside it. The first name
+    below a step is a phase, further ones are parts."""
+    inside = list(_inside(event, PREFIX))
     own = event.time_range.elapsed_us() - sum(e.time_range.elapsed_us() for e in inside)
-    yield (phase, part), 1, own
+    yield (phase, part), own
     for child in inside:
         name = child.name.removeprefix(PREFIX)
-        if phase == OUTSIDE:
-            yield from _walk(child, name, "")
-        else:
-            yield from _walk(child, phase, name)
+        yield from _walk(child, *((name, "") if phase == OUTSIDE else (phase, name)))
 
 
-def _named(event: Any) -> Iterator[Any]:
-    """The outermost named intervals inside an event."""
+def _inside(event: Any, mark: str) -> Iterator[Any]:
+    """The outermost intervals inside an event whose names hold the mark: PREFIX of named intervals,
+    '::' of operators, some of which lie inside a compiled region."""
     for child in event.cpu_children:
-        if child.name.startswith(PREFIX):
+        if mark in child.name:
             yield child
         else:
-            yield from _named(child)
-
-
-def _outermost(event: Any) -> Iterator[Any]:
-    """The operators inside an event that no other operator calls."""
-    for child in event.cpu_children:
-        if child.name.startswith(PREFIX):
-            yield from _outermost(child)
-        elif "::" in child.name:
-            yield child
-        else:  # a compiled region, say
-            yield from _outermost(child)
+            yield from _inside(child, mark)
 
 
 def _operators(profiler: Any, steps: int, step_ms: float) -> tuple[list[Operator], float, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -51,6 +51,7 @@ ABOVE: Spec = {
     "labelAlign": "left", "labelPadding": -4, "labelOffset": -13, "labelLimit": 0, "ticks": False,
     "domain": False,
 }  # fmt: skip
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 FADED = 0.12
 LINE = 36  # pixels of a decoder's line: its name above its bar
 
@@ -106,6 +107,25 @@ def linked(panels: Sequence[Spec], colors: dict[str, str], columns: int) -> Spec
     }  # fmt: skip
 
 
+def by_section(
+    run: RunData,
+    name: str,
+    title: str,
+    caption: str,
+    made: Callable[[Section], tuple[Sequence[Spec], str]],
+    columns: int = 1,
+    last: str = "",
+) -> Chart:
+    """A chart of the panels of every section. made: a section's, and what the caption says of it;
+    last: what it ends with."""
+    panels = list[Spec]()
+    for section in run.sections:
+        drawn, said = made(section)
+        panels += [{"title": section.title, **panel} for panel in drawn]
+        caption += said
+    return Chart(name, title, caption + last, linked(panels, colors_of(run), columns))
+
+
 def _scale(field: str, domain: list[str], values: list[str]) -> Spec:
     scale = {"domain": domain, "range": values}
     return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": field}}
@@ -153,13 +173,6 @@ def band(side: str, place: Spec, found: Interval) -> list[Spec]:
     return [layer(mark, [{"lo": found.lo, "hi": found.hi}], **ends)]
 
 
-def points(rows: Sequence[Spec], x: Spec, y: Spec, said: Sequence[Spec]) -> Spec:
-    """The decoders' marks: colour by decoder, shape by verdict. said: the tooltip."""
-    mark = {"type": "point", "filled": True, "size": 110, "stroke": "white", "strokeWidth": 0.8,
-            "opacity": 1, "cursor": "pointer"}  # fmt: skip
-    return layer(mark, rows, 1, x=x, y=y, color={}, shape={}, tooltip=[*said])
-
-
 def tooltip(**named: str) -> list[Spec]:
     """field=title; numbers with four digits."""
     words = ("decoder", "verdict", "prompt", "value", "text", "strip")
@@ -182,30 +195,23 @@ def ends(column: str, found: Interval) -> Spec:
 
 
 def row_of(entry: Entry) -> Spec:
-    """What every chart knows of a decoder."""
+    """What every chart knows of a decoder. kind: its verdict without the figure."""
+    verdict = entry.text("exactness")
+    kind = verdict.partition(" (")[0]
     return {
-        "decoder": entry.name, "kind": kind_of(entry), "verdict": entry.text("exactness"),
+        "decoder": entry.name, "kind": kind if kind in SHAPES else "not judged", "verdict": verdict,
         "s/image": plain(entry.number("latency_mean_s")), "codes": plain(entry.number("mal")),
     }  # fmt: skip
-
-
-def kind_of(entry: Entry) -> str:
-    """The verdict without its figure."""
-    kind = entry.text("exactness").partition(" (")[0]
-    return kind if kind in SHAPES else "not judged"
 
 
 def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
     """Caption text naming the decoders without a mark, "" when all are drawn."""
     names = {entry.name for entry in drawn}
-    absent = [e for e in section.decoders if e.name not in names]
-    broken = [e.name for e in absent if e.failed]
-    unmeasured = [e.name for e in absent if not e.failed]
-    parts = []
-    if unmeasured:
-        parts.append(f"{', '.join(unmeasured)} ({reason})")
-    if broken:
-        parts.append(f"{', '.join(broken)} (failed)")
+    found: dict[str, list[str]] = {}
+    for entry in sorted(section.decoders, key=lambda e: e.failed):
+        if entry.name not in names:
+            found.setdefault("failed" if entry.failed else reason, []).append(entry.name)
+    parts = [f"{', '.join(absent)} ({why})" for why, absent in found.items()]
     return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
 
 

@@ -1,57 +1,36 @@
 """Speed-up against quality and against cost: which decoders buy speed, and what they pay for it.
 
-`pareto`: speed-up against FID, CLIP score or output TV, with 95 % intervals, the band in which AR's
-own figure moves when only its seed changes, and the Pareto front: no other decoder is both faster
-and better. There a figure that the tables mark as noise (≈: inside the band, or of CLIP scores by
-their differences to AR's) counts as AR's own. So does any figure of an exact decoder: its images
-have AR's distribution, so what tells them apart is chance. Where chance made an exact decoder
-better than AR, a relaxed one that is better by no more shows nothing either. `losses`: CLIP score
-lost. A relaxed rule may lose no CLIP score and still be far from the target, and the other way
-round, so the chart of costs has both (output TV: lemma R of docs/decoders.md).
+On the Pareto front no other decoder is both faster and better. There a figure that the tables mark
+as noise (≈) counts as AR's own. So does any figure of an exact decoder: its images have AR's
+distribution, so what tells them apart is chance. Where chance made an exact decoder better than AR,
+a relaxed one that is better by no more shows nothing either. A relaxed rule may lose no CLIP score
+and still be far from the target, and the other way round, so the chart of costs has both (output
+TV: lemma R of docs/decoders.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bench.judge.speedup import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
 from bench.report.notes import unfair_caption
-from bench.report.plots.chart import (
-    ABOVE,
-    GAP,
-    MUTED,
-    WIDTH,
-    Chart,
-    Spec,
-    axis,
-    band,
-    colors_of,
-    ends,
-    layer,
-    left_out,
-    linked,
-    plain,
-    points,
-    row_of,
-    rule_at,
-    say,
-    tooltip,
-)
-from bench.report.plots.labels import placed
+from bench.report.plots import chart as vl
+from bench.report.plots.chart import Chart, Spec
+from bench.report.plots.series import DECODER, names, series
 from metrics.stats import Interval
 
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
+NOTHING = Interval(0.0, 0.0, 0.0)
 HEIGHT = 270  # pixels
 TICKS = 30  # pixels of a decoder's seconds
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A figure of quality: its column of the summary, its name, and its sign (-1: lower is
-    better)."""
+    """A figure of quality, or the speed-up: its column of the summary, its name, and its sign (-1:
+    lower is better)."""
 
     column: str
     name: str
@@ -59,9 +38,10 @@ class Quality:
 
     def label(self, section: Section) -> str:
         """Of its axis in a section."""
-        names = {"fid": section.fid_name, "clip": section.clip_name}
-        name = names.get(self.column, self.name)
-        return f"{name}, {'lower' if self.sign < 0 else 'higher'} is better"
+        lost = f"{section.clip_name} lost against AR"
+        named = {"fid": section.fid_name, "clip": section.clip_name, CLIP_LESS: lost}
+        better = {-1: ", lower is better", 0: "", 1: ", higher is better"}
+        return named.get(self.column, self.name) + better[self.sign]
 
     def of(self, entry: Entry) -> float:
         """An entry's figure. AR is at no distance from its own distribution; what an exact decoder
@@ -71,37 +51,43 @@ class Quality:
         own = self.column == "tv_output" and (entry.role is Role.BASELINE or exact)
         return 0.0 if own else value
 
-    def reach(self, entry: Entry) -> Interval:
-        """The figure with its interval; of output TV, which has none, alone."""
+    def reach(self, entry: Entry, section: Section) -> Interval:
+        """The figure with its interval, the point itself for an end that is not known; alone where
+        it has none, as output TV and AR's own speed-up."""
+        if self is LOSS:
+            return clip_loss(entry, section)
         value = self.of(entry)
-        return Interval(value, value, value) if self is TV else closed(entry.interval(self.column))
+        if self is TV or (self is SPEED and entry.role is Role.BASELINE):
+            return Interval(value, value, value)
+        found = entry.interval(self.column)
+        return Interval(value, *(value if math.isnan(end) else end for end in (found.lo, found.hi)))
 
 
 FID, CLIP = Quality("fid", "FID", -1), Quality("clip", "CLIP", 1)
 TV = Quality("tv_output", "output TV", -1)
+LOSS = Quality(CLIP_LESS, "CLIP loss", -1)
 MEASURES = (FID, CLIP, TV)
+SPEED = Quality("speedup", "speed-up over AR", 0)
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A decoder's place in a chart. cost: of the front, lower is better."""
+    """A decoder's quality and speed-up. cost: of the front, lower is better."""
 
     entry: Entry
     x: Interval
     y: Interval
-    cost: float
+    cost: float = math.nan
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A chart of speed-ups. band: AR's figure under other seeds; absent: said where no dot is."""
+    """A chart of speed-ups. band: AR's figure under other seeds."""
 
-    name: str
-    x_title: str
+    quality: Quality
     dots: list[Dot]
-    absent: str
-    band: Interval = UNKNOWN
-    reseeds: list[float] = field(default_factory=list)
+    band: Interval
+    reseeds: list[float]
 
     @property
     def front(self) -> list[tuple[float, float]]:
@@ -109,18 +95,10 @@ class Scatter:
         best = pareto_front([(dot.cost, dot.y.value) for dot in self.dots])
         return [(self.dots[at].x.value, self.dots[at].y.value) for at in best]
 
-
-def closed(found: Interval) -> Interval:
-    """The interval, with the point itself for an end that is not known."""
-    low, high = (found.value if math.isnan(end) else end for end in (found.lo, found.hi))
-    return Interval(found.value, low, high)
-
-
-def speed(entry: Entry) -> Interval:
-    """The speed-up; AR's own has no interval."""
-    found = closed(entry.interval("speedup"))
-    own = entry.role is Role.BASELINE
-    return Interval(found.value, found.value, found.value) if own else found
+    @property
+    def alone(self) -> bool:
+        """Whether no decoder but AR is in the chart."""
+        return all(dot.entry.role is Role.BASELINE for dot in self.dots)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -134,23 +112,23 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def pareto(section: Section, quality: Quality) -> Scatter:
     """Speed-up against quality, of all decoders that have both."""
-    every = [(e, quality.reach(e), speed(e)) for e in section.decoders if not e.failed]
-    known = [each for each in every if not math.isnan(each[1].value + each[2].value)]
-    costs = {e.name: -quality.sign * x.value for e, x, _ in known}
-    base = section.baseline
-    if base is not None and not math.isnan(quality.of(base)):
-        own = -quality.sign * quality.of(base)
-        luck = min([own, *(costs[e.name] for e, *_ in known if e.exact)])
-        for entry, *_ in known:
-            noise = entry.exact or section.like_ar(entry, quality.column)
-            if noise or luck <= costs[entry.name] < own:
-                costs[entry.name] = own
+    dots = [Dot(e, quality.reach(e, section), SPEED.reach(e, section))
+            for e in section.decoders if not e.failed]  # fmt: skip
+    dots = [dot for dot in dots if not math.isnan(dot.x.value + dot.y.value)]
+    costs = {dot.entry.name: -quality.sign * dot.x.value for dot in dots}
+    base, lost = section.baseline, quality is LOSS
+    own = math.nan if base is None else -quality.sign * quality.of(base)
+    own = luck = 0.0 if lost else own
+    if not lost:
+        luck = min([own, *(costs[dot.entry.name] for dot in dots if dot.entry.exact)])
+    for entry in (dot.entry for dot in dots if not math.isnan(own)):
+        noise = entry.exact or (not lost and section.like_ar(entry, quality.column))
+        if noise or luck <= costs[entry.name] < own:
+            costs[entry.name] = own
     return Scatter(
-        quality.name,
-        quality.label(section),
-        [Dot(e, x, y, costs[e.name]) for e, x, y in known],
-        f"no decoder has both a {quality.name} and a speed-up",
-        section.reseeded(quality.column),
+        quality,
+        [replace(dot, cost=costs[dot.entry.name]) for dot in dots],
+        vl.UNKNOWN if lost else section.reseeded(quality.column),
         [reseed.number(quality.column) for reseed in section.reseeds],
     )
 
@@ -158,7 +136,7 @@ def pareto(section: Section, quality: Quality) -> Scatter:
 def clip_loss(entry: Entry, section: Section) -> Interval:
     """AR's CLIP score less the decoder's; of AR itself 0. NaN where it is not known."""
     if entry.role is Role.BASELINE:
-        return Interval(0.0, 0.0, 0.0)
+        return NOTHING
     paired = entry.interval(CLIP_LESS)
     if not math.isnan(paired.value):
         return Interval(-paired.value, -paired.hi, -paired.lo)
@@ -167,23 +145,9 @@ def clip_loss(entry: Entry, section: Section) -> Interval:
     return Interval(loss, loss, loss)
 
 
-def losses(section: Section) -> Scatter:
-    """Speed-up against CLIP loss, an exact decoder's counting as 0."""
-    every = [(e, clip_loss(e, section), speed(e)) for e in section.decoders if not e.failed]
-    known = [each for each in every if not math.isnan(each[1].value + each[2].value)]
-    dots = [Dot(e, x, y, 0.0 if e.exact else x.value) for e, x, y in known]
-    title = f"{section.clip_name} lost against AR, lower is better"
-    return Scatter("CLIP loss", title, dots, "no decoder has both a speed-up and a CLIP score")
-
-
-def alone(chart: Scatter) -> bool:
-    """Whether no decoder but AR is in the chart."""
-    return all(dot.entry.role is Role.BASELINE for dot in chart.dots)
-
-
 def costs_known(run: RunData) -> bool:
     """Whether any decoder but AR has a speed-up and a cost."""
-    return any(not alone(c) for s in run.sections for c in (losses(s), pareto(s, TV)))
+    return any(not pareto(s, cost).alone for s in run.sections for cost in (LOSS, TV))
 
 
 FRONT = (
@@ -206,42 +170,32 @@ def draw_pareto(run: RunData, quality: Quality) -> Chart:
         f"Up and to the {'left' if quality.sign < 0 else 'right'} is better. Bars: 95 % intervals. "
         f"Grey band: AR's {name} under other seeds (reseed band); hollow circle: one such run. "
     )
-    caption += FRONT
-    for section in run.sections:
+
+    def one(section: Section) -> tuple[list[Spec], str]:
         chart = pareto(section, quality)
         drawn = [dot.entry for dot in chart.dots]
-        caption += left_out(section, drawn, f"{name} or speed-up not measured")
+        said = vl.left_out(section, drawn, f"{name} or speed-up not measured")
         paired = quality is CLIP and section.compares_clip
         if drawn and not paired and math.isnan(chart.band.value):
-            caption += f" {section.title}: no reseed was run, so nothing counts as noise."
-    title = f"Speed-up against {name}"
-    caption += unfair_caption(run)
-    made = _drawn(run, f"speedup_{quality.column}", title, caption, [lambda s: pareto(s, quality)])
+            said += f" {section.title}: no reseed was run, so nothing counts as noise."
+        return [panel(chart, section, len(run.sections))], said
+
+    file, title, last = f"speedup_{quality.column}", f"Speed-up against {name}", unfair_caption(run)
+    made = vl.by_section(run, file, title, caption + FRONT, one, min(2, len(run.sections)), last)
     return replace(made, charted=True)
 
 
 def draw_costs(run: RunData) -> Chart:
     """Two panels a section."""
-    caption = COSTS
-    for section in run.sections:
-        drawn = [
-            dot.entry for chart in (losses(section), pareto(section, TV)) for dot in chart.dots
-        ]
-        caption += left_out(section, drawn, "no speed-up, or no cost measured")
+
+    def one(section: Section) -> tuple[list[Spec], str]:
+        charts = [pareto(section, cost) for cost in (LOSS, TV)]
+        drawn = [dot.entry for chart in charts for dot in chart.dots]
+        said = vl.left_out(section, drawn, "no speed-up, or no cost measured")
+        return [panel(chart, section) for chart in charts], said
+
     title = "Speed-up against its cost: CLIP loss and output TV"
-    return _drawn(run, "speedup_cost", title, caption, [losses, lambda s: pareto(s, TV)])
-
-
-def _drawn(
-    run: RunData, name: str, title: str, caption: str, of: Sequence[Callable[[Section], Scatter]]
-) -> Chart:
-    columns = min(2, len(of) * len(run.sections))
-    panels = [
-        {"title": section.title, **panel(make(section), (WIDTH - GAP * (columns - 1)) / columns)}
-        for section in run.sections
-        for make in of
-    ]
-    return Chart(name, title, caption, linked(panels, colors_of(run), columns))
+    return vl.by_section(run, "speedup_cost", title, COSTS, one, columns=2)
 
 
 LINKED = (
@@ -258,73 +212,52 @@ def linked_charts(run: RunData, pages: Sequence[int]) -> list[Chart]:
     each section. pages: indices of prompts that have a page, which a tick opens."""
     made = []
     for section in run.sections:
-        shown = [e for e in section.decoders if not e.failed]
         charts = [pareto(section, quality) for quality in MEASURES]
-        width = (WIDTH - GAP) / 2
         panels = [
-            {"title": f"Speed-up against {c.name}", **panel(c, width)}
+            {"title": f"Speed-up against {c.quality.name}", **panel(c, section)}
             for c in charts
-            if not alone(c)
+            if not c.alone
         ]
-        ticks = _seconds(shown, pages)
+        ticks = _seconds([e for e in section.decoders if not e.failed], pages)
         panels += [ticks] if ticks else []
         if panels:
             caption = LINKED + (CLICKS if ticks and pages else "")
-            spec = linked(panels, colors_of(run), columns=2)
+            spec = vl.linked(panels, vl.colors_of(run), columns=2)
             made.append(Chart("linked", section.title, caption, spec))
     return made
 
 
-def panel(chart: Scatter, width: float) -> Spec:
-    """Speed-up against one figure; width: in pixels, for the names of points."""
+def panel(chart: Scatter, section: Section, columns: int = 2) -> Spec:
+    """Speed-up against one figure, in one of at most two columns."""
     if not chart.dots:
-        return say(chart.absent)
-    x, y = axis("x", chart.x_title), axis("speedup", "speed-up over AR")
-    rows = [row_of(d.entry) | ends("x", d.x) | ends("speedup", d.y) for d in chart.dots]
-    bar = {"type": "rule", "strokeWidth": 1.4}
-    layers = [*band("x", x, chart.band), rule_at("y", y, 1)]
+        return vl.say(f"no decoder has both {chart.quality.name} and a speed-up")
+    x, y = vl.axis("x", chart.quality.label(section)), vl.axis("speedup", "speed-up over AR")
+    rows = [vl.row_of(d.entry) | vl.ends("x", d.x) | vl.ends("speedup", d.y) for d in chart.dots]
+    layers = [*vl.band("x", x, chart.band), vl.rule_at("y", y, 1)]
     if len(chart.front) > 1:
-        line = {"type": "line", "color": MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2}
-        layers.append(layer(line, [{"x": at, "speedup": up} for at, up in chart.front], x=x, y=y))
-    hollow = {"type": "point", "color": MUTED, "fill": "white", "size": 45}
-    if math.isfinite(chart.band.value):
-        layers.append(layer(hollow, [{"x": v, "speedup": 1} for v in chart.reseeds], x=x, y=y))
-    layers += [
-        layer(bar, rows, 0.6, x=x | {"field": "x_lo"}, x2={"field": "x_hi"}, y=y, color={}),
-        layer(bar, rows, 0.6, x=x, y=y | {"field": "speedup_lo"}, y2={"field": "speedup_hi"},
-              color={}),
-    ]  # fmt: skip
-    said = {"decoder": "decoder", "verdict": "verdict", "speedup": "speed-up"}
-    said |= {"speedup_lo": "from", "speedup_hi": "to", "x": chart.name}
-    said |= {"codes": "codes per forward", "s/image": "s/image"}
-    layers += [points(rows, x, y, tooltip(**said)), named(chart, x, y, width)]
-    return {"height": HEIGHT, "layer": layers}
-
-
-def named(chart: Scatter, x: Spec, y: Spec, width: float) -> Spec:
-    """What the points are called, where there is room."""
-    points = {dot.entry.name: (dot.x.value, dot.y.value) for dot in chart.dots}
+        line = {"type": "line", "color": vl.MUTED, "strokeDash": [5, 4], "strokeWidth": 1.2}
+        front = [{"x": at, "speedup": up} for at, up in chart.front]
+        layers.append(vl.layer(line, front, x=x, y=y))
     across = [side for dot in chart.dots for side in (dot.x.lo, dot.x.hi)]
-    across += [side for side in (chart.band.lo, chart.band.hi) if math.isfinite(side)]
-    up = [side for dot in chart.dots for side in (dot.y.lo, dot.y.hi)] + [1.0]
-    rows = [
-        {"decoder": name, "x": points[name][0], "speedup": points[name][1], **side}
-        for name, side in placed(points, across, up, (width, HEIGHT)).items()
-    ]
-    return layer(names_mark(), rows, 0.85, x=x, y=y, text={"field": "decoder"})
-
-
-def names_mark() -> Spec:
-    """Text at the places that `placed` found."""
-    where = {name: {"expr": f"datum.{name}"} for name in ("align", "dx", "dy")}
-    return {"type": "text", "fontSize": 10.5, **where}
+    if math.isfinite(chart.band.value):
+        hollow = {"type": "point", "color": vl.MUTED, "fill": "white", "size": 45}
+        layers.append(vl.layer(hollow, [{"x": v, "speedup": 1} for v in chart.reseeds], x=x, y=y))
+        across += [side for side in (chart.band.lo, chart.band.hi) if math.isfinite(side)]
+    said = {"decoder": "decoder", "verdict": "verdict", "speedup": "speed-up"}
+    said |= {"speedup_lo": "from", "speedup_hi": "to", "x": chart.quality.name}
+    said |= {"codes": "codes per forward", "s/image": "s/image"}
+    layers += series(rows, DECODER, x=x, y=y, ends="xy", shape={}, tooltip=vl.tooltip(**said))
+    up = [side for dot in chart.dots for side in (dot.y.lo, dot.y.hi)]
+    size = vl.WIDTH if columns == 1 else (vl.WIDTH - vl.GAP) / 2, HEIGHT
+    layers.append(names(rows, x, y, across, [*up, 1.0], size, 0.85))
+    return {"height": HEIGHT, "layer": layers}
 
 
 def _seconds(entries: list[Entry], pages: Sequence[int]) -> Spec:
     """Seconds of each timed image, the fastest time of each: a line per decoder, a tick per image;
     {} where none was timed."""
     rows = [
-        {"decoder": entry.name, "seconds": plain(seconds), "prompt": as_text(prompt),
+        {"decoder": entry.name, "seconds": vl.plain(seconds), "prompt": as_text(prompt),
          "page": f"prompts/{index}.html" if index in pages else None}
         for entry in entries
         for seconds, prompt, index in entry.latency_rows()[
@@ -335,8 +268,8 @@ def _seconds(entries: list[Entry], pages: Sequence[int]) -> Spec:
         return {}
     mark = {"type": "tick", "thickness": 2, "size": 14, "cursor": "pointer"}
     place = {"field": "decoder", "type": "nominal", "sort": [e.name for e in entries],
-             "title": None, "axis": ABOVE | {"labelOffset": -11}}  # fmt: skip
+             "title": None, "axis": vl.ABOVE | {"labelOffset": -11}}  # fmt: skip
     x = {"field": "seconds", "type": "quantitative", "title": "seconds per image"}
-    said = tooltip(decoder="decoder", prompt="prompt", seconds="seconds")
-    made = layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)
+    said = vl.tooltip(decoder="decoder", prompt="prompt", seconds="seconds")
+    made = vl.layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)
     return {"title": "Seconds of each timed image", "height": TICKS * len(entries), **made}

@@ -16,23 +16,11 @@ from typing import Any
 
 from bench.records.run_data import Entry, RunData, Section
 from bench.records.study import read_identity
-from bench.report.plots.chart import (
-    MUTED,
-    Chart,
-    Spec,
-    band,
-    colors_of,
-    ends,
-    layer,
-    linked,
-    points,
-    row_of,
-    rule_at,
-    tooltip,
-)
-from bench.report.plots.scatter import MEASURES, TV, Quality, speed
+from bench.report.plots import chart as vl
+from bench.report.plots.chart import Chart, Spec
+from bench.report.plots.scatter import MEASURES, SPEED, Quality
+from bench.report.plots.series import DECODER, series
 
-MEASURED: tuple[Quality | None, ...] = (None, *MEASURES)  # None: the speed-up
 Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
 PARTS = ("loop", "drafter", "tree", "proposer", "acceptance")
 CAPTION = (
@@ -60,10 +48,12 @@ def sweep_charts(run: RunData) -> list[Chart]:
     for section in run.sections:
         found = [*swept_in(section, settings)]
         shown = {entry.name: entry for swept in found for line in swept.series for _, entry in line}
-        measures = [m for m in MEASURED if any(_known(entry, m) for entry in shown.values())]
-        panels = [panel for swept in found for panel in _panels(section, swept, measures)]
+        measures = [
+            m for m in (SPEED, *MEASURES) if any(math.isfinite(m.of(e)) for e in shown.values())
+        ]
+        panels = [_panel(section, swept, measure) for swept in found for measure in measures]
         if panels:
-            spec = linked(panels, colors_of(run), len(measures))
+            spec = vl.linked(panels, vl.colors_of(run), len(measures))
             made.append(Chart("sweep", section.title, CAPTION, spec))
     return made
 
@@ -111,47 +101,34 @@ def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]
     return line
 
 
-def _known(entry: Entry, measure: Quality | None) -> bool:
-    return math.isfinite(measure.of(entry) if measure else entry.number("speedup"))
-
-
-def _panels(section: Section, swept: Swept, measures: list[Quality | None]) -> list[Spec]:
-    """A small chart a measure, over the setting's values."""
-    numbers = all(_is_number(value) for line in swept.series for value, _ in line)
+def _panel(section: Section, swept: Swept, quality: Quality) -> Spec:
+    """A figure over the setting's values, and over what AR has: its figure, and the band of its
+    other seeds. A line joins values that are numbers."""
     values = [value for line in swept.series for value, _ in line]
+    numbers = all(map(_is_number, values))
     labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
     look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
     x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
-    return [_panel(section, swept, measure, x, numbers) for measure in measures]
-
-
-def _panel(section: Section, swept: Swept, quality: Quality | None, x: Spec, joined: bool) -> Spec:
-    """One of them, over what AR has: its figure, and the band of its other seeds. joined: with a
-    line through the values."""
-    title = quality.label(section) if quality else "speed-up over AR"
-    of = quality.reach if quality else speed
+    title = quality.label(section)
     rows = [
-        row_of(entry) | ends("figure", of(entry)) | {"value": str(value), "series": at}
+        vl.row_of(entry)
+        | vl.ends("figure", quality.reach(entry, section))
+        | {"value": str(value), "series": at}
         for at, line in enumerate(swept.series)
         for value, entry in line
     ]
     y = {"field": "figure", "type": "quantitative", "title": None, "scale": {"zero": False}}
-    base, layers = section.baseline, list[Spec]()
-    own = 1.0 if quality is None else quality.of(base) if base else math.nan
-    if quality:
-        layers += band("y", y, section.reseeded(quality.column))
+    own = quality.of(section.baseline) if section.baseline else math.nan
+    layers = vl.band("y", y, section.reseeded(quality.column))
     if math.isfinite(own):
-        layers.append(rule_at("y", y, own))
-    if joined:
-        line = {"type": "line", "color": MUTED, "strokeWidth": 1.2}
-        layers.append(layer(line, rows, x=x, y=y, detail={"field": "series"}))
-    if quality is not TV:
-        bar = {"type": "rule", "strokeWidth": 1.4}
-        up = {"y": y | {"field": "figure_lo"}, "y2": {"field": "figure_hi"}}
-        layers.append(layer(bar, rows, 0.6, x=x, color={}, **up))
+        layers.append(vl.rule_at("y", y, own))
+    if numbers:
+        line = {"type": "line", "color": vl.MUTED, "strokeWidth": 1.2}
+        layers.append(vl.layer(line, rows, x=x, y=y, detail={"field": "series"}))
     said = {"value": swept.setting, "decoder": "decoder", "verdict": "verdict"}
     said |= {"figure": title.split(",")[0], "figure_lo": "from", "figure_hi": "to"}
-    layers.append(points(rows, x, y, tooltip(**said, codes="codes per forward")))
+    layers += series(rows, DECODER, x=x, y=y, ends="y", shape={},
+                     tooltip=vl.tooltip(**said, codes="codes per forward"))  # fmt: skip
     return {"title": title, "height": 170, "layer": layers}
 
 

@@ -1,6 +1,6 @@
 """Who runs the tasks of a launch: processes of this machine, a SLURM job array, or tasks of Ray.
 
-Each takes (tasks, launch, folder of logs), waits, and returns what was lost. A worker that dies is
+Each takes (tasks, launch, folder of logs), and yields every task as it ends. A worker that dies is
 started again, and resumes. submitit queues a job again that is preempted or runs out of time
 (`Task.checkpoint`); Ray starts a task again whose worker died.
 """
@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,30 +28,33 @@ LOOK = 0.1  # seconds between two looks at the workers
 QUEUED = 1000  # times that a SLURM job may run out of time: each time it has come further
 
 
-def run_local(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+# Tasks, and why one is lost; "" for one that came to its end.
+Ended = Generator[tuple[Task, str], None, None]
+
+
+def run_local(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:
     """launch=local: so many processes at once as there are workers."""
-    waiting, lost = deque((task, 0) for task in tasks), list[Lost]()
+    waiting = deque((task, 0) for task in tasks)
     running: dict[subprocess.Popen[bytes], tuple[Task, int]] = {}
     try:
-        with progress(len(tasks), "shards", unit="shard") as bar:
-            while waiting or running:
-                while waiting and len(running) < launch.workers:
-                    task, died = waiting.popleft()
-                    running[start(task, logs)] = task, died
-                time.sleep(LOOK)
-                for process in [one for one in running if one.poll() is not None]:
-                    task, died = running.pop(process)
-                    status = process.returncode
-                    again = (status < 0 or status == INTERRUPTED) and died < launch.retries
-                    if again:
-                        waiting.append((task, died + 1))
-                        continue
-                    bar.update()
-                    if not task.ended(status):
-                        lost.append(Lost(task, why(status, logs / f"{task.name}.log")))
+        while waiting or running:
+            while waiting and len(running) < launch.workers:
+                task, died = waiting.popleft()
+                running[start(task, logs)] = task, died
+            time.sleep(LOOK)
+            for process in [one for one in running if one.poll() is not None]:
+                task, died = running.pop(process)
+                status = process.returncode
+                if (status < 0 or status == INTERRUPTED) and died < launch.retries:
+                    waiting.append((task, died + 1))
+                else:
+                    log = logs / f"{task.name}.log"
+                    yield task, "" if task.ended(status) else why(status, log)
     finally:
-        stop(list(running))
-    return lost
+        for process in running:  # as Ctrl-C does
+            process.terminate()
+        for process in running:
+            process.wait()
 
 
 def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
@@ -66,14 +69,6 @@ def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends workers that are at work, as Ctrl-C does."""
-    for process in running:
-        process.terminate()
-    for process in running:
-        process.wait()
-
-
 def why(status: int, log: Path) -> str:
     """What became of a worker: a signal, or the error that its log ends with."""
     if status < 0:
@@ -84,27 +79,30 @@ def why(status: int, log: Path) -> str:
     return f"exit status {status}: {last.removeprefix('error: ')} (see {log})"
 
 
-def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+def run_slurm(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:
     """launch=slurm: a job array through submitit. Ctrl-C cancels the jobs."""
-    executor = executor_of(launch, logs)
-    left, lost = list(tasks), list[Lost]()
-    with progress(len(left), "shards", unit="shard") as bar:
-        for _ in range(launch.retries + 1):
-            with executor.batch():
-                jobs = [executor.submit(task) for task in left]
-            try:
-                found = [_result(*both) for both in zip(left, jobs, strict=True)]
-            except BaseException:
-                for job in jobs:
-                    job.cancel()
-                raise
-            both = list(zip(left, found, strict=True))
-            bar.update(sum(why == "" for _, why in both))
-            left = [task for task, why in both if why is None]
-            lost += [Lost(task, why) for task, why in both if why]
-            if not left:
-                return lost
-    return lost + [Lost(task, f"{launch.retries + 1} jobs died, see {logs}") for task in left]
+    executor, left = executor_of(launch, logs), list(tasks)
+    from submitit.core.utils import UncompletedJobError
+
+    for _ in range(launch.retries + 1):
+        with executor.batch():
+            jobs = [executor.submit(task) for task in left]
+        died = []
+        try:
+            for task, job in zip(left, jobs, strict=True):
+                try:
+                    said = f"exit status {(status := job.result())}, see {job.paths.stderr}"
+                    yield task, "" if task.ended(status) else said
+                except UncompletedJobError:
+                    died.append(task)
+        except BaseException:
+            for job in jobs:
+                job.cancel()
+            raise
+        left = died
+        if not left:
+            return
+    yield from ((task, f"{launch.retries + 1} jobs died, see {logs}") for task in left)
 
 
 def executor_of(launch: LaunchConfig, logs: Path) -> Any:
@@ -135,50 +133,33 @@ def executor_of(launch: LaunchConfig, logs: Path) -> Any:
     return executor
 
 
-def _result(task: Task, job: Any) -> str | None:
-    """What a job's worker refused; nothing for one that came to its end, None for one that died."""
-    from submitit.core.utils import UncompletedJobError
-
-    try:
-        status = job.result()
-    except UncompletedJobError:
-        return None
-    if task.ended(status):
-        return ""
-    return f"exit status {status}, see {job.paths.stderr}"
-
-
-def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+def run_ray(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> Ended:
     """launch=ray: tasks of Ray Core, on a cluster that runs or on this machine. logs: unused, Ray
     forwards what workers say."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError("launch=ray needs Ray: pip install 'lantern-bench[ray]'") from error
-    lost = list[Lost]()
     with _connected(ray, launch):
         # max_calls: a process for each task, so that none finds what another has left.
         work = ray.remote(
             num_cpus=launch.cpus, num_gpus=launch.gpus, max_retries=launch.retries, max_calls=1
         )(perform)
         waiting = {work.remote(task): task for task in tasks}
-        with progress(len(tasks), "shards", unit="shard") as bar:
-            while waiting:
-                try:
-                    (ready,), _ = ray.wait(list(waiting), num_returns=1)
-                except (ray.exceptions.RayError, ConnectionError) as error:
-                    why = f"Ray itself has failed (its store?): {_first(error)}"
-                    return lost + [Lost(task, why) for task in waiting.values()]
-                task = waiting.pop(ready)
-                try:
-                    status = ray.get(ready)
-                except ray.exceptions.RayError as error:
-                    lost.append(Lost(task, f"its workers died: {_first(error)}"))
-                else:
-                    if not task.ended(status):
-                        lost.append(Lost(task, f"exit status {status}, see the worker's output"))
-                bar.update()
-    return lost
+        while waiting:
+            try:
+                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+            except (ray.exceptions.RayError, ConnectionError) as error:
+                why = f"Ray itself has failed (its store?): {_first(error)}"
+                yield from ((task, why) for task in waiting.values())
+                return
+            task = waiting.pop(ready)
+            try:
+                status = ray.get(ready)
+                why = f"exit status {status}, see the worker's output"
+                yield task, "" if task.ended(status) else why
+            except ray.exceptions.RayError as error:
+                yield task, f"its workers died: {_first(error)}"
 
 
 def _first(error: Exception) -> str:
@@ -213,8 +194,18 @@ def _connected(ray: Any, launch: LaunchConfig) -> Iterator[None]:
         ray.shutdown()
 
 
-LAUNCHERS: dict[str, Callable[[Sequence[Task], LaunchConfig, Path], list[Lost]]] = {
+LAUNCHERS: dict[str, Callable[[Sequence[Task], LaunchConfig, Path], Ended]] = {
     "local": run_local,
     "slurm": run_slurm,
     "ray": run_ray,
 }
+
+
+def lost_of(tasks: Sequence[Task], launch: LaunchConfig, logs: Path) -> list[Lost]:
+    """Runs the tasks of a launch; returns those that no worker came to the end of."""
+    lost, ended = list[Lost](), LAUNCHERS[launch.where](tasks, launch, logs)
+    with progress(len(tasks), "shards", unit="shard") as bar, closing(ended):
+        for task, why in ended:
+            bar.update()
+            lost += [Lost(task, why)] if why else []
+    return lost

@@ -17,10 +17,10 @@ from bench.config.differences import MACHINES, differences
 from bench.config.words import with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links
+from bench.data.files import refuse_links, write_bytes
 from bench.judge.quality import FEATURES
-from bench.records import rows as records
 from bench.records.folder import Key, RunFolder, open_folder, recorded, row_keys
+from bench.records.rows import image_name
 from bench.records.study import read_identity, require_schema
 from bench.run.session import ATTENTION, agreed
 from decoders.kernels.selected import purpose
@@ -65,7 +65,7 @@ def cmd_merge(words: Sequence[str]) -> int:
     if twice:
         raise ConfigError(f"{twice[0]} is named twice; merge takes every folder once")
     have, total = merge([read(folder) for folder in folders], Path(out))
-    missing = None if total is None else total - have
+    missing = (total or have) - have
     say(f"{out}: {have:,} rows" + (f" of {total:,}" if total is not None else ""))
     if missing:
         say(
@@ -105,9 +105,11 @@ def merge(sources: Sequence[Source], out: Path) -> tuple[int, int | None]:
     chosen = choose(every)
     first = every[0].identity
     with open_folder(out, first["config"], first["config_hash"], first["machine"]) as folder:
-        for key, source in chosen.items():
-            if source in others:
-                copy(source.path, folder, key)
+        for (cell, stem), source in chosen.items():
+            # A picture before its row, each whole or absent.
+            for name in (image_name(cell, stem), f"rows/{cell}/{stem}.parquet"):
+                if source in others and (source.path / name).is_file():
+                    write_bytes(out / name, (source.path / name).read_bytes())
         for source in others:
             if (source.path / FEATURES).is_dir():
                 shutil.copytree(source.path / FEATURES, out / FEATURES, dirs_exist_ok=True)
@@ -143,7 +145,13 @@ def choose(sources: Sequence[Source]) -> dict[Key, Source]:
             if other.identity[name] != first.identity[name]:
                 shown = differences(first.identity[compared], other.identity[compared], sides)
                 raise FolderError(f"{first.path} and {other.path} {says}: {shown}. {NOTHING}")
-    _require_commit(sources)
+    seen = {row["git_commit"]: source.path for source in sources for row in source.rows.values()}
+    if len(seen) > 1:
+        (one, here), (two, there), *_ = seen.items()
+        raise FolderError(
+            f"rows of two commits: {one[:12]} in {here}, {two[:12]} in {there}; run the shards "
+            "again with one of the two. Nothing was merged"
+        )
     chosen: dict[Key, Source] = {}
     for source in sources:
         for key, row in source.rows.items():
@@ -158,25 +166,3 @@ def choose(sources: Sequence[Source]) -> dict[Key, Source]:
                     "right, or leave one folder out"
                 )
     return chosen
-
-
-def _require_commit(sources: Sequence[Source]) -> None:
-    seen: dict[str, Path] = {}
-    for source in sources:
-        for row in source.rows.values():
-            seen.setdefault(row["git_commit"], source.path)
-    if len(seen) > 1:
-        (one, here), (two, there), *_ = seen.items()
-        raise FolderError(
-            f"rows of two commits: {one[:12]} in {here}, {two[:12]} in {there}; run the shards "
-            "again with one of the two. Nothing was merged"
-        )
-
-
-def copy(source: Path, folder: RunFolder, key: Key) -> None:
-    """A row's picture, then its file, each whole or absent."""
-    image, row = Path(folder.image_name(*key)), Path("rows") / key[0] / f"{key[1]}.parquet"
-    for name in (image, row):
-        if (source / name).is_file():
-            content = (source / name).read_bytes()
-            records.write_atomically(folder.path / name, lambda file, c=content: file.write(c))  # type: ignore[misc]

@@ -16,18 +16,17 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.config.hydra_edge import own_settings
-from bench.config.schema import require_known
 from bench.console import progress, say
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links
-from bench.records import rows as records
+from bench.data.files import refuse_links, write_atomically
+from bench.records.load import plain, read_rows
 from decoders.kinds import Positive, require
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 NAMED = ("decoder", "protocol", "seed", "prompt_index", "prompt_id", "prompt")
 Row = dict[str, Any]  # of records.parquet
 MOST = np.iinfo(np.uint16).max
+Pictures = Literal["kept", "decoded", "none"]
 CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
 
 
@@ -43,13 +43,12 @@ CODES, TAR = "codes.parquet", "pictures-{:05d}.tar"
 class PackSettings:
     """`pack.*`."""
 
-    pictures: str = "kept"  # NAME kept (the run's own), decoded (again, from the codes), none
+    pictures: Pictures = "kept"  # NAME kept (the run's own), decoded (again, from the codes), none
     gigabytes: Positive = 1.0  # size of a tar file
     out: str | None = None  # DIR where they go (default: packed/ in the run's folder)
 
     def __post_init__(self) -> None:
         require(self, "pack.", ConfigError)
-        require_known(self, "pack.", {"pictures": ("kept", "decoded", "none")})
 
 
 def cmd_pack(words: Sequence[str]) -> int:
@@ -89,19 +88,10 @@ def rows_of(config: StudyConfig) -> list[Row]:
     run = Path(config.run_dir)
     require_own(run, config)
     refuse_links(run)  # a link would put a file of another folder into the tar
-    path = run / "records.parquet"
-    table = records.read(path) if path.is_file() else None
-    if table is None:
-        raise FolderError(
-            f"{run} has no whole records.parquet: the run is not finished, or its rows name "
-            "pictures of others; `python -m bench run` with the same words goes on with it"
-        )
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in table.select([*NAMED, "status", "image", "codes"]).to_pylist():
-        if row["status"] == "ok":
-            have = found.setdefault(tuple(row[name] for name in NAMED[:4]), row)
-            have["image"] = have["image"] or row["image"]  # in the round that it was kept in
-    return list(found.values())
+    table = read_rows(run, (*NAMED, "schema_version", "status", "image", "codes"))
+    rows = table[table.status == "ok"].assign(codes=table.codes.map(np.ndarray.tolist))
+    rows["image"] = rows.groupby([*NAMED[:4]]).image.transform("max")  # of the round it was kept in
+    return plain(rows.drop_duplicates([*NAMED[:4]]))
 
 
 def write_codes(path: Path, rows: Sequence[Row]) -> None:
@@ -112,7 +102,7 @@ def write_codes(path: Path, rows: Sequence[Row]) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in NAMED}
     columns["codes"] = pa.array([row["codes"] for row in rows], pa.list_(pa.uint16()))
     table = pa.table(columns)
-    records.write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
 def kept(run: Path, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
@@ -130,10 +120,9 @@ def kept(run: Path, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
 def decoded(config: StudyConfig, rows: Sequence[Row]) -> Iterator[tuple[Row, bytes]]:
     """Pictures of the codes, through the study's tokenizer."""
     import torch
-    from PIL import Image
 
     from bench.measure.device import prepare
-    from bench.run.outcome import drawn, quantised
+    from bench.run.outcome import drawn, picture_of, quantised
     from bench.run.session import load_model
 
     model = load_model(config, prepare(config.backend))
@@ -147,7 +136,7 @@ def decoded(config: StudyConfig, rows: Sequence[Row]) -> Iterator[tuple[Row, byt
             pixels = quantised(drawn(model, codes))  # [B, 3, H, W] uint8
         for row, image in zip(part, pixels, strict=True):
             content = io.BytesIO()
-            Image.fromarray(image.permute(1, 2, 0).numpy()).save(content, format="PNG")
+            picture_of(image).save(content, format="PNG")
             yield row, content.getvalue()
 
 
@@ -173,11 +162,8 @@ def _add(tar: tarfile.TarFile, row: Row, png: bytes) -> None:
     """A picture with its prompt and what it is."""
     name = f"{row['decoder']}/{row['protocol']}-{row['seed']}-{row['prompt_index']:05d}"
     about = json.dumps({key: row[key] for key in NAMED}, ensure_ascii=False)
-    for ending, content in (
-        ("png", png),
-        ("txt", row["prompt"].encode()),
-        ("json", about.encode()),
-    ):
+    files = {"png": png, "txt": row["prompt"].encode(), "json": about.encode()}
+    for ending, content in files.items():
         member = tarfile.TarInfo(f"{name}.{ending}")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))

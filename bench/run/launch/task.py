@@ -11,17 +11,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bench.config.compose import require_folders
-from bench.config.hydra_edge import compose_config, hydra_session, parse_override, plain
-from bench.config.schema import build, require_known
+from bench.config.hydra_edge import composed, parse_override
+from bench.config.schema import build
 from bench.config.words import split
 from bench.data.errors import ConfigError, unknown
+from bench.data.guard import noting_stops
 from decoders.kinds import Amount, Count, NotNegative, Positive, require
 
 USED = {  # besides workers, shards, retries, threads
@@ -39,7 +38,7 @@ class LaunchConfig:
     """See conf/launch."""
 
     name: str
-    where: str
+    where: Literal["local", "slurm", "ray"]
     workers: Count = 2
     shards: Count | None = None
     retries: Amount = 3
@@ -47,13 +46,12 @@ class LaunchConfig:
     cpus: Count = 1
     gpus: NotNegative = 0.0
     hours: Positive = 4.0
-    cluster: str = "slurm"
+    cluster: Literal["slurm", "local"] = "slurm"
     options: dict[str, Any] = field(default_factory=dict)
     address: str | None = None
 
     def __post_init__(self) -> None:
         require(self, "launch.", ConfigError)
-        require_known(self, "launch.", {"where": tuple(USED), "cluster": ("slurm", "local")})
         if self.where == "slurm" and self.gpus != int(self.gpus):
             raise ConfigError(f"launch.gpus must be a whole number on SLURM, found {self.gpus:g}")
 
@@ -86,18 +84,13 @@ def is_asked(words: Sequence[str]) -> bool:
 
 def asked(words: Sequence[str]) -> Asked:
     """The command line, sorted. Raises ConfigError."""
-    mine: list[str] = []
-    rest: list[str] = []
-    shard = ""
-    for word in map(split, words):
-        if word.group == "shard":
-            if word.key != "shard" or not word.value:
-                raise ConfigError(f"expected shard=i/n, found {word.text!r}")
-            shard = word.value
-        elif word.group == "launch":
-            mine.append(str(parse_override(word.text).input_line))
-        else:
-            rest.append(word.text)
+    every, shard = list(map(split, words)), ""
+    for word in (word for word in every if word.group == "shard"):
+        if word.key != "shard" or not word.value:
+            raise ConfigError(f"expected shard=i/n, found {word.text!r}")
+        shard = word.value
+    rest = [word.text for word in every if word.group not in ("shard", "launch")]
+    mine = [str(parse_override(w.text).input_line) for w in every if w.group == "launch"]
     if mine and all(split(word).key != "launch" for word in mine):
         raise ConfigError(
             f"{mine[0]!r} is a setting of a launch; name it too: launch=local, slurm or ray"
@@ -109,11 +102,7 @@ def asked(words: Sequence[str]) -> Asked:
 
 
 def _composed(words: Sequence[str], places: Sequence[str]) -> LaunchConfig:
-    for place in places:
-        require_folders(parse_override(place).value())
-    with hydra_session("conf"):
-        root = plain(compose_config("launch_config", [*words, *places]))
-    values: Any = root.get("launch")
+    values: Any = composed("launch_config", [*words, *places]).get("launch")
     made = build(LaunchConfig, values, "launch")
     known = {"name", "where", "workers", "shards", "retries", "threads", *USED[made.where]}
     for key in values:
@@ -169,7 +158,9 @@ class Task:
         os.chdir(self.cwd)
         os.environ.update(self.environment())
         sys.path[:] = dict.fromkeys((*self.path, *sys.path))  # in the launcher's order
-        with interrupting() as stops:
+        # Schedulers' handlers of signals end a process by an exception. Raised inside a decoder it
+        # would be taken for the decoder's.
+        with noting_stops(STOPS, KeyboardInterrupt) as stops:
             status = main(self.arguments())
         if status == INTERRUPTED:
             raise stops[0] if stops else SystemExit(INTERRUPTED)
@@ -181,33 +172,6 @@ class Task:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
-
-
-@contextmanager
-def interrupting() -> Iterator[list[BaseException]]:
-    """Schedulers' handlers of signals end a process by an exception. Raised inside a decoder it
-    would be taken for the decoder's, so it is kept (the list), and KeyboardInterrupt raised."""
-    stops: list[BaseException] = []
-
-    def instead(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
-        def handle(number: int, frame: Any) -> None:
-            try:
-                handler(number, frame)
-            except BaseException as stop:
-                stops.append(stop)
-                raise KeyboardInterrupt from stop
-
-        return handle
-
-    found = {number: signal.getsignal(number) for number in STOPS}
-    theirs = {number: handler for number, handler in found.items() if callable(handler)}
-    for number, handler in theirs.items():
-        signal.signal(number, instead(handler))
-    try:
-        yield stops
-    finally:
-        for number, handler in theirs.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -46,17 +46,11 @@ class Opt(Dynamic):
 
     def stopped(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""
-        weights, width = scores.exp(), self.top_k
-        best, end = torch.zeros_like(scores[:, 0]), 0  # [B]
-        going = torch.ones_like(best, dtype=torch.bool)
-        past = []
-        for level in range(self.depth):
-            size = width if level == 0 else width**2
-            past.append(~going[:, None].expand(-1, size))
-            end += size
-            sum_now = weights[:, :end].topk(min(self.nodes, end), -1).values.sum(-1)  # [B]
-            going = going & (
-                sum_now - best > self.theta
-            )  # a level that adds too little is the last
-            best = sum_now
-        return torch.cat(past, 1)
+        place = torch.arange(scores.shape[1], device=scores.device)
+        level = (place - self.top_k) // self.top_k**2 + 1  # [C]; the first has top_k candidates
+        depths = torch.arange(self.depth, device=scores.device)
+        weights = scores.exp()[:, None] * (level <= depths[:, None])  # [B, D, C]
+        expected = weights.topk(min(self.nodes, scores.shape[1]), -1).values.sum(-1)  # [B, D]
+        before = torch.nn.functional.pad(expected, (1, -1))
+        last = (expected - before <= self.theta).long()  # a level that adds too little is the last
+        return (last.cumsum(-1) - last > 0)[:, level]

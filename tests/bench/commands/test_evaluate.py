@@ -191,6 +191,7 @@ def test_captions_find_their_images(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("c.txt", "", r"c\.txt does not exist; set captions="),
         ("c.txt", "one\ntwo\n", "2 captions for 3 images"),
         ("c.txt", "one\n\nthree\n", r"caption of 2\.png is empty"),
         ("c.csv", "image,caption\n1,a\n2,b\n", r"1 images without a caption \(10\.png\)"),
@@ -210,29 +211,18 @@ def test_captions_find_their_images(tmp_path, name, text):
     ],
 )
 def test_captions_that_do_not_match_are_refused(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+    if text:
+        (tmp_path / name).write_text(text)
     with pytest.raises(PromptError, match=message):
         captions_of([Path(f"{n}.png") for n in (1, 2, 10)], tmp_path / name)
 
 
-def test_missing_captions_file_is_named(tmp_path):
-    with pytest.raises(PromptError, match=r"none\.txt does not exist; set captions="):
-        captions_of([Path("1.png")], tmp_path / "none.txt")
-
-
 def test_settings_are_typed():
-    found = parse(
-        ["images=a", "metrics=[fid, clip]", "limit=8", "weights.vgg=v.pth", "weights.folder=w",
-         "arch.clip=x.json"]
-    )  # fmt: skip
-    assert found == EvaluateConfig(
-        Path("a"),
-        metrics=("fid", "clip"),
-        limit=8,
-        weights={"vgg": "v.pth"},
-        folder=Path("w"),
+    said = "images=a metrics=[fid,clip] limit=8 weights.vgg=v.pth weights.folder=w arch.clip=x.json"
+    assert parse(said.split()) == EvaluateConfig(
+        Path("a"), metrics=("fid", "clip"), limit=8, weights={"vgg": "v.pth"}, folder=Path("w"),
         arch={"clip": "x.json"},
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -286,13 +276,16 @@ def small_networks(tmp_path, monkeypatch):
     return [f"metric.weights.{key}={weights}" for key in keys]
 
 
+def coco(words, *more):
+    """The scorer that these words of a study ask for."""
+    config = compose_study(["study=smoke", "decoders=[ar]", "metric=coco", *words, *more])
+    return call(config.metric, device="cpu")
+
+
 def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, small_networks):
     images, captions, reference = scenes
-    where = [f"metric.reference={reference}", f"metric.cache_dir={tmp_path / 'cache'}"]
-    config = compose_study(
-        ["study=smoke", "metric=coco", "metric.hps=true", *where, *small_networks]
-    )
-    scorer = call(config.metric, device="cpu")
+    cache = f"metric.cache_dir={tmp_path / 'cache'}"
+    scorer = coco(small_networks, "metric.hps=true", f"metric.reference={reference}", cache)
     assert isinstance(scorer, CocoScorer)
     files = image_files(images)
     prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, captions))]
@@ -310,18 +303,12 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, sm
 
 
 def test_the_papers_scorer_says_what_it_lacks_before_it_loads_anything(tmp_path, small_networks):
-    def scorer(*more):
-        config = compose_study(["study=smoke", "metric=coco", *small_networks, *more])
-        return call(config.metric, device="cpu")
-
-    with pytest.raises(ConfigError, match=r"metric\.reference=DIR"):
-        scorer("metric.reference=null")
-    with pytest.raises(MetricError, match="not a folder of images"):
-        scorer(f"metric.reference={tmp_path / 'none'}")
     draw(tmp_path / "real", "reference", 5)
-    with pytest.raises(MetricError, match=r"vgg: .*\n.*vgg16-397923af\.pth"):
-        scorer(
-            f"metric.reference={tmp_path / 'real'}",
-            "metric.weights.vgg=null",
-            f"metric.weights.folder={tmp_path}",
-        )
+    no_weights = "metric.weights.vgg=null", f"metric.weights.folder={tmp_path}"
+    for where, more, error, says in (
+        ("null", (), ConfigError, r"metric\.reference=DIR"),
+        (tmp_path / "none", (), MetricError, "not a folder of images"),
+        (tmp_path / "real", no_weights, MetricError, r"vgg: .*\n.*vgg16-397923af\.pth"),
+    ):
+        with pytest.raises(error, match=says):
+            coco(small_networks, f"metric.reference={where}", *more)

@@ -36,19 +36,12 @@ def test_study_main_composes_the_published_decoders():
         (["backend=cpuu"], "'cpu'"),
         (["decoders=[lantren]"], "'lantern'"),
         (["latency.promts=8"], "latency.prompts"),
-        (["acceptance.dleta=0.1"], "acceptance.dleta=0.1"),
+        (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
+        (["acceptance.dleta=0.1,0.2"], "'acceptance.dleta'; did you mean 'acceptance.delta'"),
         (["tree=statik", "decoders=[lantern]"], "'static'"),
         (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
         (["seed=abc"], "seed must be an integer"),
-        (["seed=1.5"], "seed must be an integer"),
-        (["keep_images=3"], "keep_images must be true or false"),
-        (["sampling.temperature=warm"], "sampling.temperature must be a number"),
-        (["latency.prompts=-1"], "at least 0"),
-        (
-            ["latency.prompts=3", "latency.blocks=4"],
-            "found 4 blocks for 3 prompts: every block times",
-        ),
-        (["quality.batch=0"], "at least 1"),
+        (["latency.prompts=3", "latency.blocks=4"], "found 4 blocks for 3 prompts: every block"),
         (["backend.dtype=bfloat61"], "'bfloat16'"),
         (["latency.prompts"], "key=value"),
         (["decoders=[]"], "at least one decoder"),
@@ -57,10 +50,7 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[{decoder: ar, nam: x}]"], "'name'"),
         (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
         (["decoders=[{decoder: ar, overrides: ['loop.a=1', tree=x]}]"], INNER),
-        (
-            ["decoders=[{decoder: ar, overrides: [3]}]"],
-            "in quotes, found 3 in it; for example 'decoders=",
-        ),
+        (["decoders=[{decoder: ar, overrides: [3]}]"], "in quotes, found 3 in it; for example 'd"),
         (["decoders=[{decoder: ar, overrides: ['tree: x']}]"], "'tree: x'; write key=value"),
         (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
         (["prompts=coco"], "prompts.path"),
@@ -126,11 +116,6 @@ def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
         assert fake_study(word).hash != base.hash, word
 
 
-def test_a_mistyped_setting_of_the_decoders_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean 'acceptance\.delta'"):
-        compose_study(["study=smoke", "acceptance.dleta=0.1"])
-
-
 def test_composing_reads_none_of_hydras_own_groups(monkeypatch):
     """They would take most of the time that every command spends before it starts."""
     from hydra._internal.config_repository import ConfigRepository
@@ -157,8 +142,3 @@ def test_a_sweep_makes_a_decoder_of_each_combination_that_applies():
     made = entry(config, "lantern_delta0.2_chain").spec
     assert made.acceptance.kwargs["delta"] == 0.2 and made.acceptance.kwargs["k"] == 9
     assert made.tree.target.endswith("Chain")
-
-
-def test_a_swept_setting_that_no_decoder_has_is_named():
-    with pytest.raises(ConfigError, match=r"acceptance\.dleta.*delta"):
-        compose_study(["study=smoke", "decoders=[ar,lantern]", "acceptance.dleta=0.1,0.2"])

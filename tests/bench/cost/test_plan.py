@@ -1,7 +1,9 @@
-"""`bench plan`: parameter formulas against the real modules, downloads, memory and hours."""
+"""`bench plan`: parameter formulas against the real modules, what a disk must hold, memory, hours;
+stand-ins that run."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -10,14 +12,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 
+from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.cost.plan import checkpoints as known
 from bench.cost.plan.command import cmd_plan, make
 from bench.cost.plan.hours import (
     NOTHING,
-    decodings,
     earlier,
     images,
     projected_lines,
@@ -25,21 +29,26 @@ from bench.cost.plan.hours import (
     warm_ups,
     work_lines,
 )
+from bench.cost.plan.parts import Need, merged
 from bench.cost.plan.plan import CONTEXT, Load, cache_bytes, logit_bytes, peak_bytes
-from bench.data.errors import ConfigError
+from bench.cost.predict.machines import machine_of
+from bench.cost.predict.there import forward_of, of_shape
+from bench.data.errors import BenchError
 from bench.run.runner import run_study
 from decoders.models.sizes import (
+    ANOLE,
+    CHAMELEON_VQ,
     EMU3,
     EMU3_VQ,
     FLAN_T5_XL,
-    LLAMAGEN_256,
     LLAMAGEN_VQ,
     LUMINA,
     Shape,
     class_conditional,
 )
+from decoders.models.sizes import LLAMAGEN_256 as XL
+from tests import stand_ins
 
-XL = LLAMAGEN_256
 ROOT = Path(__file__).parents[3]
 AS_HERE = {**os.environ, "PYTHONPATH": str(ROOT)}  # whatever the current folder is
 
@@ -49,7 +58,7 @@ def count(module) -> int:
 
 
 def test_parameter_formulas_equal_the_modules_at_full_size():
-    import torch
+    from transformers import T5Config, T5EncoderModel
 
     from decoders.models.eagle_net import EagleNet
     from decoders.models.transformer import Transformer, TransformerConfig
@@ -71,23 +80,17 @@ def test_parameter_formulas_equal_the_modules_at_full_size():
         assert count(EagleNet(caption)) == XL.drafter
         assert count(LlamaGenVQ(VQConfig())) == LLAMAGEN_VQ.params
         vqgan = VQConfig(codes=8192, dim=256, attention=False, l2_norm=False, grid=32)
-        assert count(LlamaGenVQ(vqgan)) == known.CHAMELEON_VQ.params
-
-
-def test_the_text_encoder_formula_equals_transformers():
-    import torch
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(
-        vocab_size=32128, d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_heads=32,
-        feed_forward_proj="gated-gelu",
-    )  # fmt: skip
-    with torch.device("meta"):
-        assert count(T5EncoderModel(config)) == FLAN_T5_XL.encoder
-    assert FLAN_T5_XL.stored == pytest.approx(2.85e9, rel=0.005)  # as its model card says
+        assert count(LlamaGenVQ(vqgan)) == CHAMELEON_VQ.params
+        t5 = T5Config(
+            vocab_size=32128, d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_heads=32,
+            feed_forward_proj="gated-gelu",
+        )  # fmt: skip
+        assert count(T5EncoderModel(t5)) == FLAN_T5_XL.encoder
 
 
 DOCUMENTED = {"B": 111, "L": 343, "XL": 775, "XXL": 1411, "3B": 3100}  # LlamaGen, millions
+HUB = {"BAAI/Emu3-Gen-hf": 35.05, "BAAI/Emu3-Gen": 33.97}  # gigabytes that the hub lists
+HUB |= dict.fromkeys(("deepseek-ai/Janus-Pro-7B", "deepseek-community/Janus-Pro-7B"), 14.84)
 
 
 @pytest.mark.parametrize(
@@ -96,45 +99,27 @@ DOCUMENTED = {"B": 111, "L": 343, "XL": 775, "XXL": 1411, "3B": 3100}  # LlamaGe
         *((class_conditional(size).stored, count, 0.005) for size, count in DOCUMENTED.items()),
         (XL.stored, 775, 0.005),
         (LLAMAGEN_VQ.params, 72, 0.005),
-        (known.MODELS["anole_7b"].shape.stored, 7000, 0.01),
+        (ANOLE.stored, 7000, 0.01),
+        (FLAN_T5_XL.stored, 2850, 0.005),
         (known.REPOSITORIES["Alpha-VLLM/Lumina-mGPT-7B-768"].bytes / 2, 7000, 0.01),
+        *((known.REPOSITORIES[name].bytes, 1000 * gb, 1e-3) for name, gb in HUB.items()),
     ],
 )
 def test_sizes_are_the_documented_ones(found, millions, within):
     assert found / 1e6 == pytest.approx(millions, rel=within)
 
 
-def test_sizes_of_emu3_and_janus_are_transformers_counts_and_the_hub_s_listings():
-    import torch
+def test_sizes_of_emu3_are_transformers_counts():
     import transformers
 
     with torch.device("meta"):
         emu3 = transformers.Emu3ForConditionalGeneration(
             transformers.Emu3Config(vocabulary_map={"<image>": 0})
         )
-    model, words = known.REPOSITORIES["BAAI/Emu3-Gen-hf"], known.REPOSITORIES["BAAI/Emu3-Gen"]
-    assert model.params == count(emu3) and model.bytes == pytest.approx(35.05e9, rel=1e-3)
-    assert words.params == EMU3.stored == count(emu3) - count(emu3.model.vqmodel)
+    assert known.REPOSITORIES["BAAI/Emu3-Gen-hf"].params == count(emu3)
+    alone = count(emu3) - count(emu3.model.vqmodel)
+    assert known.REPOSITORIES["BAAI/Emu3-Gen"].params == EMU3.stored == alone
     assert EMU3_VQ.params == pytest.approx(count(emu3.model.vqmodel), rel=2e-3)
-    assert words.bytes == pytest.approx(33.97e9, rel=1e-3)
-    for layout in ("deepseek-ai", "deepseek-community"):
-        janus = known.REPOSITORIES[f"{layout}/Janus-Pro-7B"]
-        assert janus.bytes == pytest.approx(14.84e9, rel=1e-3)
-
-
-def test_heads_that_share_keys_take_less_of_the_cache():
-    from decoders.models.unweighted import config_of
-
-    cfg = config_of("emu3_gen")
-    shape = Shape.of(cfg)
-    assert replace(shape, side=EMU3.side) == EMU3
-    load, apart = Load(1, 2, nodes=57, depth=5, session=57), replace(shape, group=1)
-    assert cache_bytes(shape, load, 2) == cache_bytes(apart, load, 2) / 4
-    layers = cfg.layers * 2 * 2 * (cfg.prefix + cfg.length + 58) * cfg.kv_heads * cfg.head_dim * 2
-    assert cache_bytes(shape, replace(load, depth=0, session=0), 2) > layers
-    assert cache_bytes(shape, Load(1, 2), 2) == layers - 57 * layers // (
-        cfg.prefix + cfg.length + 58
-    )
 
 
 def test_memory_by_hand():
@@ -143,6 +128,8 @@ def test_memory_by_hand():
     assert cache_bytes(shape, ar, 2) == 2 * 2 * 6 * (4 + 16 + 1) * 4 * 2
     drafter = 2 * 6 * (4 + 16 + 2 + 4 + 1) * 4 * 2
     assert cache_bytes(shape, tree, 2) == 2 * 2 * 6 * (4 + 16 + 6) * 4 * 2 + drafter
+    shared = replace(shape, group=4)  # heads that share keys take less of the cache
+    assert cache_bytes(shared, tree, 2) == cache_bytes(shape, tree, 2) / 4
     assert logit_bytes(shape, tree, 2) == 6 * 10 * (6 * 2 + 4 * 4 * 3)
     pictures = 3 * 4 * 3 * 32**2 * 128  # larger than decoding here
     assert peak_bytes(shape, LLAMAGEN_VQ, 100.0, tree, 2) == 100 + pictures + CONTEXT
@@ -150,14 +137,24 @@ def test_memory_by_hand():
     assert peak_bytes(shape, None, 100.0, tree, 2) == 100 + decoding + CONTEXT
 
 
+# ---- what must be on this disk -------------------------------------------------------------------
+
+
 def plan_of(*words: str):
     return make(compose_study(["metric=none", *words]))
+
+
+def needs_of(*words: str) -> dict[str, Need]:
+    """By role."""
+    plan = make(compose_study([*words]))
+    return {need.role: need for need in (*plan.parts, *plan.others)}
 
 
 @pytest.fixture
 def no_hub(monkeypatch, tmp_path):
     """An empty cache of the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
     return tmp_path / "hub"
 
 
@@ -165,8 +162,8 @@ def cache(hub: Path, repository: str, files: dict[str, int]) -> None:
     """Files of these sizes in the hub's cache."""
     folder = hub / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text("0" * 40)
-    snapshot = folder / "snapshots" / ("0" * 40)
+    (folder / "refs" / "main").write_text("0123456789" * 4)
+    snapshot = folder / "snapshots" / ("0123456789" * 4)
     snapshot.mkdir(parents=True)
     for name, size in files.items():
         (snapshot / name).write_bytes(bytes(size))
@@ -180,19 +177,31 @@ def test_everything_is_to_download_where_nothing_is_there(no_hub):
     assert plan.download == 4 * params
 
 
+def test_every_part_of_a_study_is_listed_with_where_it_is_looked_for(no_hub):
+    found = needs_of("study=lantern_table")
+    assert set(found) == {
+        "target", "tokenizer", "text", "drafter", "metric", "captions", "reference",
+    }  # fmt: skip
+    target = found["target"]
+    assert target.missing and target.source == "jadohu/LlamaGen-T2I"
+    assert str(no_hub) in target.where and "HF_HOME" in target.where
+    assert target.revision == "main" and target.setting == "model.checkpoint"
+    assert found["captions"].where.endswith("data/coco/annotations/captions_val2017.json")
+    parts = make(compose_study(["study=lantern_table"])).parts
+    networks = [part.source for part in parts if part.role == "metric"]
+    assert len(networks) == 3 and any("inception" in name for name in networks)
+
+
 def test_what_is_cached_is_not_to_download(no_hub):
     cache(no_hub, "jadohu/LlamaGen-T2I", {"model.safetensors": 1000})
     cache(no_hub, "jadohu/llamagen_drafter", {"model.safetensors": 10})  # the other usual name
-    target, tokenizer, _, drafter = plan_of("study=vvs_table").parts
+    cache(no_hub, "google/flan-t5-xl", {known.shards(2)[1]: 5})
+    target, tokenizer, text, drafter = plan_of("study=vvs_table").parts
     assert (target.missing, target.download, target.bytes) == ((), 0.0, 1000.0)
+    assert target.revision == "main = 012345678901"
     assert not target.estimated and drafter.download == 0.0
     assert tokenizer.missing == ("vq_ds16_t2i.pt",)
-
-
-def test_a_half_fetched_checkpoint_needs_its_missing_shards_only(no_hub):
-    cache(no_hub, "google/flan-t5-xl", {known.shards(2)[1]: 5})
-    (text,) = [p for p in plan_of("study=vvs_table").parts if p.role == "text"]
-    assert text.missing == (known.shards(2)[2],)
+    assert text.missing == (known.shards(2)[2],), "of what is half fetched the missing shards"
     assert text.download == pytest.approx(text.bytes / 2)
 
 
@@ -208,11 +217,14 @@ def test_a_local_checkpoint_is_measured_and_gives_the_shape(no_hub, tmp_path):
     assert plan.shape == wanted and plan.weights < 1e9 + FLAN_T5_XL.encoder * 2
 
 
-def test_a_study_without_a_tokenizer_is_told_so(no_hub, tmp_path):
-    (without,) = [n for n in plan_of("study=vvs_table", "model.tokenizer=null").notes if "tok" in n]
+def test_a_tokenizer_that_nothing_names_is_missing(no_hub, tmp_path):
+    words = ("study=vvs_table", "metric=none", "model.tokenizer=null")
+    need = needs_of(*words)["tokenizer"]
+    assert need.state.startswith("missing model.tokenizer") and need.setting == "model.tokenizer"
+    (without,) = [n for n in plan_of(*words).notes if "tok" in n]
     assert "model.tokenizer=peizesun/llamagen_t2i" in without
     (tmp_path / "vq_ds16_t2i.pt").touch()
-    beside = plan_of("study=vvs_table", "model.tokenizer=null", f"model.checkpoint={tmp_path}")
+    beside = plan_of(*words, f"model.checkpoint={tmp_path}")
     assert not any("model.tokenizer" in note for note in beside.notes)
 
 
@@ -236,8 +248,33 @@ def test_cached_features_need_no_text_encoder(no_hub):
     assert both.weights - plan.weights == FLAN_T5_XL.encoder * 2
 
 
+def test_what_two_studies_need_is_listed_once(no_hub):
+    studies = ("lantern_table", "vvs_table")
+    plans = {name: plan_of(f"study={name}") for name in studies}
+    needs = merged(replace(n, studies=(name,)) for name in studies for n in plans[name].parts)
+    (target,) = [need for need in needs if need.role == "target"]
+    assert target.studies == studies
+
+
+def test_the_command_lists_studies_and_writes_the_list(no_hub, tmp_path, capsys, monkeypatch):
+    few = {"study": ["anole_table", "smoke", "vvs_table"]}
+    monkeypatch.setattr("bench.cost.plan.command.groups", lambda: few)
+    out = tmp_path / "needs.csv"
+    assert main(["plan", "study=anole_table", f"out={out}"]) == 0
+    assert "are missing" in capsys.readouterr().out
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert {"leloy/Anole-7b-v0.1-hf", "jadohu/anole_drafter"} <= {row["source"] for row in rows}
+    every = tmp_path / "every.md"
+    assert main(["plan", "study=all", "metric=none", f"out={every}"]) == 0
+    shown = capsys.readouterr().out
+    assert "need nothing but what is embedded: " in shown and "smoke" in shown
+    (line,) = [x for x in every.read_text().splitlines() if "leloy/Anole-7b-v0.1-hf" in x]
+    line = line.replace("\\", "")
+    assert "anole_table" in line and str(no_hub) in line
+
+
 def test_the_printed_plan(no_hub, capsys):
-    assert cmd_plan(["study=lantern_table", "metric=none"]) == 0
+    assert cmd_plan(["study=lantern_table", "metric=none", "hardware=h200"]) == 0
     shown = capsys.readouterr().out
     assert "llamagen_xl_256 on cuda (bfloat16), 19 decoders" in shown
     assert "to download: 15.0 GB (~ estimated" in shown
@@ -245,8 +282,26 @@ def test_the_printed_plan(no_hub, capsys):
     assert "GPU memory (estimated): weights 4.4 GB" in shown
     assert "time: nothing is measured yet" in shown and "latency.prompts=1" in shown
     assert "captions_val2017.json is not there" in shown
+    (line,) = [x for x in shown.splitlines() if x.startswith("time on H200")]
+    assert "with every draft accepted" in line and "with none" in line
     assert cmd_plan(["study=vvs_table", "metric=none", "model.checkpoint=someone/else"]) == 0
     assert "size not known, not counted: someone/else" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["study=lantern_tabel"], "lantern_table"),
+        (["study=smoke", "out=list.txt"], ".csv or .md"),
+        (["study=speed", "hardware=h20"], "h200"),
+    ],
+)
+def test_bad_words_are_explained(capsys, words, expected):
+    assert main(["plan", *words]) == 2
+    assert expected in capsys.readouterr().err
+
+
+# ---- hours ---------------------------------------------------------------------------------------
 
 
 def test_memory_grows_with_the_batch_and_hours_are_not_guessed(no_hub):
@@ -262,10 +317,7 @@ def test_memory_grows_with_the_batch_and_hours_are_not_guessed(no_hub):
     assert text.splitlines()[-1] == NOTHING
 
 
-def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hub, capsys):
-    from bench.cost.predict.machines import machine_of
-    from bench.cost.predict.there import forward_of, of_shape
-
+def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hub):
     machine, rest = machine_of(["study=speed", "hardware=h200", "hardware.graph_us=0"])
     assert machine is not None and machine.graph_us == 0 and rest == ["study=speed"]
     words = ("study=vvs_table", "decoders=[ar]", "quality.images=0", "latency.prompts=3600")
@@ -277,16 +329,9 @@ def test_hours_on_a_machine_that_is_not_here_are_projected_from_its_floors(no_hu
     assert first.startswith("time on H200, projected: ") and "data sheet" in marked
     said = float(first.split()[-2]) / (60 if first.endswith("min") else 1)
     assert said == pytest.approx(hours, rel=0.05)
-    assert cmd_plan(["study=lantern_table", "metric=none", "hardware=h200"]) == 0
-    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("time on H200")]
-    assert "with every draft accepted" in line and "with none" in line
-    with pytest.raises(ConfigError, match="h200"):
-        cmd_plan(["study=speed", "hardware=h20"])
 
 
 def test_more_drafts_accepted_take_fewer_hours_and_unknown_ones_are_named(no_hub):
-    from bench.cost.predict.machines import machine_of
-
     machine, _ = machine_of(["hardware=a100"])
     lines = projected_lines(plan_of("study=vvs_table", "decoders=[eagle2]"), machine)
     found = re.findall(r"([\d.]+) (h|min) with", lines[0])
@@ -294,9 +339,6 @@ def test_more_drafts_accepted_take_fewer_hours_and_unknown_ones_are_named(no_hub
     assert few < many / 2
     lines = projected_lines(plan_of("study=vvs_table", "decoders=[ar,sjd]"), machine)
     assert any(line.endswith("counted as AR: sjd") for line in lines)
-
-
-AR = ("study=speed", "decoders=[ar]", "latency.prompts=8", "latency.blocks=1")
 
 
 @pytest.mark.alone
@@ -322,16 +364,12 @@ def test_an_earlier_run_gives_the_seconds(fake_study):
 
 
 def test_pictures_are_counted_once_and_decodings_as_often_as_they_are_timed():
-    once, thrice = (
-        plan_of("study=speed", "latency.prompts=8", "latency.blocks=1", f"latency.repeats={n}")
-        for n in (1, 3)
-    )
-    assert work_lines(once)[-1] == work_lines(thrice)[-1], "as many pictures"
-    assert "8 timed images (" in work_lines(plan_of(*AR, "latency.repeats=1"))[0]
-    assert "8 timed images, 3 times each (" in work_lines(plan_of(*AR, "latency.repeats=3"))[0]
-    config = thrice.config
-    entry = config.decoders[0]
-    assert images(config, entry, "latency") == 8 and decodings(config, entry, "latency") == 24
+    ar = ("study=speed", "decoders=[ar]", "latency.prompts=8", "latency.blocks=1")
+    once, thrice = (plan_of(*ar, f"latency.repeats={n}") for n in (1, 3))
+    assert work_lines(once)[1:] == work_lines(thrice)[1:], "as many pictures"
+    assert "8 timed images (" in work_lines(once)[0]
+    assert "8 timed images, 3 times each (" in work_lines(thrice)[0]
+    assert images(thrice.config, thrice.config.decoders[0])["latency"] == 8
 
 
 def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):
@@ -347,7 +385,7 @@ def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):
 def test_an_unknown_model_has_no_hours_and_the_embedded_one_no_download(fake_study, capsys):
     plan = make(fake_study())
     assert plan.shape is None and time_lines(plan) == [NOTHING]
-    assert any("bench/cost/plan/checkpoints.py" in note for note in plan.notes)
+    assert any("decoders/models/sizes.py" in note for note in plan.notes)
     assert cmd_plan(["study=tiny_table"]) == 0
     shown = capsys.readouterr().out
     assert "to download: 0.0 GB" in shown and "9 decoders" in shown and "9 M" in shown
@@ -368,10 +406,10 @@ def test_planning_imports_no_model():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-STUDIES = sorted(p.stem for p in (ROOT / "conf/study").glob("*_table*"))
+# ---- studies of papers, and their stand-ins ------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "conf/study").glob("*_table*")))
 def test_paper_studies_compose_with_the_protocol(name):
     config = compose_study([f"study={name}"])
     assert config.name == name and any(e.baseline for e in config.decoders)
@@ -380,9 +418,48 @@ def test_paper_studies_compose_with_the_protocol(name):
     assert (config.latency.prompts, config.quality.images) == (1000, 5000)
     assert config.backend.device == "cuda" and config.prompts.name == "coco"
     for entry in config.decoders:
-        tree = entry.spec.tree
+        tree, rule = entry.spec.tree, entry.spec.acceptance
         if tree is not None and "Dynamic" in tree.target:
             assert tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
-        rule = entry.spec.acceptance
         if rule is not None and "delta" in rule.kwargs:
             assert rule.kwargs["k"] == 1000 and 0.05 <= rule.kwargs["delta"] <= 0.4
+
+
+@pytest.mark.parametrize("study", ["lantern_table", "lantern_pp_table", "anole_table"])
+def test_a_study_runs_on_its_stand_ins(study, tmp_path):
+    words = [f"study={study}", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
+    settings = stand_ins.make(compose_study(words), tmp_path / "made")
+    few = ["latency.prompts=0", "quality.images=2", "quality.batch=2", "report=false"]
+    where = f"run_dir={tmp_path / 'run'}"
+    assert main(["run", *words, *settings, *few, where]) == 0
+    rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
+    assert set(rows.decoder) == {"ar", "eagle2"} and set(rows.status) == {"ok"}
+    assert (tmp_path / "run" / rows.image[0]).is_file()
+    assert not [need for need in needs_of(*words, *settings).values() if need.missing]
+
+
+def test_the_networks_of_the_metrics_have_the_public_layout_and_are_small(tmp_path):
+    from tests.metrics.made import window, write
+
+    path = write(tmp_path / "clip.bin", "clip")
+    assert path.stat().st_size < 5e6
+    state = torch.load(path, weights_only=True)
+    assert state["visual.conv1.weight"].shape == (768, 3, 32, 32)
+    assert state["token_embedding.weight"].shape == (49408, 512)
+    found = window((64, 64), 2.0, torch.Generator().manual_seed(0))
+    assert float(found.std()) == pytest.approx(2.0, rel=0.3)
+    assert int(torch.linalg.matrix_rank(found)) == 64
+
+
+@pytest.mark.parametrize(
+    ("study", "folder", "expected"),
+    [
+        ("smoke", "new", "runs on an embedded model"),
+        ("lantern_table", "", "not empty"),
+        ("replay", "new", "there is no stand-in for llamagen_xl_256_random"),
+    ],
+)
+def test_what_has_no_stand_ins_is_said(tmp_path, study, folder, expected):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BenchError, match=expected):
+        stand_ins.main([str(tmp_path / folder), f"study={study}"])

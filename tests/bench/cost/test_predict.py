@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.cost.predict.timed import piece_by_piece
+from bench.cost.predict.here import piece_by_piece
 from bench.cost.speed import SpeedError, codes_a_step, reach
 from bench.records import rows as records
 from decoders.api import ImageModel, Sampling
@@ -156,11 +156,12 @@ def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -
 def test_a_larger_tree_costs_more_to_draft_and_to_judge() -> None:
     model = random_model(vocab=32, grid=4)
     loops = {"small": Chain(depth=1), "large": Static(choices="eagle_25")}
-    timed = {name: (loop_of(model, tree), 2) for name, tree in loops.items()}
-    costs = piece_by_piece(model, timed, model.text.encode(["x"]))
-    for part in (costs.draft, costs.forward):
-        assert 0 < part["small"] < part["large"]
-    assert min(costs.ar, costs.prefill, costs.begin) > 0
+    timed = {(name, 0): (loop_of(model, tree), 2) for name, tree in loops.items()}
+    ar, steps = piece_by_piece(model, timed, model.text.encode(["x"]))
+    small, large = steps["small", 0], steps["large", 0]
+    assert 0 < small.draft < large.draft and 0 < small.forward < large.forward
+    assert small.step == small.draft + small.forward and np.isnan(small.accept)
+    assert ar.step > 0 and 0 < ar.prefill < small.prefill == large.prefill
 
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_kernel)])
@@ -191,4 +192,4 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
 def test_a_loop_that_has_no_pieces_to_time_is_sent_to_images() -> None:
     model = random_model(vocab=32, grid=4)
     with pytest.raises(SpeedError, match="steps of own cannot be timed alone"):
-        piece_by_piece(model, {"own": (object(), 1)}, model.text.encode(["x"]))
+        piece_by_piece(model, {("own", 0): (object(), 1)}, model.text.encode(["x"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 from types import SimpleNamespace
@@ -172,16 +171,11 @@ def test_the_command_writes_traces_and_tables(tmp_path, capsys):
     trace = json.loads((folder / "sd_chain.trace.json").read_text())
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count("bench/step") == 2 and "bench/forward" in names
-    rows = {
-        r["decoder"]: r for r in csv.DictReader((folder / "summary.csv").read_text().splitlines())
-    }
-    assert float(rows["ar"]["step_ms"]) > 0 and rows["ar"]["execution"] == "eager"
-    assert 0 < float(rows["ar"]["outside_products"]) < 1
-    phases = {
-        (r["decoder"], r["phase"])
-        for r in csv.DictReader((folder / "phases.csv").read_text().splitlines())
-    }
-    assert {("sd_chain", "draft"), ("sd_chain", "accept"), ("ar", "forward")} <= phases
+    ar = pd.read_csv(folder / "summary.csv").set_index("decoder").loc["ar"]
+    assert ar.step_ms > 0 and ar.execution == "eager" and 0 < ar.outside_products < 1
+    phases = pd.read_csv(folder / "phases.csv")
+    found = set(zip(phases.decoder, phases.phase, strict=True))
+    assert {("sd_chain", "draft"), ("sd_chain", "accept"), ("ar", "forward")} <= found
     assert (folder / "operators.csv").stat().st_size > 0
 
 
@@ -191,10 +185,10 @@ def test_a_failing_decoder_is_a_row_and_the_others_go_on(tmp_path, capsys):
     assert main(["profile", *words(tmp_path, *more)]) == 1
     captured = capsys.readouterr()
     assert "NaN logits" in captured.err and "bad: failed" in captured.out
-    rows = list(csv.DictReader((tmp_path / "profile" / "summary.csv").read_text().splitlines()))
-    assert [row["status"] for row in rows] == ["ok", "failed"]
+    rows = pd.read_csv(tmp_path / "profile" / "summary.csv")
+    assert list(rows.status) == ["ok", "failed"]
     # A loop that does not say where its steps begin is profiled as a whole.
-    assert rows[0]["steps"] == str(fakes.LENGTH - 1)
+    assert rows.steps[0] == fakes.LENGTH - 1
 
 
 def test_a_big_trace_is_compressed(tmp_path, monkeypatch):

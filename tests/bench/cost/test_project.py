@@ -14,11 +14,10 @@ from bench.compare.methods import load_names
 from bench.compare.published import Published
 from bench.config.catalogue import groups
 from bench.config.schema import LoaderConfig
-from bench.cost.predict import papers
+from bench.cost.predict.command import BATCHES
 from bench.cost.predict.machines import Hardware, shipped
 from bench.cost.predict.recorded import NOT_TIMED, Recorded, recorded_of
-from bench.cost.predict.table import BATCHES
-from bench.cost.predict.there import forward_of, of_shape, project, sizes_of
+from bench.cost.predict.there import floors_of, forward_of, of_shape, project, sizes_of
 from bench.cost.work import Growth, Known, Work, place_of, regime
 from decoders.models.sizes import LLAMAGEN_256, LUMINA, Shape
 from tests.bench.fakes import SEARCHPATH
@@ -125,7 +124,7 @@ def test_a_papers_ar_step_is_told_in_floors_of_its_own_gpu():
     )
     elsewhere = published(**LUMINA_ROW, figures={"latency_s": 100.0})
     chosen = next(m for m in shipped() if m.name == "h200")
-    found = papers.floors_of([row, faster, elsewhere], load_names(), shipped(), chosen)
+    found = floors_of([row, faster, elsewhere], load_names(), shipped(), chosen)
     width, slots = 4096, 128 + LUMINA.length / 2 + 1
     layer = 4 * width**2 + 3 * width * 11008 + 6 * width
     weights = 32 * layer + width + 8193 * width
@@ -144,7 +143,7 @@ def test_what_is_not_known_of_a_published_row_is_said():
         published(**LUMINA_ROW, method="X", figures={"speedup": 3.0, "mal": 2.0}),
         published(**LUMINA_ROW, method="X", figures={"speedup": 2.0, "mal": 3.0}),
     ]
-    found = papers.floors_of(rows, load_names(), shipped(), shipped()[0])
+    found = floors_of(rows, load_names(), shipped(), shipped()[0])
     assert [one.why for one in found] == [
         "which LlamaGen-XL is not stated", "size of Emu3 not known", "no seconds of AR",
     ]  # fmt: skip

@@ -22,7 +22,7 @@ REPLAYED = (
 WORDS = [
     SEARCHPATH, "study=smoke", "model=random24", "prompts=fake", "metric=none", "backend.threads=1",
     "backend.dtype=float32", "latency.prompts=3", "quality.images=2", "quality.batch=2",
-    "quality.reseeds=0",
+    "quality.reseeds=0", "backend.layers=torch",
 ]  # fmt: skip
 Run = Callable[..., tuple[int, Path]]
 

@@ -15,15 +15,7 @@ from bench.config.compose import compose_study
 from bench.config.plugins import tree_sizes
 from bench.cost.machine import measure_rates
 from bench.cost.predict import steps
-from bench.cost.predict.steps import (
-    COLUMNS,
-    ROUNDS,
-    WARMUP,
-    StepCost,
-    notes,
-    step_costs,
-    step_table,
-)
+from bench.cost.predict.steps import COLUMNS, ROUNDS, WARMUP, Line, notes, step_costs, step_table
 from bench.cost.rates import NOISY
 from bench.cost.work import Unknown, target_net
 from bench.report.table import filled
@@ -44,17 +36,12 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
     model = random_model(vocab=64, grid=4, width=64, layers=3)
     with torch.inference_mode():
         costs = step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1, 5))
-    assert [c.name for c in costs] == [
-        "AR step",
-        "forward over 4 nodes + root",
-        "draft call (eagle)",
-    ]
-    assert costs[2].step_ms < costs[0].step_ms  # one layer against three
+    names = ["AR step", "forward over 4 nodes + root", "draft call (eagle)"]
+    assert [c["step"] for c in costs] == names
+    assert costs[2]["ms"] < costs[0]["ms"]  # one layer against three
     rates = measure_rates(torch.device("cpu"), model.dtype, target_net(model).weights_bytes, "here")
-    floors = [c.floor_ms(rates) for c in costs]
-    assert all(0 < floor < c.step_ms for floor, c in zip(floors, costs, strict=True))
-    assert floors[2] < floors[0] < floors[1]
     table = step_table(costs, rates)
+    assert table.floor_ms[0] < table.floor_ms[1] and 0 < table.floor_ms[2] < table.floor_ms[0]
     assert (table.factor > 1).all() and table.outside_products.between(0, 1).all()
     assert (table.over_floor > 1).all() and (table.bytes > 0).all()
     assert (table.fast_ms <= table.ms).all() and (table.fast_over_floor <= table.over_floor).all()
@@ -63,25 +50,26 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
 
 
 @pytest.fixture(scope="module")
-def costs() -> list[StepCost]:
+def costs() -> list[Line]:
     model = random_model(vocab=8, grid=2)
     with torch.inference_mode():
         return step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
 
 
-def test_a_step_without_a_floor_shows_a_dash_and_says_why(costs: list[StepCost]) -> None:
-    unknown = [dataclasses.replace(c, work=Unknown("nobody knows")) for c in costs]
+def test_a_step_without_a_floor_shows_a_dash_and_says_why(costs: list[Line]) -> None:
+    nothing = {"bytes": math.nan, "operations": math.nan, "note": str(Unknown("nobody knows"))}
+    unknown = [c | nothing for c in costs]
     table = step_table(unknown, None)
     assert all(math.isnan(v) for v in (*table.floor_ms, *table.over_floor, *table.bytes))
     assert filled(COLUMNS, table.to_dict("records")).rows[0].cells[-1] == "—"
     assert "AR step: no floor known: nobody knows" in notes(unknown, None)
 
 
-def test_a_noisy_machine_is_named(costs: list[StepCost]) -> None:
-    assert all(c.spread > 0 for c in costs)
-    quiet = [dataclasses.replace(c, spread=NOISY / 2) for c in costs]
+def test_a_noisy_machine_is_named(costs: list[Line]) -> None:
+    assert all(c["spread"] > 0 for c in costs)
+    quiet = [c | {"spread": NOISY / 2} for c in costs]
     assert not [line for line in notes(quiet, None) if "noisy" in line]
-    loud = [dataclasses.replace(quiet[0], spread=2 * NOISY), *quiet[1:]]
+    loud = [quiet[0] | {"spread": 2 * NOISY}, *quiet[1:]]
     (line,) = [line for line in notes(loud, None) if "noisy" in line]
     assert "AR step 50 %" in line and "draft" not in line
 
@@ -148,7 +136,7 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
     # R rows of T queries: AR, a root and 4 nodes, the drafter; then with attention over S slots.
     assert asked_for == [(2, 1, 0), (2, 1, 13), (2, 5, 0), (2, 5, 17), (2, 1, 0), (2, 1, 12)]
     assert {(64, 64), (128, 64)} <= {*multiplied}  # the head, the drafter's fc
-    assert all(0 < c.products_ms < c.step_ms and c.attention_ms > 0 for c in costs)
+    assert all(0 < c["products_ms"] < c["ms"] and c["attention_ms"] > 0 for c in costs)
 
 
 @needs_kernel

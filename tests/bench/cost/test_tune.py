@@ -3,37 +3,24 @@ that ends in a decoder which composes again."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 import conf
 from bench.__main__ import main
 from bench.commands.tune import MARK, claim, command
 from bench.config.compose import compose_study
-from bench.cost.predict.acceptance import (
-    Workshop,
-    derivable,
-    derived,
-    drawn,
-    record,
-    sibling_survival,
-)
-from bench.cost.predict.search import declared
+from bench.cost.predict.search import begin, declared, record
 from bench.cost.predict.settings import combinations, compose_tune
-from bench.cost.speed import TreeShape, codes_a_step
 from bench.data.errors import ConfigError
 from bench.judge.gate import sampled
-from decoders.api import Sampling, VerifiedPairs
-from decoders.compose import PartSpec, build_part
+from decoders.compose import PartSpec
 from decoders.models.small import random_model
 from decoders.propose.trees.chain import Chain
-from decoders.propose.trees.dynamic import Dynamic
-from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from tests.bench.fakes import SEARCHPATH
@@ -41,7 +28,7 @@ from tests.bench.fakes import SEARCHPATH
 ROOT = Path(__file__).parents[3]
 SMALL = [
     SEARCHPATH, "model=random24", "prompts=fake", "backend.threads=1", "backend.dtype=float32",
-    "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
+    "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1", "backend.layers=torch",
     "tune.prompts=2", "tune.probes=1", "tune.pairs=8",
 ]  # fmt: skip
 TREES = "tune.trees=[{tree: chain, depth: [1, 3]}, {tree: static, choices: binary_8}]"
@@ -74,7 +61,7 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["tune.exactness=exat"], "unknown tune.exactness 'exat'; did you mean 'exact'"),
+        (["tune.exactness=exat"], "found 'exat' (str); did you mean 'exact'"),
         (["tune.tv=1.5"], "tune.tv must be at most 1"),
         (["tune.prompts=0"], "tune.prompts must be at least 1"),
         (["tune.trees=[]"], "tune.trees is empty"),
@@ -118,6 +105,7 @@ def test_a_search_ends_in_a_decoder_that_composes_again(
     assert len(rows) == 6
     assert (rows.bound_max[rows.rule == "exact"] == 0).all()
     assert set(rows.rule[rows.eligible]) == {"exact"}
+    assert set(rows.tree[rows.acceptance == "derived"]) == {"chain(depth=1)"}
     chosen = rows[rows.measured.notna()]
     assert list(chosen.verdict) == ["exact"] and (chosen.measured_lo <= chosen.measured).all()
     assert chosen.speedup.iloc[0] == rows.speedup[rows.eligible].max()
@@ -156,7 +144,7 @@ def test_a_search_that_finds_nothing_says_why(
 ) -> None:
     rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
     tree = "tune.trees=[{tree: chain, depth: 1}]"
-    monkeypatch.setattr("bench.judge.gate.check_decoder", Violates)
+    monkeypatch.setattr("bench.cost.predict.search.check_decoder", Violates)
     says = says.replace("violating", "lantern_k4_delta0.9")
     assert main(["tune", *SMALL, tree, rule, f"run_dir={tmp_path}", *words]) == 1
     printed = capsys.readouterr()
@@ -196,71 +184,21 @@ def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path: Path) -> Non
     claim(path)
 
 
-# ---- acceptance of trees that did not run ------------------------------------------------------
+# ---- what a recording says -------------------------------------------------------------------
 
 MODEL = random_model(vocab=12, grid=6, seed=3)
-PROMPTS = [f"p{i}" for i in range(96)]
-
-
-def shop(temperature: float = 1.0) -> Workshop:
-    drafter = build_part(PartSpec("decoders.propose.drafters.eagle.Eagle"), MODEL)
-    sampling = Sampling(temperature=temperature, cfg=2.0)
-    return Workshop(MODEL, sampling, PartSpec("decoders.loops.speculative.Speculative"), drafter)
-
-
-@pytest.mark.parametrize("rule", [Exact(), Lantern(MODEL, k=3, delta=0.3)])
-def test_a_tree_that_did_not_run_is_predicted_from_a_chain(rule: object) -> None:
-    chain = record(shop(), Chain(depth=3), rule, PROMPTS, 0, 200, 3)  # type: ignore[arg-type]
-    for tree in (Chain(depth=2), Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0]])):
-        ran = record(shop(), tree, rule, PROMPTS, 1, 1, 1)  # type: ignore[arg-type]
-        expected = codes_a_step(derived(TreeShape.of(tree), chain))
-        assert expected == pytest.approx(codes_a_step(ran.reached), rel=0.06)
-
-
-def test_what_must_run_itself() -> None:
-    sampled, greedy = Sampling(), Sampling(temperature=0)
-    chain, drawn_tree, grown = (
-        TreeShape.of(tree)
-        for tree in (
-            Chain(depth=3), Static(choices="binary_8"), Dynamic(depth=2, top_k=2, nodes=4)
-        )
-    )  # fmt: skip
-    assert chain.chain and not drawn_tree.chain and drawn_tree.branching == 2
-    assert drawn_tree.paths is not None and grown.paths is None
-    assert derivable(drawn_tree, sampled) and not derivable(grown, sampled)
-    assert derivable(chain, greedy) and not derivable(drawn_tree, greedy)
 
 
 def test_a_recording_says_what_quality_costs() -> None:
-    exact = record(shop(), Chain(depth=2), Exact(), PROMPTS[:8], 0, 32, 2)
-    relaxed = record(shop(), Chain(depth=2), Lantern(MODEL, k=3, delta=0.3), PROMPTS[:8], 0, 32, 2)
+    prompts = [f"p{i}" for i in range(8)]
+    words = [*SMALL, TREES, RULES, "tune.pairs=32", "sampling.cfg=2"]
+    search = begin(compose_tune(words), MODEL)
+    exact = record(search, Chain(depth=2), Exact(), prompts)
+    relaxed = record(search, Chain(depth=2), Lantern(MODEL, k=3, delta=0.3), prompts)
     assert exact.bound == 0 and exact.moved == 0 and exact.tv < 1e-5
     assert relaxed.bound == pytest.approx(0.3) and 0 < relaxed.moved < 0.3 and relaxed.tv > 0.01
-    greedy = record(shop(0.0), Chain(depth=2), Exact(), PROMPTS[:8], 0, 32, 2)
-    assert greedy.survival == () and greedy.tv != greedy.tv
-
-
-def test_children_are_drawn_without_replacement_from_q() -> None:
-    q = torch.tensor([[0.6, 0.3, 0.1, 0.0]]).expand(20000, -1)
-    codes, valid = drawn(q, 4, torch.Generator().manual_seed(0))
-    assert (codes.sort(1).values == torch.arange(4)).all()
-    first = torch.bincount(codes[:, 0], minlength=4) / 20000
-    torch.testing.assert_close(first, q[0], atol=0.01, rtol=0)
-    second = torch.bincount(codes[codes[:, 0] == 0, 1], minlength=4).float()
-    torch.testing.assert_close(second / second.sum(), torch.tensor([0, 0.75, 0.25, 0]),
-                               atol=0.02, rtol=0)  # fmt: skip
-    assert not valid[:, 3].any() and valid[:, :3].all()
-
-
-def test_survival_of_siblings_is_that_of_the_rule() -> None:
-    p = torch.tensor([[0.5, 0.5, 0.0]])
-    q = torch.tensor([[0.25, 0.25, 0.5]])
-    pairs = VerifiedPairs(p, q, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1).bool())
-    found = sibling_survival(Exact(), dataclasses.replace(pairs), 2, seed=0, draws=4000)
-    # A first child is rejected when it is code 2 (half the draws); the second is then accepted with
-    # min(1, p / q) = 1 after the residual (0.5, 0.5, 0) against q = (0.5, 0.5) without code 2.
-    assert found[0] == pytest.approx(0.5, abs=0.03)
-    assert found[1] == pytest.approx(0.0, abs=1e-6)
+    search = begin(compose_tune([*words, "sampling.temperature=0"]), MODEL)
+    assert math.isnan(record(search, Chain(depth=2), Exact(), prompts).tv)
 
 
 def test_a_relaxed_rule_is_known_by_the_bound_it_declares() -> None:

@@ -17,8 +17,7 @@ from bench.cost.rates import MachineRates
 from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
-from bench.run.finish import finish
-from bench.run.partial import gather
+from bench.run.finish import finish, gather
 from bench.run.runner import run_study
 from bench.run.summary import COLUMNS
 from tests.bench.cost.test_roofline import REAL

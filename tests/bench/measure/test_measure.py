@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import gc
 import mmap
-import os
+import runpy
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.config.schema import BackendConfig
+from bench.data import version
 from bench.data.errors import ConfigError
 from bench.measure import clock as clocks
+from bench.measure import device
 from bench.measure.clock import Clock, ClockError, no_collection
-from bench.measure.device import prepare, provenance
+from bench.measure.device import card_state, prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.run.lineup import warm_up
 from decoders.execution.cpu import processor
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.alone
@@ -71,20 +71,12 @@ def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
     assert len(warm_up(lambda: next(times), most, 0.1)) == runs
 
 
-def test_a_missing_device_is_refused_with_what_to_do():
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    with pytest.raises(ConfigError, match=r"sees 0 cuda devices\. Use backend=cpu"):
-        prepare(BackendConfig("eager", "cuda", "float32", 1))
-    with pytest.raises(ConfigError, match="is no device"):
-        prepare(BackendConfig("eager", "gpuu", "float32", 1))
-
-
-@pytest.mark.parametrize("name", ["rocm", "mps", "xpu"])
-def test_other_accelerators_are_refused_where_they_are_missing(name: str):
-    if torch.version.hip or torch.backends.mps.is_available() or torch.xpu.is_available():
+@pytest.mark.parametrize("name", ["cuda", "rocm", "mps", "xpu", "gpuu"])
+def test_a_missing_device_is_refused_with_what_to_do(name: str):
+    if name in device.KINDS and device.KINDS[name][0]():
         pytest.skip("there is such a device")
-    with pytest.raises(ConfigError, match=rf"sees 0 {name} devices\. Use backend=cpu, or install"):
+    says = rf"sees 0 {name} devices\. Use backend=cpu, or install|'gpuu' is no device"
+    with pytest.raises(ConfigError, match=says):
         prepare(BackendConfig(name, name, "float32", 1))
 
 
@@ -128,31 +120,20 @@ def test_provenance_names_code_and_machine():
     assert set(made.machine()) == {"cpu", "gpu", "torch"}
 
 
-def test_an_installation_inside_another_repository_has_no_commit(tmp_path):
+def test_an_installation_inside_another_repository_has_no_commit(tmp_path, monkeypatch):
     """Issue: records of an installation carried the commit of the repository around it."""
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
-    installed = tmp_path / "lib" / "site-packages"
-    for package in ("bench", "decoders", "metrics"):
-        shutil.copytree(
-            ROOT / package, installed / package, ignore=shutil.ignore_patterns("weights")
-        )
-    code = (
-        "import torch; from bench.measure.device import provenance\n"
-        "made = provenance(torch.device('cpu')); print(made.git_commit, made.git_dirty)"
-    )
-
-    def said(**more: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(installed), **more}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    assert said() == "not a checkout False"
-    assert said(GIT_DIR=str(tmp_path / ".git")) == "not a checkout False"
+    installed = tmp_path / "lib" / "site-packages" / "bench" / "data" / "version.py"
+    installed.parent.mkdir(parents=True)
+    shutil.copyfile(version.__file__, installed)
+    checkout = runpy.run_path(str(installed))["checkout"]
+    assert checkout() == ("", False)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    assert checkout() == ("", False)
+    monkeypatch.setattr(device, "checkout", checkout)
+    assert provenance(torch.device("cpu")).git_commit == "not a checkout"
 
 
 def test_a_clock_that_runs_slower_than_the_kernels_is_refused(monkeypatch):
@@ -162,3 +143,53 @@ def test_a_clock_that_runs_slower_than_the_kernels_is_refused(monkeypatch):
     with pytest.raises(ClockError, match="something has replaced a clock"), one.time("total"):
         time.sleep(0.02)
     assert not one.seconds
+
+
+class Refused(Exception):
+    pass
+
+
+def refuse(*_: object) -> int:
+    raise Refused
+
+
+def fake(**changes: object) -> SimpleNamespace:
+    made = {
+        "NVMLError": Refused, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2,
+        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: b"570.1",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetClockInfo": lambda _, kind: 1000 * kind,
+        "nvmlDeviceGetMaxClockInfo": lambda *_: 1980,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
+    }  # fmt: skip
+    return SimpleNamespace(**{**made, **changes})
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="a"))
+    return torch.device("cuda")
+
+
+def test_a_card_says_everything(monkeypatch, card) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake())
+    found = card_state(card)
+    assert tuple(found) == device.NVML
+    assert found["driver"] == "570.1" and found["power_limit_w"] == "700"
+    assert (found["sm_clock_mhz"], found["memory_clock_mhz"]) == ("1000", "2000")
+
+
+def test_what_is_refused_is_empty_and_the_rest_is_there(monkeypatch, card) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake(nvmlDeviceGetEnforcedPowerLimit=refuse))
+    found = card_state(card)
+    assert found["power_limit_w"] == "" and found["driver"] == "570.1"
+    for broken in (fake(nvmlInit=refuse), fake(nvmlDeviceGetHandleByUUID=refuse), None):
+        monkeypatch.setitem(sys.modules, "pynvml", broken)
+        assert card_state(card) == dict.fromkeys(device.NVML, "") | {"cuda": "13.0"}
+
+
+def test_a_processor_has_no_card() -> None:
+    assert card_state(torch.device("cpu")) == {}

@@ -49,9 +49,10 @@ def test_file_kinds(tmp_path, name, text):
 def test_unreadable_files(tmp_path):
     with pytest.raises(PromptError, match="does not exist"):
         file.load(1, str(tmp_path / "none.txt"))
-    (tmp_path / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
-    with pytest.raises(PromptError, match="not UTF-8"):
-        file.load(1, str(tmp_path / "latin.txt"))
+    for name, coding in (("latin.txt", "latin-1"), ("wide.txt", "utf-16")):
+        (tmp_path / name).write_bytes("caf\xe9\n".encode(coding))
+        with pytest.raises(PromptError, match="not UTF-8"):
+            file.load(1, str(tmp_path / name))
     with pytest.raises(PromptError, match="folder"):
         file.load(1, str(tmp_path))
 
@@ -113,6 +114,11 @@ def test_an_id_of_zero_is_an_id(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
+        ("a.csv", "prompt\n", "has no prompts"),
+        ("a.txt", "", "has no prompts"),
+        ("a.txt", "\n \n\u2028\n", "has no prompts"),
+        ("a.json", '["a \\ud83d cat"]', "control characters"),
+        ("a.json", '[{"prompt": 3}]', "not a text"),
         ("a.txt", "a cube\n\na ring\n", "prompt 2 is empty"),
         ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
         ("a.txt", "a\x07b\nc\nd\n", "control characters"),
@@ -147,3 +153,18 @@ def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected)
     with pytest.raises(PromptError) as error:
         file.load(None, write(tmp_path, name, text))
     assert expected in str(error.value) and len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (coco, '{"annotations": [{"image_id": 1, "caption": 3}]}', "COCO"),
+        (coco, '{"annotations": [{"image_id": [1], "caption": "a"}]}', "COCO"),
+        (coco, '{"annotations":' + "[" * 100_000, "nested"),
+        (parti, "Prompt\na\n", "Category"),
+        (parti, "Prompt\tCategory\na\n", "the header 2"),
+    ],
+)
+def test_official_files_that_are_none_are_refused(tmp_path, kind, text, expected):
+    with pytest.raises(PromptError, match=expected):
+        kind.load(None, write(tmp_path, "official", text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sys
@@ -17,7 +16,7 @@ from bench.data.errors import FolderError
 from bench.records import rows as records
 from bench.records.load import load
 from bench.records.sources import code_of
-from bench.run.partial import gather
+from bench.run.finish import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -235,21 +234,8 @@ def study_words(config) -> list[str]:
     ]  # fmt: skip
 
 
-def test_a_report_in_another_study_s_words_is_refused(finished, capsys):
+def test_a_report_in_words_that_decide_no_row_is_written(finished):
     config, _ = finished
     words = study_words(config)
     assert main(["run", *words]) == 0
     assert main(["report", *words, "gate=true", "metric=scenes"]) == 0, "same rows"
-    capsys.readouterr()
-    assert main(["report", *words, "seed=5"]) == 2
-    assert "seed: 0 in the folder, 5 asked for" in capsys.readouterr().err
-    study = Path(config.run_dir) / "study.json"
-    study.write_text(json.dumps(json.loads(study.read_text()) | {"schema_version": 1}))
-    with pytest.raises(FolderError, match="schema version 1"):
-        gather_or_report(config)
-
-
-def gather_or_report(config) -> None:
-    from bench.records.study import require_own
-
-    require_own(Path(config.run_dir), config)

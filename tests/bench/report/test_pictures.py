@@ -13,26 +13,15 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from bench.judge.speedup import mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
-from bench.report.plots import bars, moved, scatter
+from bench.report.plots import bars, drafts, scatter
 from bench.report.plots.chart import Spec
-from bench.report.plots.depth import acceptance_by_depth
-from bench.report.plots.labels import placed, spread
 from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto, pareto_front
-from bench.report.sheets import (
-    CAPTION,
-    COLORS,
-    GAP,
-    KINDS,
-    MARGIN,
-    SIDE,
-    TILE,
-    code_maps,
-    contact_sheet,
-    kind_map,
-)
+from bench.report.plots.series import placed, spread
+from bench.report.sheets import CAPTION, GAP, MARGIN, SIDE, TILE, code_maps, contact_sheet, kind_map
 from decoders.api import CodeKind
 from tests.bench.report.synthetic import DECODERS, Made, write_run
 
@@ -54,26 +43,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
 
 
 def test_map_colours_are_those_of_the_kinds() -> None:
-    assert [kind.name.lower() for kind in CodeKind] == list(KINDS)
-    kinds = np.arange(256, dtype=np.uint8) % 5
-    cells = kind_map(kinds)
+    assert [kind.name.lower() for kind in CodeKind] == list(sheets.KINDS)
+    cells = kind_map(np.arange(256, dtype=np.uint8) % 5)
     assert cells.shape == (16, 16, 3)
     for at in (0, 1, 2, 3, 4, 17, 255):
-        assert tuple(cells[at // 16, at % 16]) == COLORS[CodeKind(at % 5)]
-    assert len(set(COLORS)) == 5
+        assert tuple(cells[at // 16, at % 16]) == sheets.COLORS[CodeKind(at % 5)]
+    assert len(set(sheets.COLORS)) == 5
 
 
 def test_sheet_of_maps_shows_the_recorded_kinds(run: RunData) -> None:
     sheet = code_maps(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
-    entry = run.entries[2]  # lantern, after ar and its reseed
-    assert entry.name == "lantern"
-    row = sheets.image_row(entry, sheets.sheet_prompts(run, 1)[0][0])
+    entry = next(e for e in run.entries if e.name == "lantern")  # the second card
+    row = sheets.image_row(entry, sheets.pictured(run, 1)[0][0])
     assert row is not None
     expected = kind_map(np.asarray(row["kind"], dtype=np.uint8))
     # The second card's map starts one image to the right of its card; find its top by its cells.
-    left = MARGIN + (2 * SIDE + 4) + 20 + SIDE + 4
+    left = MARGIN + (2 * SIDE + 4) + sheets.CARD_GAP + SIDE + 4
     centres = np.round((np.arange(16) + 0.5) * SIDE / 16).astype(int)
     cells = [pixels[np.ix_(top + centres, left + centres)] for top in range(60, len(pixels) - SIDE)]
     assert any(np.array_equal(shown, expected) for shown in cells)
@@ -104,10 +91,8 @@ def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, m
     halves = contact_sheet(run)
     assert whole is not None and halves is not None
     assert halves.width < whole.width and halves.height > 1.9 * whole.height
-    assert [len(b) for b in sheets._shared_out(run.sections[0].decoders)] == [
-        count // 2 + count % 2,
-        count // 2,
-    ]
+    shared = [len(block) for block in sheets.shared_out(run.sections[0].decoders)]
+    assert shared == [count // 2 + count % 2, count // 2]
     one = replace(run, sections=[replace(run.sections[0], title="A title " * 20)])
     monkeypatch.setattr(sheets, "ACROSS", 1)
     wide = contact_sheet(one)
@@ -116,15 +101,15 @@ def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, m
 
 def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
     folder = write_run(tmp_path, DECODERS[:2], prompts=2)
-    (folder / "images" / "ar-0" / "quality" / "quality-0-0.png").unlink()
-    (folder / "images" / "sd_chain-0" / "quality" / "quality-0-0.png").write_bytes(
-        b"\x89PNG broken"
-    )
+    kept = "images/{}-0/quality/quality-0-0.png".format
+    (folder / kept("ar")).unlink()
+    (folder / kept("sd_chain")).write_bytes(b"\x89PNG broken")
     run = load(folder)
     assert contact_sheet(run) is not None
-    ar = run.entries[0]
-    lost = sheets.tile(run, ar, sheets.image_row(ar, 0), 64)
-    assert np.array_equal(np.asarray(lost), np.asarray(sheets.blank(64, "image not kept")))
+    for name, reason in (("ar", "image not kept"), ("sd_chain", "image damaged")):
+        entry = next(e for e in run.entries if e.name == name)
+        shown = sheets.tile(run, entry, sheets.image_row(entry, 0), 64)
+        assert np.array_equal(np.asarray(shown), np.asarray(sheets.blank(64, reason)))
 
 
 def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
@@ -141,18 +126,18 @@ def test_acceptance_by_depth_counts_whole_steps() -> None:
     rows = pd.DataFrame(
         {"accepted": [[2, 0, 1, 2], [1, 2, 0, -1, -1]], "tree_depth": [2, 2]}
     )  # the last real step of each image is cut by the image's end: steps 2 0 1 and 1 2 remain
-    curve = acceptance_by_depth(rows)
+    curve = drafts.acceptance_by_depth(rows)
     assert list(curve["steps"]) == [5, 4]
     assert list(curve["conditional"]) == pytest.approx([4 / 5, 2 / 4])
     assert list(curve["reach"]) == pytest.approx([4 / 5, 2 / 5])
-    assert acceptance_by_depth(rows.iloc[:0]).empty
+    assert drafts.acceptance_by_depth(rows.iloc[:0]).empty
 
 
 def test_moved_mass_counts_only_tested_positions() -> None:
     rows = pd.DataFrame(
         {"kind": [[0, 1, 2, 3, 4]], "moved": [[9, 0.1, 0.2, 0.3, 9]], "bound": [[9, 1, 2, 3, 9]]}
     )
-    mass, bound = moved.tested_positions(rows)
+    mass, bound = drafts.tested_positions(rows)
     assert list(mass) == [0.1, 0.2, 0.3] and list(bound) == [1, 2, 3]
 
 
@@ -165,8 +150,8 @@ def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
     assert seconds["other"] > 0
     assert bars.phase_seconds(run.entries[3]) == {}  # failed
     assert "left out lantern_chain (failed)" in bars.draw_latency(run).caption
-    low, high = bars.mal_interval(entry)
-    assert low < entry.number("mal") < high
+    reach = mal_interval(entry.records)
+    assert reach is not None and reach.lo < entry.number("mal") < reach.hi
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from bench.report.table import (
     intervals,
     latex,
     markdown,
+    number,
     percent,
     terminal,
 )
@@ -74,3 +75,8 @@ def test_a_csv_has_full_precision_and_the_ends_of_intervals():
     third = Interval(1 / 3, 0.25, 0.5)
     text = csv_text([{"name": "a,b", "speedup": third, "mal": 2.0}])
     assert text == f'name,speedup,speedup_lo,speedup_hi,mal\n"a,b",{1 / 3},0.25,0.5,2.0\n'
+
+
+def test_an_absent_figure_is_a_dash_and_others_have_sensible_decimals():
+    shown = {NAN: "—", 0.0: "0.000", 0.00213: "0.0021", 123.456: "123.5"}
+    assert {value: number(value) for value in shown} == shown

@@ -17,9 +17,8 @@ from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run import session
 from bench.run.launch.merge import merge, read
-from bench.run.runner import run_study
+from bench.run.runner import Shard, run_shard, run_study
 from bench.run.session import agreed
-from bench.run.shard import Shard, run_shard
 from decoders.api import DecoderError
 from decoders.kernels import candidates
 from decoders.kernels.candidates import AttentionShape, Products
@@ -108,14 +107,6 @@ def test_a_resumed_run_uses_the_attention_that_it_began_with(fake_study, first, 
     assert [*map(list, after.codes)] == [*map(list, before.codes)]
     assert not TRIED, "nothing is measured again"
     assert chosen(config.run_dir) == [first]
-
-
-def test_another_folder_chooses_anew(fake_study, tmp_path):
-    found = []
-    for name in ("left", "right"):
-        FAST[:] = [name]
-        found.append(run_study(fake_study(LOOP, UNTIMED, f"run_dir={tmp_path / name}")).rows)
-    assert [used(rows) for rows in found] == [{0}, {1}]
 
 
 def test_a_run_goes_by_the_attention_of_another_one(fake_study, tmp_path):

@@ -12,8 +12,7 @@ from bench.config import schedule
 from bench.cost.plan.command import cmd_plan
 from bench.cost.plan.plan import CONTEXT, Call, Load, Plan, cache_bytes
 from bench.run.lineup import LATE, Lineup
-from bench.run.runner import Run, run_study
-from bench.run.shard import Shard, run_shard
+from bench.run.runner import Run, Shard, run_shard, run_study
 from decoders.models.sizes import Shape
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING

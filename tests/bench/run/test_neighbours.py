@@ -12,9 +12,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.judge.speedup import every_latency_row
+from bench.measure import busy
 from bench.measure.busy import Reading
-from bench.run import neighbours
-from bench.run.partial import gather
+from bench.run.finish import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -54,8 +54,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], floa
     def made(share: Callable[[float], float]) -> Machine:
         one = Machine(share)
         monkeypatch.setattr("bench.run.outcome.read", one.read)
-        monkeypatch.setattr(neighbours, "read", one.read)
-        monkeypatch.setattr(neighbours, "time", one)
+        monkeypatch.setattr(busy, "read", one.read)
+        monkeypatch.setattr(busy, "time", one)
         return one
 
     return made

@@ -13,8 +13,8 @@ import pytest
 from bench.__main__ import main
 from bench.console import terminable
 from bench.data.errors import FolderError, Interrupted
-from bench.run.partial import (
-    FOLDER,
+from bench.run.finish import (
+    PARTIAL,
     after_interruption,
     cells_of,
     gather,
@@ -64,9 +64,9 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
 
     flag.unlink()
     assert main(["run", *words()]) == 0
-    assert "partial" not in capsys.readouterr().out and not (folder / FOLDER).exists()
+    assert "partial" not in capsys.readouterr().out and not (folder / PARTIAL).exists()
     assert main(["report", *words()]) == 0
-    assert "partial" not in capsys.readouterr().out and not (folder / FOLDER).exists()
+    assert "partial" not in capsys.readouterr().out and not (folder / PARTIAL).exists()
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
 
 
@@ -96,7 +96,7 @@ def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
     run_study(config)
     with pytest.raises(FolderError, match=r"latency.prompts: 4 in the folder, 3 asked for"):
         gather(fake_study("quality.images=0", "latency.prompts=3"))
-    assert not (Path(config.run_dir) / FOLDER).exists()
+    assert not (Path(config.run_dir) / PARTIAL).exists()
 
 
 def test_what_is_said_before_the_first_image_and_after_the_last(fake_study):

@@ -14,7 +14,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from bench.__main__ import main
-from bench.data.errors import ConfigError, FolderError
+from bench.data.errors import ConfigError
 from bench.prompts.file import captions_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
@@ -81,17 +81,6 @@ def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, tmp_path):
         mine = frame[(frame.protocol == protocol) & (frame.prompt_index < 4)].sort_values(key)
         reference = rows[(rows.protocol == "quality") & (rows.prompt_index < 4)].sort_values(key)
         assert [c.tolist() for c in mine.codes] == [c.tolist() for c in reference.codes]
-
-
-def test_decoders_take_turns_prompt_by_prompt_and_the_first_rotates(fake_study):
-    run_study(fake_study("quality.images=0", "latency.prompts=3", "decoders=[fake_ar,fake_spec]"))
-    timed = fakes.CALLS[-6:]  # after the warm-up
-    assert timed == [
-        ("ar", "scene number 0", 1), ("spec", "scene number 0", 1),
-        ("spec", "scene number 1", 1), ("ar", "scene number 1", 1),
-        ("ar", "scene number 2", 1), ("spec", "scene number 2", 1),
-    ]  # fmt: skip
-    assert {label for label, *_ in fakes.CALLS[:-6]} == {"ar", "spec"}, "both were warmed up"
 
 
 def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
@@ -206,33 +195,6 @@ def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     assert summary.n_latency.tolist() == [4, 0, 4]
 
 
-def test_a_partly_recorded_batch_is_completed(fake_study):
-    config = fake_study()
-    whole = run_study(config).rows
-    gone = sorted(Path(config.run_dir).glob("rows/fake_spec-*/quality-0-0000[13].parquet"))
-    assert len(gone) == 2
-    for path in gone:
-        path.unlink()
-    assert_frame_equal(stable(run_study(config).rows), stable(whole))
-
-
-@pytest.mark.parametrize(
-    ("kind", "left"),
-    [
-        ("rows/greedy-*/*.parquet", 0),
-        ("rows/greedy-*/*.parquet", 100),
-        ("images/greedy-*/*/*.png", 0),
-    ],
-)
-def test_a_damaged_row_or_image_is_made_again(fake_study, caplog, kind, left):
-    config = fake_study("quality.images=0", "latency.prompts=2")
-    whole = run_study(config).rows
-    path = next(Path(config.run_dir).glob(kind))
-    path.write_bytes(path.read_bytes()[:left])
-    assert_frame_equal(stable(run_study(config).rows), stable(whole))
-    assert "damaged" in caplog.text
-
-
 def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
     config = fake_study(f"decoders=[fake_ar,{FAILING}]")
     result = run_study(config)
@@ -264,16 +226,6 @@ def test_a_decoder_that_cannot_be_built_fails_alone(fake_study):
     assert pd.isna(summary.loc["broken", "speedup"])
 
 
-def test_failed_rows_are_kept_unless_asked_for_again(fake_study, tmp_path):
-    flag = tmp_path / "fail"
-    flag.touch()
-    words = [f"decoders=[fake_ar,{FAILING}]", f"loop.flag={flag}"]
-    assert (run_study(fake_study(*words)).rows.status == "failed").sum() == 5
-    flag.unlink()
-    assert (run_study(fake_study(*words)).rows.status == "failed").sum() == 5
-    assert (run_study(fake_study(*words, "retry_failed=true")).rows.status == "ok").all()
-
-
 def test_codes_outside_the_codebook_are_a_failure(fake_study):
     rows = run_study(fake_study("decoders=[fake_ar]", "loop.broken=codes")).rows
     assert rows.error.str.contains(r"codes must lie in 0\.\.31").all()
@@ -294,16 +246,3 @@ def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, 
         run_study(fake_study(*words))
     assert expected in str(error.value)
     assert fakes.CALLS == []
-
-
-def test_two_runs_cannot_write_to_one_folder(fake_study):
-    from bench.records.folder import open_folder
-
-    config = fake_study()
-    run_study(config)
-    machine = __import__("json").loads((Path(config.run_dir) / "study.json").read_text())["machine"]
-    with (
-        open_folder(Path(config.run_dir), config.measured(), config.hash, machine),
-        pytest.raises(FolderError, match="another run is writing"),
-    ):
-        run_study(config)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.cost.plan.checkpoints import MODELS
 from decoders.api import DecoderError, ImageModel
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
@@ -46,7 +45,6 @@ def prompts(kind: str) -> list[str]:
 @pytest.mark.parametrize("preset", RELEASED)
 def test_presets_have_the_published_shapes(preset: str) -> None:
     known, _ = RELEASED[preset]
-    assert preset == "llamagen_3b" or MODELS[preset].shape is known
     found = Shape.of(config_of(preset))
     for name in (
         "vocab",

@@ -113,7 +113,7 @@ def test_bad_captions_are_refused(text: str, says: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(DecoderError, match=says):
         pictures(MODEL, str(tmp_path), str(path), 8)
-    with pytest.raises(DecoderError, match="no captions at"):
+    with pytest.raises(DecoderError, match=r"does not exist; set data\.captions"):
         pictures(MODEL, str(tmp_path), str(tmp_path / "none.json"), 8)
 
 

@@ -121,16 +121,6 @@ def check_same(
     assert set(found["records"].status) == {"ok"}
 
 
-@pytest.mark.parametrize("name", ["local", "slurm"])
-def test_a_launch_is_the_run_without_it(name, tmp_path):
-    needs(name)
-    few = ["decoders=[fake_ar]", "quality.images=4", "quality.batch=1", "quality.reseeds=0"]
-    assert run(tmp_path / "a", *few) == 0
-    assert run(tmp_path / "b", *few, *HERE[name], "launch.workers=2") == 0
-    one, two = tables(tmp_path / "a")["records"], tables(tmp_path / "b")["records"]
-    pd.testing.assert_frame_equal(one, two)
-
-
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_killed_workers_change_nothing(name, tmp_path):
     few = ["decoders=[fake_ar]", "quality.images=24", "loop.seconds=0.1"]
@@ -217,9 +207,9 @@ def test_a_scheduler_that_ignores_a_signal_is_left_to(task, tmp_path):
 
 def test_a_worker_that_crashes_has_not_done_its_shard(tmp_path, monkeypatch, capsys):
     (tmp_path / "sitecustomize.py").write_text(
-        "import bench.run.shard as shard\n"
+        "import bench.run.runner as runner\n"
         "def crash(*_):\n    raise RuntimeError('no such thing')\n"
-        "shard.run_shard = crash\n"
+        "runner.run_shard = crash\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     words = ["decoders=[fake_ar]", "quality.images=2", "launch=local", "launch.workers=1"]

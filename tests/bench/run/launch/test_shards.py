@@ -29,8 +29,7 @@ from bench.judge.quality import ScenesScorer, with_kept_features
 from bench.prompts import Prompt
 from bench.records.folder import open_folder
 from bench.run.launch.merge import merge, read
-from bench.run.runner import run_study
-from bench.run.shard import Shard, run_shard
+from bench.run.runner import Shard, run_shard, run_study
 from metrics.features import ScenesClipFeatures
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from bench.config.compose import compose_study
-from bench.run.runner import run_study
-from bench.run.shard import Shard, run_shard
+from bench.run.runner import Shard, run_shard, run_study
 
 IMAGES = 6
 WORDS = [

@@ -1,7 +1,8 @@
-"""Where the names of points stand: they cover neither each other nor other points.
+"""Series of points with their intervals, lines and names: what all charts are put together from.
 
-The library draws text where it is asked to, so places are found in pixels of a chart of the nominal
-size. A name without room is left out: its colour is in the key.
+The library draws text where it is asked to, so the places of names are found in pixels of a chart
+of the nominal size: they cover neither each other nor other points. A name without room is left
+out: its colour is in the key.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.report.plots.chart import Spec, layer
+
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1
 LETTER, LINE, MARK = 5.8, 11.0, 6.0  # pixels: width of a letter, height of a line, radius of a mark
 SIDES = (  # text align, dx, dy
@@ -18,6 +21,71 @@ SIDES = (  # text align, dx, dy
     ("left", 10, 0), ("right", -10, 0), ("center", 0, -14), ("center", 0, 15),
     ("left", 8, -20), ("right", -8, -20), ("left", 8, 21), ("right", -8, 21),
 )  # fmt: skip
+DOT: Spec = {"type": "point", "filled": True, "size": 60, "opacity": 1, "cursor": "pointer"}
+DECODER = DOT | {"size": 110, "stroke": "white", "strokeWidth": 0.8}
+WORDS: Spec = {"type": "text", "align": "left", "fontSize": 10.5}
+
+
+def series(
+    rows: Sequence[Spec],
+    mark: Spec,
+    fade: float = 1,
+    /,
+    *,
+    x: Spec,
+    y: Spec,
+    color: Spec | None = None,
+    ends: str = "",
+    line: float = 0,
+    **encoding: Any,
+) -> list[Spec]:
+    """Points over a line, `line` pixels wide, and over their intervals along the axes in `ends`, in
+    columns `_lo` and `_hi`. color: None: the decoder's; encoding: of the points alone."""
+    place = {"x": x, "y": y, "color": color or {}}
+    layers = [layer({"type": "line", "strokeWidth": line}, rows, fade, **place)] if line else []
+    for along in ends:
+        low, high = (f"{place[along]['field']}{end}" for end in ("_lo", "_hi"))
+        reach = {"type": "rule", "strokeWidth": 1.4}
+        layers.append(between(reach, rows, low, high, 0.6 * fade, along=along, **place))
+    return [*layers, layer(mark, rows, fade, **place, **encoding)]
+
+
+def between(
+    mark: Spec,
+    rows: Sequence[Spec],
+    low: str,
+    high: str,
+    fade: float = 0,
+    /,
+    *,
+    along: str = "x",
+    **encoding: Any,
+) -> Spec:
+    """Marks from one column to another along an axis."""
+    ends = {along: encoding[along] | {"field": low}, f"{along}2": {"field": high}}
+    return layer(mark, rows, fade, **encoding | ends)
+
+
+def names(
+    rows: Sequence[Spec],
+    x: Spec,
+    y: Spec,
+    across: Sequence[float],
+    up: Sequence[float],
+    size: tuple[float, float],
+    fade: float = 0,
+) -> Spec:
+    """What points are called, see `placed`. across, up: all values along the axes."""
+    spots = {row["decoder"]: (row[x["field"]], row[y["field"]]) for row in rows}
+    found = placed(spots, across, up, size)
+    fields = ("decoder", x["field"], y["field"])
+    named = [
+        {field: row[field] for field in fields} | found[row["decoder"]]
+        for row in rows
+        if row["decoder"] in found
+    ]
+    where = {name: {"expr": f"datum.{name}"} for name in ("align", "dx", "dy")}
+    return layer(WORDS | where, named, fade, x=x, y=y, text={"field": "decoder"})
 
 
 def spread(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:

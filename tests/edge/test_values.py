@@ -1,0 +1,116 @@
+"""No setting of a study, a training or a search, and none of a part, takes a value of another kind,
+nor one beyond its range: every field of every class, without a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+
+from bench.commands.context import ContextSettings
+from bench.commands.train import compose_train
+from bench.config.catalogue import groups, option
+from bench.config.compose import compose_study
+from bench.cost.predict.here import PredictConfig
+from bench.cost.predict.settings import compose_tune
+from bench.cost.profile.record import ProfileSettings
+from bench.data.errors import ConfigError
+from bench.run.launch.pack import PackSettings
+from bench.run.launch.task import LaunchConfig
+from decoders.api import DecoderError, Sampling
+from decoders.compose import check_keywords, resolve
+from decoders.documents import CONFIG, read_object
+from decoders.kinds import KindError, hints_of
+from decoders.training.losses import LossConfig
+
+WRONG: dict[type, tuple[Any, ...]] = {
+    float: (True, None, math.nan, math.inf, -math.inf, "warm", [1]),
+    int: (True, None, 1.5, math.inf, "many", [1]),
+    str: (3, True, None, ["a"], {"a": 1}, "a\0b"),
+    bool: (1, None, "yes"),
+}
+BEYOND: dict[type, tuple[Any, ...]] = {float: (-0.5, 10**400), int: (-1, 2**63, 10**30)}
+SEEDS = ("seed", "reseed_from")  # the only whole numbers without a bound of their own
+
+
+def kinds(hint: Any) -> set[Any]:
+    """The types that an annotation allows, without ranges."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*map(kinds, inner))
+    if origin is Annotated:
+        return kinds(inner[0])
+    return {str} if origin is Literal else {hint}
+
+
+def wrong(allowed: set[Any], beyond: bool = True) -> list[Any]:
+    """Values that types do not allow; beyond: also those that no setting's range holds."""
+    kind = next((kind for kind in WRONG if kind in allowed), None)
+    if kind is None:
+        return []
+    found = [*WRONG[kind], *(BEYOND.get(kind, ()) if beyond else ())]
+    return [v for v in found if v is not None or type(None) not in allowed]
+
+
+def settings() -> list[Any]:
+    """One of each class of settings, as its defaults are."""
+    study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
+    parts = study.backend, study.latency, study.quality, study.fairness, study.decoders[0].sampling
+    searched = compose_tune([]).tune
+    own = ContextSettings(), PredictConfig(), ProfileSettings(), PackSettings()
+    launch, loss = LaunchConfig("local", "local"), LossConfig()
+    return [study, *parts, training.train, training.data, loss, searched, *own, launch, Sampling()]
+
+
+def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:
+    judged = 0
+    for one in settings():
+        for name, hint in typing.get_type_hints(type(one), include_extras=True).items():
+            allowed = kinds(hint)
+            too_much = [10**12] if int in allowed and name not in SEEDS else []
+            for value in wrong(allowed) + too_much:
+                judged += 1
+                with pytest.raises((ConfigError, DecoderError), match=name):
+                    dataclasses.replace(one, **{name: value})
+                    pytest.fail(f"{type(one).__name__}.{name} takes {value!r}")
+    assert judged > 500
+
+
+def test_no_part_takes_another_kind() -> None:
+    """Every keyword in the YAML of a drafter, tree, rule, proposer or prompt set."""
+    judged = 0
+    for group in ("drafter", "tree", "acceptance", "proposer", "prompts"):
+        for name in groups()[group]:
+            part = yaml.safe_load(option(group, name)) or {}
+            if not part.get("_target_"):
+                continue
+            target = resolve(part["_target_"])
+            hints, parameters = hints_of(target), inspect.signature(target).parameters
+            for key in part.keys() & hints.keys():
+                for value in wrong(kinds(hints[key]), beyond=False):
+                    if key in parameters and value is parameters[key].default:
+                        continue
+                    judged += 1
+                    with pytest.raises(DecoderError, match=key):
+                        check_keywords(name, target, {key: value}, parameters)
+                        pytest.fail(f"{name}.{key} takes {value!r}")
+    assert judged > 100
+
+
+def test_no_entry_of_a_checkpoint_takes_another_kind(tmp_path: Path) -> None:
+    """What config.json may say of a model; null means that it does not."""
+    path = tmp_path / "config.json"
+    for key, hint in CONFIG.items():
+        for value in wrong(kinds(hint) | {type(None)}):
+            path.write_text(json.dumps({key: value}))
+            with pytest.raises(KindError, match=r"config\.json"):
+                read_object(path, CONFIG)
+                pytest.fail(f"{key} takes {value!r}")
