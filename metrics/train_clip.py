@@ -113,15 +113,8 @@ def train(
     before = {} if start is None else start.config.held_out.get("training", {})
     seen = before.get("steps", 0) * before.get("batch", 0) // FAMILY
     clip = start or ScenesClip(default_config() if config is None else config, device)
-    loop = Loop(
-        "clip",
-        out_dir,
-        steps,
-        warmup=100,
-        evaluate_every=_CHECK_EVERY,
-        resume=resume,
-        budget_seconds=budget_seconds,
-    )
+    loop = Loop("clip", out_dir, steps, warmup=100, evaluate_every=_CHECK_EVERY, resume=resume)
+    loop.budget_seconds = budget_seconds
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     clip.model.train()
