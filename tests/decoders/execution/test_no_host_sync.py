@@ -16,10 +16,7 @@ from decoders.execution.eager import Eager
 from decoders.loops import autoregressive
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, Noise
-
-WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::unique_dim", "aten::_unique2",
-           "aten::equal", "aten::masked_select",
-           "aten::item", "aten::is_nonzero"}  # fmt: skip  # what inference mode calls the first
+from tests.decoders.execution.pretended_card import must_wait
 
 
 class Waits(TorchDispatchMode):
@@ -30,12 +27,8 @@ class Waits(TorchDispatchMode):
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name
-        by_mask = name == "aten::index" and any(
-            i is not None and i.dtype == torch.bool for i in args[1]
-        )
-        if name in WAITING or by_mask:
-            self.found.append(name)
+        if must_wait(func, args):
+            self.found.append(func._schema.name)
         return func(*args, **(kwargs or {}))
 
 
