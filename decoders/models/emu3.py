@@ -20,7 +20,8 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from decoders.models.hub import Family, Layout, load_model
+from decoders.models.hub import Family, Layout, described, load_model
+from decoders.models.sizes import EMU3 as SIZES
 from decoders.models.text.prompts import Template
 from decoders.models.vq import pictures
 
@@ -57,15 +58,8 @@ EMU3 = Family(
     code=re.compile(r"<\|visual token (\d+)\|>"),
     row_end="<|extra_200|>",
     sections=("text_config",),
-    # Of transformers' Emu3TextConfig: Emu3-Gen-hf's config.json leaves out what is equal to it.
-    usual={
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 184622,
-    },
+    # Emu3-Gen-hf's config.json leaves out what is as in transformers' Emu3TextConfig.
+    usual=described(SIZES),
     places=9216,
     rope_base=1e6,
 )
