@@ -170,9 +170,7 @@ class Triton:
             parts = how.splits if how.splits > 1 else 0
             size = (shape.rows, shape.heads, parts, shape.queries, shape.head_dim + 2)
             sums = torch.empty(size, dtype=torch.float32, device=shape.device)
-            arrived = torch.zeros(
-                shape.rows * shape.heads, dtype=torch.int32, device=shape.device
-            )
+            arrived = torch.zeros(shape.rows * shape.heads, dtype=torch.int32, device=shape.device)
             self._kept[key] = (sums, arrived, how.block, how.splits, how.warps, how.stages)
         return mask, slots.contiguous(), *self._kept[key]
 

@@ -22,8 +22,8 @@ def additive(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
 
 
 def attended(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, fused: bool) -> Tensor:
-    """softmax(q k^T / sqrt(d) + bias) v: query [R, K, G T, d], keys, values [R, K, S, d], bias as of
-    `additive` -> [R, K, G T, d]. fused: by PyTorch's own operator, else plain products."""
+    """softmax(q k^T / sqrt(d) + bias) v: query [R, K, G T, d], keys, values [R, K, S, d], bias as
+    of `additive` -> [R, K, G T, d]. fused: by PyTorch's own operator, else plain products."""
     if fused:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
     scores = torch.add(bias, query @ keys.transpose(-1, -2), alpha=query.shape[-1] ** -0.5)

@@ -117,8 +117,7 @@ def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layou
             return layout
     marks = " or ".join(layout.mark for layout in layouts)
     raise DecoderError(
-        f"{opened.path} is no {name} checkpoint: expected {marks}, found "
-        f"{some(opened.keys())}"
+        f"{opened.path} is no {name} checkpoint: expected {marks}, found {some(opened.keys())}"
     )
 
 

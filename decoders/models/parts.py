@@ -103,8 +103,8 @@ class LabelEmbedder(nn.Module):
 
 
 class GenerationHead(nn.Module):
-    """[.., D] -> [.., V] through a hidden layer of D units (Janus, 2501.17811): V2 gelu(V1 h + b1) +
-    b2."""
+    """[.., D] -> [.., V] through a hidden layer of D units (Janus, 2501.17811):
+    V2 gelu(V1 h + b1) + b2."""
 
     def __init__(self, width: int, vocab: int) -> None:
         super().__init__()

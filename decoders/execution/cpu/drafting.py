@@ -85,9 +85,8 @@ class NativeDraft:
 
     def __init__(self, session: Any, drafter: NativeDrafter, grower: _Tree) -> None:
         """session: a `decoders.propose.grown.GrownSession`; grower: of its tree."""
-        self.session, self.inner, self.grower, self.drafter = (
-            session, session.session, grower, drafter
-        )  # fmt: skip
+        self.session, self.inner = session, session.session
+        self.grower, self.drafter = grower, drafter
         self.prefix = self.inner.prefix[:, 0].contiguous()  # [R, S] bool, its valid places
         self.logits = torch.empty(drafter.batch, drafter.vocab)
         self._call = self._structure(self.inner.max_new)

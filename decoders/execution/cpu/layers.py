@@ -198,7 +198,7 @@ class NativeLayers:
                     f"the CPU kernel expected places and slots {list(x.shape[:2])} in "
                     f"torch.int64, found {list(index.shape)} in {index.dtype}"
                 )
-        self.check_cache(cache, *x.shape[:2], mask)
+        self.check_cache(cache, x.shape[0], x.shape[1], mask)
         made: Tensor = torch.ops.lantern_cpu.layers(self.number, x, places, slots, mask, cache.data)
         return made
 

@@ -1,5 +1,5 @@
-"""Steps of the target as calls of the CPU kernel: plain next-code decoding, again and again; and of a
-speculative step the target on the tree, then acceptance with all that follows from it (record,
+"""Steps of the target as calls of the CPU kernel: plain next-code decoding, again and again; and
+of a speculative step the target on the tree, then acceptance with all that follows from it (record,
 commit, what the drafter is told).
 
 They compute what `decoders.loops.autoregressive.Autoregressive` does in some twenty operators a

@@ -30,7 +30,7 @@ def fields(declared: str) -> list[tuple[str, Any]]:
     return [(name, KINDS[kind]) for kind, *names in lines for name in names]
 
 
-class Pointer(ctypes.c_void_p):
+class Pointer:
     """An argument that is the memory of a tensor, or null for None. The tensor must outlive it."""
 
     @classmethod
@@ -177,7 +177,7 @@ FUNCTIONS = {
 def arguments(declared: str) -> list[Any]:
     """Types of a function's arguments: structures are passed by address."""
     kinds = [kind for _, kind in fields(declared)]
-    passed = {ctypes.c_void_p: Pointer}
+    passed: dict[Any, Any] = {ctypes.c_void_p: Pointer}
     passed |= {kind: ctypes.POINTER(kind) for kind in Struct.__subclasses__()}
     return [passed.get(kind, kind) for kind in kinds]
 

@@ -207,4 +207,3 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, 
     for name, parameter in encoder.named_parameters():
         checked(parameter, name, folder)
     return tokenizer, encoder.to(device).eval().requires_grad_(False)
-

@@ -43,8 +43,9 @@ class Emu3VQ(nn.Module):
         self.quantize = nn.ModuleDict(
             {"embedding": nn.Embedding(config.codebook_size, config.embed_dim)}
         )
+        over_time: Any = {"kernel_size": (3, 1, 1), "stride": (1, 1, 1)}
         self.post_quant_conv = Emu3VQVAEConv3d(
-            config.embed_dim, config.latent_channels, kernel_size=(3, 1, 1), stride=(1, 1, 1)
+            config.embed_dim, config.latent_channels, **over_time
         )
         self.decoder: Any = Emu3VQVAEDecoder(config)
 

@@ -184,6 +184,7 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"
     levels = numbered(opened, block.format(r"(\d+)", 0))
     blocks = numbered(opened, block.format(0, r"(\d+)"))
+
     def shape(own: str) -> tuple[int, ...]:
         return opened.shape(f"{at}{kind.name(own, levels)}", 4)
 

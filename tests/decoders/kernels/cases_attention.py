@@ -210,9 +210,7 @@ def test_it_stands_in_for_the_transformer_s_attention(splits):
         index = caches[0].flat_index(x.slots)
         right = module(states, x.rope[:, None], bias, 1, caches[0], index)
         qkv = module.wqkv(states).view(2, 6, 6, 12)
-        found = candidates.Triton().attend(
-            qkv, x.rope, prepared(x, splits), *caches[1].read(1)
-        )
+        found = candidates.Triton().attend(qkv, x.rope, prepared(x, splits), *caches[1].read(1))
     torch.testing.assert_close(found.flatten(2), right, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(caches[1].data, caches[0].data, atol=1e-6, rtol=1e-6)
 

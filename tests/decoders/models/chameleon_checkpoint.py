@@ -188,7 +188,11 @@ def level(x: torch.Tensor, w: dict[str, torch.Tensor], at: str, name: str) -> to
 
 
 def decoded(
-    z: torch.Tensor, w: dict[str, torch.Tensor], middle: Sequence[str], ups: Sequence[str], name: str
+    z: torch.Tensor,
+    w: dict[str, torch.Tensor],
+    middle: Sequence[str],
+    ups: Sequence[str],
+    name: str,
 ) -> torch.Tensor:
     """z [B, C, h, w] -> [B, 3, H, W] around [-1, 1]. middle, ups: names in `w` of the middle's
     blocks, and of the levels, the coarsest first; name: of a level's blocks."""

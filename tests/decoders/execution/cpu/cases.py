@@ -15,8 +15,8 @@ from torch import Tensor
 from decoders.api import ImageModel
 from decoders.cache import KVCache
 from decoders.executed import executed
-from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.layers import pack
+from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 

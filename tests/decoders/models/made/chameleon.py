@@ -48,45 +48,43 @@ def write_tokenizer(path: Path, names: Mapping[str, int]) -> None:
     made.save(str(path))
 
 
+def randomise(module: Any, seed: int = 0) -> Any:
+    """Random weights and statistics, frozen: distributions far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, values in [*module.named_parameters(), *module.named_buffers()]:
+        if not values.is_floating_point() or "inv_freq" in name:
+            continue
+        noise = torch.randn(values.shape, generator=generator)
+        if "norm" in name:
+            one = float(name.endswith(("weight", "running_var")))
+            values.data.copy_(one + 0.3 * noise.clamp(-2, 2))
+        else:
+            scale = values[0].numel() ** -0.5 if values.ndim > 1 else 0.1
+            values.data.copy_(scale * noise)
+    return module.requires_grad_(False)
+
+
 def hf_model(names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0) -> Any:
-    """transformers' Chameleon with random weights, distributions far from uniform. settings: of its
-    configuration."""
+    """transformers' Chameleon with random weights. settings: of its configuration."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
     config = ChameleonConfig(**{"vocabulary_map": dict(names), **settings})
-    model = ChameleonForConditionalGeneration(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        fan = parameter[0].numel() if parameter.ndim > 1 else 1
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            parameter.data = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
-        elif parameter.ndim == 1:
-            parameter.data = 0.1 * noise
-        else:
-            parameter.data = noise * fan**-0.5
+    model = randomise(ChameleonForConditionalGeneration(config).eval(), seed)
     model.lm_head.weight.data *= SHARP
-    return model.requires_grad_(False)
+    return model
 
 
 def published_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
     """transformers' decoder layer with random weights, and the drafter's file it stands for."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer
 
-    layer = ChameleonDecoderLayer(hf.config, 0).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(11)
-    for name, parameter in layer.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        norm = "norm" in name
-        parameter.data = 0.3 * noise if norm else noise * parameter.shape[-1] ** -0.5
-        if norm and name.endswith("weight"):
-            parameter.data += 1
+    layer = randomise(ChameleonDecoderLayer(hf.config, 0).eval(), 11)
     named = {f"layers.0.{name}": values.clone() for name, values in layer.state_dict().items()}
     named["embed_tokens.weight"] = hf.model.embed_tokens.weight.clone()
     width = hf.config.hidden_size
     eye = torch.eye(width)
     named["fc.weight"] = torch.cat([0.3 * eye, 0.8 * eye], 1)
-    named["fc.bias"] = 0.1 * torch.randn(width, generator=generator)
+    named["fc.bias"] = 0.1 * torch.randn(width, generator=torch.Generator().manual_seed(11))
     return layer, named
 
 
