@@ -4,7 +4,7 @@ LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a
 are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
 normalised queries and keys, query heads that share keys. Everything else is one module: RMSNorm,
 SwiGLU, a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1
-and w3 of the feed-forward are one matrix ``w13``; `decoders.models.llamagen` and `.chameleon` read
+and w3 of the feed-forward are one matrix ``w13``; `decoders.models.llamagen` and `.families` read
 the released layouts into it.
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys

@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.models import hub, llamagen
-from decoders.models.chameleon import ANOLE, LUMINA
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.emu3 import EMU3
-from decoders.models.janus import JANUS
+from decoders.models.families import ANOLE, EMU3, JANUS, LUMINA
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
 from decoders.models.sizes import RELEASED

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from decoders.models.janus import TEMPLATE
+from decoders.models.families import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.made.chameleon import randomise
 

@@ -14,7 +14,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.chameleon import load_anole, load_lumina
+from decoders.models.families import load_anole, load_lumina
 from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle

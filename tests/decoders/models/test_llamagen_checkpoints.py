@@ -12,11 +12,13 @@ from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.llamagen import load
 from decoders.noise import Noise
+from tests.decoders.compositions import LOOP, SPECS, TREES
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]
+AR = SPECS["ar"]
 
 
 def features(batch: int = 2) -> TextFeatures:
@@ -80,27 +82,15 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
     torch.testing.assert_close(got[0].double(), expected, atol=2e-4, rtol=1e-3)
 
 
-def spec(tree: PartSpec, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
+def spec(tree: str, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
+    eagle = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter})
     return DecoderSpec(
-        "d",
-        PartSpec("decoders.loops.speculative.Speculative"),
-        PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter}),
-        tree,
-        PartSpec(f"decoders.verify.{rule}", rule_kwargs),
+        "d", LOOP, eagle, TREES[tree], PartSpec(f"decoders.verify.{rule}", rule_kwargs)
     )
 
 
-TREES = {
-    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
-    "eagle1": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
-    "eagle2": PartSpec(
-        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 3, "nodes": 8}
-    ),
-}
-
-
 @pytest.mark.parametrize(
-    ("tree", "pickled"), [("chain", True), ("eagle1", False), ("eagle2", False)]
+    ("tree", "pickled"), [("chain", True), ("static", False), ("dynamic", False)]
 )
 def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
     model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
@@ -108,10 +98,8 @@ def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
     greedy = Sampling(temperature=0, cfg=3.0)
     text = features(2)
     noise = Noise.for_prompts(0, ["a", "b"], model.target.length)
-    ar = build_decoder(
-        model, DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")), greedy
-    )
-    fast = build_decoder(model, spec(TREES[tree], "exact.Exact", drafter), greedy)
+    ar = build_decoder(model, AR, greedy)
+    fast = build_decoder(model, spec(tree, "exact.Exact", drafter), greedy)
     expected = ar.generate(text, noise)
     got = fast.generate(text, noise)
     assert torch.equal(got.codes, expected.codes)
@@ -140,14 +128,13 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     assert model.target.cfg.classes == 10
     text = model.text.encode(["3", "9"])
     noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
-    part = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
-    codes = build_decoder(model, part, Sampling(cfg=2.0)).generate(text, noise).codes
+    codes = build_decoder(model, AR, Sampling(cfg=2.0)).generate(text, noise).codes
     assert codes.shape == (2, R.GRID**2)
     drafter = str(R.write_drafter(tmp_path / "d", input_type="c2i"))
     fast = build_decoder(
-        model, spec(TREES["eagle2"], "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
+        model, spec("dynamic", "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
     )
-    ar = build_decoder(model, part, Sampling(temperature=0, cfg=2.0))
+    ar = build_decoder(model, AR, Sampling(temperature=0, cfg=2.0))
     assert torch.equal(fast.generate(text, noise).codes, ar.generate(text, noise).codes)
 
 
@@ -166,7 +153,7 @@ def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_
     with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
         build_decoder(
             model,
-            spec(TREES["eagle2"], "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
+            spec("dynamic", "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
             Sampling(cfg=3.0),
         )
 

@@ -12,7 +12,7 @@ from decoders.api import DecoderError, ImageModel
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import unweighted
-from decoders.models.chameleon import LUMINA
+from decoders.models.families import LUMINA
 from decoders.models.sizes import RELEASED, Shape, VQShape
 from decoders.models.unweighted import config_of, load
 from decoders.noise import Noise

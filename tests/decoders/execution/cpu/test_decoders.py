@@ -16,14 +16,13 @@ from decoders.execution.cpu.layers import NativeLayers, pack, reason
 from decoders.execution.cpu.speculation import NativeNext, NativeStep
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, LOOP, STATIC
 from tests.decoders.compositions import OWN as OWN_DRAFTERS
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 EARLY = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
-CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
 LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
 RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
 OWN = PartSpec("tests.decoders.execution.cpu.test_judge.Doubled", {"k": 20})

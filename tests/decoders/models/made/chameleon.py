@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.chameleon import BLOCK, DOWN, SIZE
+from decoders.models.families import BLOCK, DOWN, SIZE
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
