@@ -1,4 +1,5 @@
-"""What Python hands to the CPU kernel: its C structures, field by field as in the headers.
+"""What Python hands to the CPU kernel: its C structures, field by field as in the headers, and the
+arguments of its functions.
 
 A field is set from a number, another structure or a tensor. Of a tensor the kernel gets the
 address, and the structure holds it for as long. Sizes are compared with the library's own when it

@@ -115,7 +115,11 @@ def load_pictures(
         source = str(found)
     opened = target
     if source is not None:
-        opened = open_checkpoint(source, _files_of(kind, source), kind.what)
+        # The release's file, unless a local folder holds a model with its VQ tokenizer.
+        folder, files = Path(source).expanduser(), kind.files
+        if len(kind.roots) > 1 and folder.is_dir():
+            files = files if any((folder / file).exists() for file in files) else ()
+        opened = open_checkpoint(source, files, kind.what)
     tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
     return tokenizer, {} if opened is target else opened.sha256()
 
@@ -134,14 +138,6 @@ def _without(
     name = f"{at}{CODEBOOK}"
     table = checked(target.read(name), name, target.file(name)).float().to(device)
     return NoTokenizer(f"{why}{kind.released}", with_row_end(table, row_end))
-
-
-def _files_of(kind: Pictures, source: str) -> tuple[str, ...]:
-    """What to look for: the release's file, unless a local folder holds a model with its VQ
-    tokenizer."""
-    folder = Path(source).expanduser()
-    inside = len(kind.roots) > 1 and folder.is_dir()
-    return () if inside and not any((folder / file).exists() for file in kind.files) else kind.files
 
 
 def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.models.families import BLOCK, DOWN, SIZE
+from tests.decoders.models.made.llamagen import random_vq
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
@@ -90,18 +91,11 @@ def published_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
 
 def write_vqgan(path: Path, codes: int, channels: int = 32) -> Path:
     """Meta's vqgan.ckpt: 16 pixels a code."""
-    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
     from decoders.models.vq.pictures import CHAMELEON
 
-    config = VQConfig(
-        codes=codes, channels=channels, ch_mult=(1,) * 5, res_blocks=1, z_channels=channels,
-        l2_norm=False, group_width=1, attention=False,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        state = LlamaGenVQ(config).state_dict()
+    levels, state = random_vq(codes, channels, l2_norm=False, attention=False)
     state["quantize.embedding.weight"].normal_(generator=torch.Generator().manual_seed(0))
-    named = {CHAMELEON.name(name, len(config.ch_mult)): tensor for name, tensor in state.items()}
+    named = {CHAMELEON.name(name, levels): tensor for name, tensor in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"state_dict": named}, path)
     return path
