@@ -23,7 +23,7 @@ from decoders.cache import BLOCK
 from decoders.compose import PartSpec, assembled
 from decoders.distribution import processed
 from decoders.executed import execution
-from decoders.execution.cpu.packing import Native
+from decoders.execution.cpu.layers import Native
 from decoders.loops.autoregressive import AT_ONCE, Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.start import Stopwatch, begin

@@ -14,21 +14,12 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kernels.reference import additive, rotate_and_append
+from decoders.kernels.reference import additive, attended, rotate_and_append
 from decoders.kernels.runtime import missing
-from decoders.kernels.tree_attention import (
-    MOST_SPLITS,
-    Plan,
-    Workspace,
-    plan,
-    refused,
-    tree_attention,
-    workspace,
-)
+from decoders.kernels.tree_attention import MOST_SPLITS, plan, refused, tree_attention
 
 
 @dataclass(frozen=True)
@@ -71,75 +62,38 @@ class Implementation(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Biased:
-    """bias [R, 1, G T, S] of 0 and -inf in the model's dtype; slots [R, T]."""
-
-    bias: Tensor
-    slots: Tensor
-
-
-def biased(shape: AttentionShape, mask: Tensor, slots: Tensor) -> Biased:
-    return Biased(additive(mask, shape.dtype, shape.group), slots)
-
-
-def grouped(query: Tensor, keys: Tensor) -> Tensor:
-    """[R, H, T, d] -> [R, K, G T, d]: the heads that read the same keys below each other."""
-    return query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
-
-
-def headed(out: Tensor, slots: Tensor) -> Tensor:
-    """[R, K, G T, d] -> [R, T, H, d]; slots [R, T]."""
-    split = out.unflatten(2, (-1, slots.shape[1]))  # [R, K, G, T, d]
-    return split.flatten(1, 2).transpose(1, 2)
-
-
 class Products:
     """Plain matrix products and a softmax in the model's dtype: on CPUs the fastest at small
     sizes."""
 
     name = "products"
+    fused = False
 
     def reason(self, shape: AttentionShape) -> str | None:
         del shape  # runs everywhere
         return None
 
-    prepare = staticmethod(biased)
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """bias [R, 1, G T, S] of 0 and -inf in the model's dtype, and slots [R, T]."""
+        return additive(mask, shape.dtype, shape.group), slots
 
     def attend(
-        self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
+        self, qkv: Tensor, rope: Tensor, prepared: Any, keys: Tensor, values: Tensor
     ) -> Tensor:
-        query = grouped(rotate_and_append(qkv, rope, prepared.slots, keys, values), keys)
-        scale = query.shape[-1] ** -0.5
-        scores = torch.add(prepared.bias, query @ keys.transpose(-1, -2), alpha=scale)
-        return headed(scores.softmax(-1) @ values, prepared.slots)
+        bias, slots = prepared
+        query = rotate_and_append(qkv, rope, slots, keys, values)  # [R, H, T, d]
+        # The heads that read the same keys stand below each other: [R, K, G T, d].
+        query = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
+        out = attended(query, keys, values, bias, self.fused)
+        split = out.unflatten(2, (-1, slots.shape[1]))  # [R, K, G, T, d]
+        return split.flatten(1, 2).transpose(1, 2)  # [R, T, H, d]
 
 
-class Sdpa:
+class Sdpa(Products):
     """PyTorch's fused attention with an explicit mask."""
 
     name = "sdpa"
-
-    def reason(self, shape: AttentionShape) -> str | None:
-        del shape  # runs everywhere
-        return None
-
-    prepare = staticmethod(biased)
-
-    def attend(
-        self, qkv: Tensor, rope: Tensor, prepared: Biased, keys: Tensor, values: Tensor
-    ) -> Tensor:
-        query = grouped(rotate_and_append(qkv, rope, prepared.slots, keys, values), keys)
-        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=prepared.bias)
-        return headed(out, prepared.slots)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A FlexAttention block mask; slots [R, T]."""
-
-    mask: Any
-    slots: Tensor
+    fused = True
 
 
 class Flex:
@@ -168,7 +122,8 @@ class Flex:
             return flex_attention
         return torch.compile(flex_attention, dynamic=False)
 
-    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Blocks:
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> tuple[Any, Tensor]:
+        """FlexAttention's block mask, and slots [R, T]."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         def looks(row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
@@ -178,25 +133,16 @@ class Flex:
         blocks = create_block_mask(
             looks, shape.rows, None, shape.queries, shape.slots, device=mask.device
         )
-        return Blocks(blocks, slots)
+        return blocks, slots
 
     def attend(
-        self, qkv: Tensor, rope: Tensor, prepared: Blocks, keys: Tensor, values: Tensor
+        self, qkv: Tensor, rope: Tensor, prepared: Any, keys: Tensor, values: Tensor
     ) -> Tensor:
-        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)  # [R, H, T, d]
+        blocks, slots = prepared
+        query = rotate_and_append(qkv, rope, slots, keys, values)  # [R, H, T, d]
         shares = query.shape[1] != keys.shape[1]
-        out = self._call(query, keys, values, block_mask=prepared.mask, enable_gqa=shares)
+        out = self._call(query, keys, values, block_mask=blocks, enable_gqa=shares)
         return out.transpose(1, 2)  # [R, T, H, d]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What the Triton kernel shares between layers."""
-
-    mask: Tensor
-    slots: Tensor
-    plan: Plan
-    space: Workspace
 
 
 class Triton:
@@ -207,56 +153,34 @@ class Triton:
             raise DecoderError(f"triton splits must be in 1..{MOST_SPLITS}, found {splits}")
         self.splits = splits
         self.name = "triton" if splits is None else f"triton_{splits}"
-        self._spaces: dict[tuple[int, int, int, int], tuple[Plan, Workspace]] = {}
+        self._kept: dict[tuple[int, int, int, int], tuple[Any, ...]] = {}  # by shape
 
     def reason(self, shape: AttentionShape) -> str | None:
         return missing(shape.device) or refused(
             shape.queries, shape.head_dim, shape.dtype, shape.device
         )
 
-    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> Launch:
+    def prepare(self, shape: AttentionShape, mask: Tensor, slots: Tensor) -> tuple[Any, ...]:
+        """Mask, slots, the workspace for calls of this shape on one stream at a time, and the
+        plan."""
         key = (shape.rows, shape.queries, shape.heads, shape.slots)
-        if key not in self._spaces:
-            size = key[:3]
-            how = plan(*size, shape.slots, shape.head_dim, shape.dtype, shape.device, self.splits)
-            self._spaces[key] = how, workspace(*size, shape.head_dim, how, shape.device)
-        return Launch(mask, slots.contiguous(), *self._spaces[key])
+        if key not in self._kept:
+            own = (*key, shape.head_dim, shape.dtype, shape.device)
+            how = plan(*own, splits=self.splits)
+            parts = how.splits if how.splits > 1 else 0
+            size = (shape.rows, shape.heads, parts, shape.queries, shape.head_dim + 2)
+            sums = torch.empty(size, dtype=torch.float32, device=shape.device)
+            arrived = torch.zeros(shape.rows * shape.heads, dtype=torch.int32, device=shape.device)
+            self._kept[key] = (sums, arrived, how.block, how.splits, how.warps, how.stages)
+        return mask, slots.contiguous(), *self._kept[key]
 
     def attend(
-        self, qkv: Tensor, rope: Tensor, prepared: Launch, keys: Tensor, values: Tensor
+        self, qkv: Tensor, rope: Tensor, prepared: Any, keys: Tensor, values: Tensor
     ) -> Tensor:
-        how, space = prepared.plan, prepared.space
+        mask, slots, *how = prepared
         turns = torch.view_as_real(rope) if rope.is_complex() else rope  # [R, T, d / 2, 2]
-        return launched(
-            qkv, turns, prepared.mask, prepared.slots, keys, values, space.sums, space.arrived,
-            how.block, how.splits, how.warps, how.stages,
-        )  # fmt: skip
-
-
-@torch.library.custom_op("lantern::tree_attention", mutates_args=("keys", "values"))
-def launched(
-    qkv: Tensor,
-    turns: Tensor,
-    mask: Tensor,
-    slots: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    sums: Tensor,
-    arrived: Tensor,
-    block: int,
-    splits: int,
-    warps: int,
-    stages: int,
-) -> Tensor:
-    """`tree_attention` as one operator, so that the compiler takes it as it is."""
-    chosen, space = Plan(block, splits, warps, stages), Workspace(sums, arrived)
-    return tree_attention(qkv, turns, mask, slots, keys, values, chosen=chosen, space=space)
-
-
-@launched.register_fake
-def _(qkv: Tensor, turns: Tensor, mask: Tensor, slots: Tensor, keys: Tensor, *_: Any) -> Tensor:
-    rows, queries, every, size = qkv.shape
-    return qkv.new_empty(rows, queries, every - 2 * keys.shape[1], size)
+        out: Tensor = tree_attention(qkv, turns, mask, slots, keys, values, *how)
+        return out
 
 
 def implementations() -> tuple[Implementation, ...]:

@@ -9,6 +9,7 @@ with it.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -20,25 +21,40 @@ def additive(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
     return bias.expand(-1, group, -1, -1).reshape(len(mask), 1, -1, mask.shape[-1])
 
 
+def attended(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, fused: bool) -> Tensor:
+    """softmax(q k^T / sqrt(d) + bias) v: query [R, K, G T, d], keys, values [R, K, S, d], bias as
+    of `additive` -> [R, K, G T, d]. fused: by PyTorch's own operator, else plain products."""
+    if fused:
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
+    scores = torch.add(bias, query @ keys.transpose(-1, -2), alpha=query.shape[-1] ** -0.5)
+    return scores.softmax(-1) @ values
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Rotary embedding: x [..., d], neighbouring entries as complex numbers, times rope complex64
+    [..., d / 2] (compiled: or float32 [..., d / 2, 2], as Inductor writes no complex kernels); in
+    float32 inside, the dtype of x outside."""
+    pairs = x.float().unflatten(-1, (-1, 2))  # [..., d / 2, 2]
+    if rope.is_complex() and not torch.compiler.is_compiling():
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
+        return turned.flatten(-2).to(x.dtype)
+    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).unbind(-1)
+    re, im = pairs.unbind(-1)
+    turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
+    return turned.flatten(-2).to(x.dtype)
+
+
 def rotate_and_append(
     qkv: Tensor, rope: Tensor, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
     """qkv [R, T, H + 2 K, d]: query heads, key heads, value heads; rope [R, T, d / 2] complex64
     (compiled: float32 [R, T, d / 2, 2]), slots [R, T] int64 -> query [R, H, T, d].
 
-    keys, values [R, K, S, d] are written in place at `slots`. Rotation is float32, the result has
-    the dtype of qkv.
+    keys, values [R, K, S, d] are written in place at `slots`.
     """
     shared = keys.shape[1]  # K
     turning, value = qkv.split((qkv.shape[2] - shared, shared), 2)
-    both = turning.float().unflatten(-1, (-1, 2))  # [R, T, H + K, d / 2, 2]
-    turn = rope[:, :, None]  # [R, T, 1, d / 2], or with a last dim of 2
-    if rope.is_complex():
-        turned = torch.view_as_real(torch.view_as_complex(both.contiguous()) * turn)
-    else:
-        (re, im), (cos, sin) = both.unbind(-1), turn.unbind(-1)
-        turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
-    turned = turned.flatten(-2).to(qkv.dtype).transpose(1, 2)  # [R, H + K, T, d]
+    turned = rotate(turning, rope[:, :, None]).transpose(1, 2)  # [R, H + K, T, d]
     query, key = turned.split((turned.shape[1] - shared, shared), 1)
     index = slots[:, None, :, None].expand_as(key)  # [R, K, T, d]
     keys.scatter_(2, index, key)

@@ -10,8 +10,8 @@ preallocated cache may be much longer than what is used: slots behind a row's la
 read.
 
 Nothing waits for the device and no allocation depends on data, so a call can be captured in a CUDA
-graph after one call outside (which compiles). `decoders.kernels.reference` is the same in plain
-tensor code.
+graph after one call outside (which compiles). It is one operator, so that the compiler takes it as
+it is. `decoders.kernels.reference` is the same in plain tensor code.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,8 +66,6 @@ def plan(
     if splits is None:
         programs_wanted = processors(device) * (2 if queries <= 16 else 1)
         splits = -(-programs_wanted // (rows * heads))
-    elif not 1 <= splits <= MOST_SPLITS:
-        raise DecoderError(f"splits must be in 1..{MOST_SPLITS}, found {splits}")
     large = padded(queries) * padded(head_dim) > 64 * 64
     return Plan(block, min(splits, most), 8 if large else 4, stages)
 
@@ -109,82 +108,55 @@ def refused(queries: int, head_dim: int, dtype: torch.dtype, device: torch.devic
     )
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """Partial sums of the splits and how many have arrived; every layer may use the same one.
-
-    sums [R, H, splits, T, d + 2] float32; arrived [R * H] int32, zero between calls.
-    """
-
-    sums: Tensor
-    arrived: Tensor
-
-
-def workspace(
-    rows: int, queries: int, heads: int, head_dim: int, chosen: Plan, device: torch.device
-) -> Workspace:
-    """For calls of this shape, one stream at a time."""
-    shape = _sums_shape(rows, queries, heads, head_dim, chosen)
-    sums = torch.empty(shape, dtype=torch.float32, device=device)
-    return Workspace(sums, torch.zeros(rows * heads, dtype=torch.int32, device=device))
-
-
+@torch.library.custom_op("lantern::tree_attention", mutates_args=("keys", "values"))
 def tree_attention(
     qkv: Tensor,
-    rope: Tensor,
+    turns: Tensor,
     mask: Tensor,
     slots: Tensor,
     keys: Tensor,
     values: Tensor,
-    *,
-    chosen: Plan | None = None,
-    space: Workspace | None = None,
-    out: Tensor | None = None,
+    sums: Tensor,
+    arrived: Tensor,
+    block: int,
+    splits: int,
+    warps: int,
+    stages: int,
 ) -> Tensor:
     """T <= 64 queries a row against the cache -> [R, T, H, d] in the dtype of qkv.
 
-    qkv [R, T, H + 2 K, d] float32, bfloat16 or float16: query, key and value heads; rope [R, T, d /
-    2] complex64 or float32 [R, T, d / 2, 2], the table's rows at the queries' places; mask [R, T,
-    S] bool, True where a query may look (its own slot included); slots [R, T] int64, different
-    within a row; keys, values [R, K, S, d], one layout, written at `slots`, behind the last of
-    which no query looks. space, out: what would else be allocated. A query that may look nowhere
-    gives zeros.
+    qkv [R, T, H + 2 K, d] float32, bfloat16 or float16: query, key and value heads; turns float32
+    [R, T, d / 2, 2], the rotary table's rows at the queries' places; mask [R, T, S] bool, True
+    where a query may look (its own slot included); slots [R, T] int64, different within a row;
+    keys, values [R, K, S, d], one layout, written at `slots`, behind the last of which no query
+    looks. sums [R, H, splits, T, d + 2] float32 (of one split nothing): the splits' partial sums;
+    arrived [R * H] int32: how many have, zero between calls; every layer may use the same two. The
+    rest is a `Plan`. A query that may look nowhere gives zeros.
 
     Raises DecoderError where Triton cannot run and for shapes that do not fit.
     """
     device = programs("tree_attention_programs", qkv.device)
-    turns = torch.view_as_real(rope) if rope.is_complex() else rope  # [R, T, d / 2, 2]
     heads = _check(qkv, turns, mask, slots, keys, values)
     rows, queries, _, size = qkv.shape
-    if chosen is None:
-        chosen = plan(rows, queries, heads, keys.shape[2], size, qkv.dtype, qkv.device)
-    if space is None:
-        space = workspace(rows, queries, heads, size, chosen, qkv.device)
-    elif space.sums.shape != (needed := _sums_shape(rows, queries, heads, size, chosen)):
-        raise DecoderError(
-            f"workspace for sums {tuple(space.sums.shape)}, expected {needed}: make it with "
-            "`workspace` for this shape and plan"
-        )
-    if out is None:
-        out = qkv.new_empty(rows, queries, heads, size)
-    grid = (rows * heads, chosen.splits)
-    device.attend_tree[grid](
-        qkv, turns, mask, slots, keys, values, out, space.sums, space.arrived,
+    out = qkv.new_empty(rows, queries, heads, size)
+    device.attend_tree[(rows * heads, splits)](
+        qkv, turns, mask, slots, keys, values, out, sums, arrived,
         queries, heads, heads // keys.shape[1], size, keys.shape[2],
         size**-0.5 * math.log2(math.e),
         *qkv.stride()[:3], *turns.stride()[:2], *mask.stride(), *slots.stride(),
         *keys.stride()[:3], *out.stride()[:3],
-        TP=padded(queries), DP=padded(size), BLOCK=chosen.block, SPLITS=chosen.splits,
-        WIDE=power(chosen.splits),
+        TP=padded(queries), DP=padded(size), BLOCK=block, SPLITS=splits, WIDE=power(splits),
         PRECISION=device.PRECISION,
         UNIT=device.unit(qkv.dtype),
-        num_warps=chosen.warps, num_stages=chosen.stages,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
 
 
-def _sums_shape(rows: int, queries: int, heads: int, size: int, chosen: Plan) -> tuple[int, ...]:
-    return (rows, heads, chosen.splits if chosen.splits > 1 else 0, queries, size + 2)
+@tree_attention.register_fake
+def _(qkv: Tensor, turns: Tensor, mask: Tensor, slots: Tensor, keys: Tensor, *_: Any) -> Tensor:
+    rows, queries, every, size = qkv.shape
+    return qkv.new_empty(rows, queries, every - 2 * keys.shape[1], size)
 
 
 def _check(

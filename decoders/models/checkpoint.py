@@ -118,23 +118,15 @@ def numbered(checkpoint: Checkpoint, pattern: str) -> int:
     return len(found)
 
 
-def open_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
+def open_checkpoint(
+    source: str, files: Sequence[str] = (), what: str = "weights", digests: bool = True
+) -> Checkpoint:
     """Opens a local folder or file, or a hub id (fetched with progress, resumed if interrupted).
 
     files: names to look for in the folder or on the hub, best first; none: the usual names of a
-    model. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
-    a pickle that is more than tensors.
+    model. what: how messages call it. digests: whether the files are hashed. Raises DecoderError:
+    nothing there, offline, a damaged file, a pickle that is more than tensors.
     """
-    found = index_checkpoint(source, files, what)
-    paths = sorted(set(found.index.values()))
-    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
-    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
-    pool.shutdown(wait=False)
-    return found
-
-
-def index_checkpoint(source: str, files: Sequence[str] = (), what: str = "weights") -> Checkpoint:
-    """`open_checkpoint` without the digests of the files."""
     place = locate(source, files, what)
     found = Checkpoint(place, {}, {})
     if (described := found.folder / "config.json").exists():
@@ -153,6 +145,10 @@ def index_checkpoint(source: str, files: Sequence[str] = (), what: str = "weight
         else:
             with opened_file(path) as file:
                 found.index |= dict.fromkeys(file.keys(), path)
+    paths = sorted(set(found.index.values())) if digests else []
+    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
+    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
+    pool.shutdown(wait=False)
     return found
 
 
@@ -293,13 +289,14 @@ def fill(
     unused_ok: Callable[[str], bool] = lambda name: False,
     given_elsewhere: Sequence[str] = (),
 ) -> None:
-    """Gives every parameter of a module built on the meta device its values, frozen.
+    """Gives every parameter, and statistic that is stored, of a module built on the meta device its
+    values, frozen.
 
     Each parameter is allocated once, in its final dtype and place, and filled piece by piece.
     Raises DecoderError listing what is missing, left over (`unused_ok` says which leftovers are
     known and harmless) or of another shape. given_elsewhere: parameters that have values already.
     """
-    own = {n: p for n, p in module.named_parameters() if n not in given_elsewhere}
+    own = {n: p for n, p in module.state_dict().items() if n not in given_elsewhere}
     used = {name for source in sources.values() for name in source.names}
     have = checkpoint.keys()
     missing = sorted(used - have)

@@ -84,8 +84,7 @@ class EagleNet(nn.Module, Known):
         if kernels is not None:
             x = self.mix(ids, features)
             shared = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
-            layer: Any = self.layers[0]
-            return layer.kernel(x, turns(self.rope, places), shared, 0)
+            return self.layers[0](x, turns(self.rope, places), shared)
         if self.packed is not None and knows(self, Capability.EAGLE_LAYER):
             return self.packed.layers(self.mix(ids, features), places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]

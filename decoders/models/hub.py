@@ -9,8 +9,9 @@ are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import Positive, fitted
 from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
-from decoders.models.layouts import harmless, layer_sources
+from decoders.models.layouts import LLAMA, Names, harmless, layer_sources
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
+from decoders.models.sizes import Shape
 from decoders.models.text.prompts import (
     TOKENIZER,
     PromptEncoder,
@@ -36,12 +38,14 @@ from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.models.weights import dtype_of, explained
 
 NEEDED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "vocab_size",
-)
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
+)  # fmt: skip
+
+# Of a prefix that is no tokens the parameters, under the names of LlamaGen's release.
+CONDITIONING = {
+    "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
+    "class": ("embedding_table.weight",),
+}
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,21 @@ class Layout:
     """Where a release keeps its parts. words: the prefix of the language model. head: its matrix,
     or the names of two layers. pictures: the VQ tokenizer. elsewhere: prefixes of parts that only
     see pictures or write text. codes, aligner: a table of the codes' own, and the two layers that
-    make embeddings of it (Janus)."""
+    make embeddings of it (Janus). embedding, layer: names of the embedding and of a layer's
+    tensors, where they are not Llama's."""
 
     words: str
     head: tuple[str, ...]
     pictures: Pictures
-    elsewhere: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()
     codes: str = ""
     aligner: tuple[str, ...] = ()
+    embedding: str = ""
+    layer: Names = field(default_factory=lambda: LLAMA)
 
-    @property
-    def embedding(self) -> str:
-        return f"{self.words}embed_tokens.weight"
+    def __post_init__(self) -> None:
+        usual = f"{self.words}embed_tokens.weight"
+        object.__setattr__(self, "embedding", self.embedding or usual)
 
     @property
     def mark(self) -> str:
@@ -91,15 +98,26 @@ class Family:
     tokenizers: tuple[str, ...] = (TOKENIZER,)
 
 
-def layout_of(opened: Checkpoint, family: Family) -> Layout:
-    """Raises DecoderError where the checkpoint is not the family's."""
-    for layout in family.layouts:
+def described(shape: Shape) -> dict[str, int]:
+    """The sizes of a language model as config.json names them."""
+    return {
+        "hidden_size": shape.width,
+        "intermediate_size": shape.ffn,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads // shape.group,
+        "num_hidden_layers": shape.layers,
+        "vocab_size": shape.tokens,
+    }
+
+
+def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:
+    """Raises DecoderError where the checkpoint is not of the family of this name."""
+    for layout in layouts:
         if layout.mark in opened.index:
             return layout
-    marks = " or ".join(layout.mark for layout in family.layouts)
+    marks = " or ".join(layout.mark for layout in layouts)
     raise DecoderError(
-        f"{opened.path} is no {family.name} checkpoint: expected {marks}, found "
-        f"{some(opened.keys())}"
+        f"{opened.path} is no {name} checkpoint: expected {marks}, found {some(opened.keys())}"
     )
 
 
@@ -184,8 +202,11 @@ def _refuse(opened: Checkpoint, given: Mapping[str, Any], rest: int, family: Fam
         )
 
 
-def sources(cfg: TransformerConfig, layout: Layout, tokens: Tensor, head: str) -> dict[str, Source]:
-    """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept."""
+def sources(
+    cfg: TransformerConfig, layout: Layout, tokens: Tensor | None, head: str
+) -> dict[str, Source]:
+    """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
+    None: all."""
     embedding = Source((layout.embedding,))
     if layout.codes:
         aligner = [f"{part}.{kind}" for part in layout.aligner for kind in ("weight", "bias")]
@@ -194,14 +215,18 @@ def sources(cfg: TransformerConfig, layout: Layout, tokens: Tensor, head: str) -
         "tok_embeddings.weight": embedding,
         "norm.weight": Source((f"{layout.words}norm.weight",)),
     }
+    for name in CONDITIONING.get(cfg.conditioning, ()):
+        out[f"cls_embedding.{name}"] = Source((f"{layout.words}cls_embedding.{name}",))
     if cfg.head == "mlp":
         for own, theirs in zip(("hidden", "codes"), layout.head, strict=True):
             for kind in ("weight", "bias"):
                 out[f"output.{own}.{kind}"] = Source((f"{theirs}.{kind}",))
     else:
-        out["output.weight"] = Source((head,), lambda given: [_head_rows(given[0], tokens)])
+        rows = None if tokens is None else partial(_head_rows, tokens)
+        out["output.weight"] = Source((head,), rows)
     for n in range(cfg.layers):
-        out |= layer_sources(f"layers.{n}.", f"{layout.words}layers.{n}.", cfg)
+        theirs = f"{layout.words}layers.{n}."
+        out |= layer_sources(f"layers.{n}.", theirs, cfg, names=layout.layer)
     return out
 
 
@@ -212,32 +237,35 @@ def _aligned(given: list[Tensor]) -> list[Tensor]:
     return [words, F.linear(F.gelu(F.linear(table, first, first_bias)), second, second_bias)]
 
 
-def _head_rows(head: Tensor, tokens: Tensor) -> Tensor:
+def _head_rows(tokens: Tensor, given: list[Tensor]) -> list[Tensor]:
     """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
+    (head,) = given
     if head.ndim != 2 or len(head) <= int(tokens.max()):
         raise DecoderError(
             f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
             "vocabulary and the weights belong together?"
         )
-    return head[tokens]
+    return [head[tokens]]
 
 
 def load_target(
     opened: Checkpoint,
     layout: Layout,
     cfg: TransformerConfig,
-    tokens: Tensor,
+    tokens: Tensor | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Transformer:
-    """The target of an opened checkpoint; tokens [V] int64: of the codes."""
-    if int(tokens.max()) >= cfg.tokens:
+    """The target of an opened checkpoint; tokens [V] int64: of the codes, where they are part of a
+    larger vocabulary."""
+    if tokens is not None and int(tokens.max()) >= cfg.tokens:
         raise DecoderError(
             f"{opened.path}: the vocabulary names token {int(tokens.max())}, config.json has "
             f"vocab_size {cfg.tokens}; do they belong together?"
         )
     module: Transformer = empty(Transformer, cfg)
-    module.code_tokens = tokens
+    if tokens is not None:
+        module.code_tokens = tokens
     head = layout.head[0]
     if opened.config.get("tie_word_embeddings") and head not in opened.index:
         head = layout.embedding
@@ -246,7 +274,8 @@ def load_target(
         return name.startswith(layout.elsewhere) or harmless(name)
 
     fill(module, sources(cfg, layout, tokens, head), opened, dtype, device, unused)
-    pad_head(module)
+    if tokens is not None:
+        pad_head(module)
     return cast(module, device, dtype)
 
 
@@ -274,7 +303,7 @@ def load_model(
     """
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what=f"{family.name} target")
-    layout, template = layout_of(opened, family), family.template(grid)
+    layout, template = layout_of(opened, family.name, family.layouts), family.template(grid)
     if family.code is None:
         count = opened.shape(layout.codes, 2)[0]
         shape = config_of(family, opened, count, grid, prefix)

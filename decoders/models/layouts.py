@@ -39,11 +39,6 @@ def harmless(name: str) -> bool:
     return any(part in name for part in HARMLESS)
 
 
-def in_halves(cfg: TransformerConfig) -> bool:
-    """Whether published rows of queries and keys are ordered by halves."""
-    return cfg.positions == "line"
-
-
 def layer_sources(
     own: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
 ) -> dict[str, Source]:
@@ -54,7 +49,7 @@ def layer_sources(
         if input_norm or name != "attention_norm"
     }
     heads = (cfg.heads, cfg.kv_heads)
-    if in_halves(cfg):
+    if cfg.positions == "line":  # published rows of queries and keys are ordered by halves
         matrices = f"{own}attention.wqkv.weight"
         found[matrices] = Source(
             found[matrices].names,

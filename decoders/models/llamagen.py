@@ -15,81 +15,54 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint
-from decoders.models.layouts import LLAMA, ORIGINAL, harmless, layer_sources
+from decoders.models.checkpoint import Checkpoint, numbered, open_checkpoint
+from decoders.models.hub import Layout, layout_of, load_target
+from decoders.models.layouts import ORIGINAL
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Transformer, cast, empty
+from decoders.models.text.t5 import HUB, T5Encoder
 from decoders.models.vq.pictures import LLAMAGEN, load_pictures
 from decoders.models.weights import dtype_of
 
 LAYER = r"layers\.(\d+)\..+"
 NUMBER = re.compile(r"[0-9]+")
-TEXT = "google/flan-t5-xl"
 RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
-
-def llama_names(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is the hub conversion."""
-    return "model.embed_tokens.weight" in checkpoint.index
-
-
-def sources(cfg: TransformerConfig, llama: bool) -> dict[str, Source]:
-    """Every parameter of the target in one of the two layouts."""
-    body = "model." if llama else ""
-    names = {
-        "tok_embeddings.weight": f"{body}{'embed_tokens' if llama else 'tok_embeddings'}.weight",
-        "norm.weight": f"{body}norm.weight",
-        "output.weight": "lm_head.weight" if llama else "output.weight",
-    }
-    kinds = {
-        "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
-        "class": ("embedding_table.weight",),
-    }
-    for name in kinds[cfg.conditioning]:
-        names[f"cls_embedding.{name}"] = f"{body}cls_embedding.{name}"
-    out = {own: Source((theirs,)) for own, theirs in names.items()}
-    for n in range(cfg.layers):
-        theirs = f"{body}layers.{n}."
-        out |= layer_sources(f"layers.{n}.", theirs, cfg, names=LLAMA if llama else ORIGINAL)
-    return out
+LAYOUTS = (  # the hub conversion, the original
+    Layout("model.", ("lm_head.weight",), LLAMAGEN),
+    Layout("", ("output.weight",), LLAMAGEN, embedding="tok_embeddings.weight", layer=ORIGINAL),
+)
 
 
-def config_of(checkpoint: Checkpoint, grid: int | None, heads: int | None) -> TransformerConfig:
+def config_of(
+    checkpoint: Checkpoint, layout: Layout, grid: int | None, heads: int | None
+) -> TransformerConfig:
     """The target's shape: from config.json where there is one, else from the tensors' shapes.
 
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
-    where config.json contradicts it or the tensors, or the layout is unknown.
+    where config.json contradicts it or the tensors.
     """
-    llama = llama_names(checkpoint)
-    body, given = ("model." if llama else ""), checkpoint.config
-    names = checkpoint.keys()
-    embedding = f"{body}{'embed_tokens' if llama else 'tok_embeddings'}.weight"
-    if embedding not in names:
-        raise DecoderError(
-            f"{checkpoint.path} is no LlamaGen checkpoint: expected model.embed_tokens.weight (hub "
-            f"conversion) or tok_embeddings.weight (original .pt), found {sorted(names)[:4]}"
-        )
-    vocab, width = checkpoint.shape(embedding, 2)
-    gate = "mlp.gate_proj" if llama else "feed_forward.w1"
-    key = f"{body}layers.0.self_attn.k_proj.weight"
-    if llama and checkpoint.shape(key, 2)[0] != width:
+    given, first = checkpoint.config, f"{layout.words}layers.0."
+    vocab, width = checkpoint.shape(layout.embedding, 2)
+    key = f"{first}self_attn.k_proj.weight"
+    if key in checkpoint.index and checkpoint.shape(key, 2)[0] != width:
         raise DecoderError(f"{checkpoint.path}: grouped-query attention is not a LlamaGen layout")
+    gate = layout.layer["feed_forward.w13"][0]
     found: dict[str, Any] = {
         "vocab": vocab,
         "width": width,
-        "layers": numbered(checkpoint, rf"{re.escape(body)}{LAYER}"),
+        "layers": numbered(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
         "heads": heads
         or int(given.get("num_attention_heads", 0))
         or heads_of(width, checkpoint.path),
-        "ffn": checkpoint.shape(f"{body}layers.0.{gate}.weight", 2)[0],
+        "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),
         "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
         "rope_base": float(given.get("rope_base", given.get("rope_theta", 10000.0))),
         **RELEASED,
     }
     _agree(checkpoint, found)
-    return TransformerConfig(**found, **_conditioning(checkpoint, f"{body}cls_embedding."))
+    return TransformerConfig(**found, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
 
 
 def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
@@ -150,20 +123,6 @@ def _agree(checkpoint: Checkpoint, found: dict[str, Any]) -> None:
             )
 
 
-def load_target(
-    checkpoint: Checkpoint,
-    grid: int | None,
-    heads: int | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Transformer:
-    """The target of an opened checkpoint, in either layout."""
-    cfg = config_of(checkpoint, grid, heads)
-    module: Transformer = empty(Transformer, cfg)
-    fill(module, sources(cfg, llama_names(checkpoint)), checkpoint, dtype, device, harmless)
-    return cast(module, device, dtype)
-
-
 def load(
     name: str = "llamagen",
     device: str = "cpu",
@@ -186,29 +145,25 @@ def load(
     """
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
-    target = load_target(opened, grid, heads, kind, place)
-    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, target.cfg.grid, place)
+    layout = layout_of(opened, "LlamaGen", LAYOUTS)
+    shape = config_of(opened, layout, grid, heads)
+    encoder: Any
+    if shape.conditioning == "class":
+        encoder = LabelEncoder(shape.classes, device=place)
+    else:
+        encoder = T5Encoder(text or HUB, length=shape.prefix, device=place, dtype=kind)
+    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, shape.grid, place)
     return ImageModel(
         name=name,
-        target=target,
-        text=_text(target.cfg, text, place, kind),
+        target=load_target(opened, layout, shape, None, kind, place),
+        text=encoder,
         tokenizer=pictures,
-        sampling=Sampling(cfg=cfg, top_k=min(top_k, target.cfg.vocab)),
+        sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
         device=place,
         dtype=kind,
         weights_sha256=opened.sha256() | digests,
         drafters=dict(drafters or {}),
     )
-
-
-def _text(
-    cfg: TransformerConfig, source: str | None, device: torch.device, dtype: torch.dtype
-) -> Any:
-    if cfg.conditioning == "class":
-        return LabelEncoder(cfg.classes, device=device)
-    from decoders.models.text.t5 import T5Encoder
-
-    return T5Encoder(source or TEXT, length=cfg.prefix, device=device, dtype=dtype)
 
 
 class LabelEncoder:

@@ -102,22 +102,9 @@ class LabelEmbedder(nn.Module):
         return self.embedding_table(torch.where(drop[:, None], self.classes, text.features))
 
 
-class TokenEmbedder(nn.Module):
-    """Prefix tokens through the model's own embedding, which is passed in: it has no weights."""
-
-    def forward(self, text: TextFeatures, drop: Tensor, table: nn.Embedding) -> Tensor:
-        """features and uncond [R, P] int64 -> [R, P, D]."""
-        return table(text.token_ids(drop))
-
-
-def conditioning(cfg: TransformerConfig) -> nn.Module:
-    """The embedder of a `TransformerConfig`."""
-    kinds = {"caption": CaptionEmbedder, "class": LabelEmbedder}
-    return kinds[cfg.conditioning](cfg) if cfg.conditioning in kinds else TokenEmbedder()
-
-
 class GenerationHead(nn.Module):
-    """[.., D] -> [.., V] through a hidden layer of D units."""
+    """[.., D] -> [.., V] through a hidden layer of D units (Janus, 2501.17811):
+    V2 gelu(V1 h + b1) + b2."""
 
     def __init__(self, width: int, vocab: int) -> None:
         super().__init__()
@@ -160,10 +147,3 @@ def pad_head(target: Any) -> None:
     head = target.output
     if isinstance(head, nn.Linear) and head.out_features % ROWS:
         target.output = PaddedHead(head)
-
-
-def output_head(cfg: TransformerConfig) -> nn.Module:
-    """One matrix, or Janus's two layers (2501.17811): V2 gelu(V1 h + b1) + b2."""
-    if cfg.head == "mlp":
-        return GenerationHead(cfg.width, cfg.vocab)
-    return nn.Linear(cfg.width, cfg.vocab, bias=False)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.kinds import NotNegative, Positive, Within, require
+from decoders.models.sizes import LLAMAGEN_256 as XL
 
 Size = Annotated[int, Within(1, 2**24)]
 OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
@@ -39,14 +40,14 @@ class TransformerConfig:
     attention, 2305.13245); 1: each has its own.
     """
 
-    vocab: Size = 16384
-    width: Size = 1280
-    layers: Annotated[int, Within(0, 10_000)] = 36
+    vocab: Size = XL.vocab
+    width: Size = XL.width
+    layers: Annotated[int, Within(0, 10_000)] = XL.layers
     heads: Size = 20
-    ffn: Size = 3584
-    grid: Annotated[int, Within(1, 4096)] = 16
-    prefix: Annotated[int, Within(0, 2**20)] = 120
-    text_width: Annotated[int, Within(0, 2**24)] = 2048
+    ffn: Size = XL.ffn
+    grid: Annotated[int, Within(1, 4096)] = XL.grid
+    prefix: Annotated[int, Within(0, 2**20)] = XL.prefix
+    text_width: Annotated[int, Within(0, 2**24)] = XL.text_width
     norm_eps: NotNegative = 1e-5
     prefix_rope: str = "zero"
     conditioning: str = "caption"
@@ -81,7 +82,6 @@ class TransformerConfig:
             raise DecoderError(
                 f"the codes are part of the vocabulary: tokens {self.tokens} < codes {self.vocab}"
             )
-
         if self.pads == "released" and (self.positions, self.prefix_rope) != ("grid", "zero"):
             raise DecoderError('pads="released" is a property of LlamaGen\'s zero prefix rotation')
 

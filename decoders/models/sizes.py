@@ -41,20 +41,9 @@ class Shape:
     def of(cls, cfg: Any) -> Shape:
         """The shape of a loaded target's configuration (`decoders.models.shape`, or one with the
         same names). Raises AttributeError where it lacks one of them."""
-        return cls(
-            vocab=cfg.vocab,
-            width=cfg.width,
-            layers=cfg.layers,
-            ffn=cfg.ffn,
-            length=cfg.length,
-            prefix=cfg.prefix,
-            side=0,
-            tokens=cfg.tokens,
-            qk_norm=cfg.qk_norm,
-            head_layers=2 if cfg.head == "mlp" else 1,
-            group=cfg.group,
-            heads=cfg.heads,
-        )
+        same = ("vocab", "width", "layers", "ffn", "length", "prefix", "tokens", "qk_norm", "group")
+        given = {name: getattr(cfg, name) for name in (*same, "heads")}
+        return cls(side=0, head_layers=2 if cfg.head == "mlp" else 1, **given)
 
     @property
     def grid(self) -> int:

@@ -4,7 +4,7 @@ LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a
 are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
 normalised queries and keys, query heads that share keys. Everything else is one module: RMSNorm,
 SwiGLU, a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1
-and w3 of the feed-forward are one matrix ``w13``; `decoders.models.llamagen` and `.chameleon` read
+and w3 of the feed-forward are one matrix ``w13``; `decoders.models.llamagen` and `.families` read
 the released layouts into it.
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
@@ -27,8 +27,14 @@ from decoders.cache import KVCache, aligned
 from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
 from decoders.kernels.candidates import AttentionShape
-from decoders.kernels.reference import additive
-from decoders.models.parts import HeadNorm, RMSNorm, TokenEmbedder, conditioning, output_head
+from decoders.kernels.reference import additive, attended, rotate
+from decoders.models.parts import (
+    CaptionEmbedder,
+    GenerationHead,
+    HeadNorm,
+    LabelEmbedder,
+    RMSNorm,
+)
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -52,8 +58,7 @@ def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v: query [R, K, G T, d], k, v [R, K, S, d], mask
-    [R, 1, G T, S]: the G query heads of a group stand below each other, as more queries.
+    """See `decoders.kernels.reference.attended`.
 
     On the CPU plain matrix products beat the fused kernel at these sizes: 6 times at T = 1, 1.7
     times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A
@@ -61,23 +66,7 @@ def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     fast.
     """
     trains = query.requires_grad and query.dtype == torch.float32
-    if query.device.type != "cpu" or trains:
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask)
-    scores = torch.add(mask, query @ k.transpose(-1, -2), alpha=query.shape[-1] ** -0.5)
-    return scores.softmax(-1) @ v
-
-
-def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Rotary embedding: x [R, H, T, d], neighbouring entries as complex numbers, times rope
-    complex64 [..., T, d / 2] (compiled: `turns`); in float32 inside, the dtype of x outside."""
-    pairs = x.float().unflatten(-1, (-1, 2))  # [R, H, T, d / 2, 2]
-    if not torch.compiler.is_compiling():
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
-        return turned.flatten(-2).to(x.dtype)
-    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).unbind(-1)
-    re, im = pairs.unbind(-1)
-    turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
-    return turned.flatten(-2).to(x.dtype)
+    return attended(query, k, v, mask, fused=query.device.type != "cpu" or trains)
 
 
 @dataclass(frozen=True)
@@ -136,29 +125,20 @@ class Attention(nn.Module):
         query, key, value = self.wqkv.weight.split((self.heads * self.head_dim, shared, shared))
         return query, key, value
 
-    def kernel(self, x: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
-        """As `forward`, through a kernel that rotates, appends and attends."""
-        rows, length, width = x.shape
-        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, H + 2 K, d]
-        if self.qk_norm is not None:
-            turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
-            qkv = torch.cat([self.qk_norm(turning.transpose(1, 2)).transpose(1, 2), v], 2)
-        # Of the whole cache: torch 2.11 adds the offset of a view that an operator writes to twice.
-        keys, values = step.cache.data[layer].unbind(0)
-        out = step.kernel.attend(qkv, rope, step.prepared, keys, values)  # [R, T, H, d]
-        return self.wo(out.reshape(rows, length, width))
-
     def forward(
         self,
         x: Tensor,
         rope: Tensor,
-        mask: Tensor,
+        mask: Tensor | KernelStep,
         layer: int,
         cache: KVCache | None,
         index: Tensor | None,
     ) -> Tensor:
         rows, length, width = x.shape
-        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim).transpose(1, 2)
+        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, H + 2 K, d]
+        if isinstance(mask, KernelStep):
+            return self._kernel(qkv, rope, mask, layer)
+        qkv = qkv.transpose(1, 2)
         turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 1)
         if self.qk_norm is not None:
             turning = self.qk_norm(turning)
@@ -169,6 +149,16 @@ class Attention(nn.Module):
         query = query.reshape(rows, self.kv_heads, -1, self.head_dim)  # [R, K, G T, d]
         out = attend(query, k, v, mask).reshape(rows, self.heads, length, self.head_dim)
         return self.wo(out.transpose(1, 2).reshape(rows, length, width))
+
+    def _kernel(self, qkv: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
+        """Through a kernel that rotates, appends and attends."""
+        if self.qk_norm is not None:
+            turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
+            qkv = torch.cat([self.qk_norm(turning.transpose(1, 2)).transpose(1, 2), v], 2)
+        # Of the whole cache: torch 2.11 adds the offset of a view that an operator writes to twice.
+        keys, values = step.cache.data[layer].unbind(0)
+        out = step.kernel.attend(qkv, rope, step.prepared, keys, values)  # [R, T, H, d]
+        return self.wo(out.flatten(2))
 
 
 # The compiler may compute what is called through this inside the product that reads it, where that
@@ -196,7 +186,8 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6)."""
+    """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6). mask: the
+    additive one of a forward, or what its layers share when a kernel attends."""
 
     def __init__(self, cfg: TransformerConfig, input_norm: bool = True) -> None:
         super().__init__()
@@ -211,17 +202,12 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         rope: Tensor,
-        mask: Tensor,
+        mask: Tensor | KernelStep,
         layer: int = 0,
         cache: KVCache | None = None,
         index: Tensor | None = None,
     ) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope, mask, layer, cache, index)
-        return x + self.feed_forward(self.ffn_norm(x))
-
-    def kernel(self, x: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
-        """As `forward` in a decoding step; see `Attention.kernel`."""
-        x = x + self.attention.kernel(self.attention_norm(x), rope, step, layer)
         return x + self.feed_forward(self.ffn_norm(x))
 
 
@@ -263,11 +249,18 @@ class Transformer(nn.Module, Known):
         self.cfg = cfg
         self.vocab_size, self.width = cfg.vocab, cfg.width
         self.length, self.prefix = cfg.length, cfg.prefix
-        self.cls_embedding = conditioning(cfg)
+        embedders = {"caption": CaptionEmbedder, "class": LabelEmbedder}
+        # None where the prefix is tokens of the model's own embedding.
+        made = embedders.get(cfg.conditioning)
+        self.cls_embedding: Any = None if made is None else made(cfg)
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
-        self.output: Any = output_head(cfg)
+        self.output: Any
+        if cfg.head == "mlp":
+            self.output = GenerationHead(cfg.width, cfg.vocab)
+        else:
+            self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
         for name, table in tables(cfg).items():
             self.register_buffer(name, table, persistent=False)
         self.apply(self._init)
@@ -293,26 +286,29 @@ class Transformer(nn.Module, Known):
         return KVCache(cfg.layers, rows, capacity, *heads, weight.dtype, weight.device)
 
     def stack(
-        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        kernels: Any = None,
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
-        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
+        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]. kernels: what attends."""
+        if kernels is not None:
+            most = aligned(self.prefix + self.length + x.shape[1])
+            step = kernel_step(kernels, self.cfg, x, slots, mask, cache, most)
+            return self._run(x, turns(self.rope, places), step)
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias, index = additive(mask, x.dtype, self.cfg.group), cache.flat_index(slots)
-        for i, layer in enumerate(self.layers):
-            x = layer(x, rope, bias, i, cache, index)
-        return self.norm(x)
+        bias = additive(mask, x.dtype, self.cfg.group)
+        return self._run(x, rope, bias, cache, cache.flat_index(slots))
 
-    def _run_kernels(
-        self, x: Tensor, rope: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
-    ) -> Tensor:
-        most = aligned(self.prefix + self.length + x.shape[1])
-        step = kernel_step(self.kernels, self.cfg, x, slots, mask, cache, most)
-        layers: Any = self.layers
-        for i, layer in enumerate(layers):
-            x = layer.kernel(x, rope, step, i)
+    def _run(self, x: Tensor, rope: Tensor, mask: Any, cache: Any = None, index: Any = None) -> Any:
+        for i, layer in enumerate(self.layers):
+            x = layer(x, rope, mask, i, cache, index)
         return self.norm(x)
 
     def embed(self, codes: Tensor) -> Tensor:
@@ -325,8 +321,8 @@ class Transformer(nn.Module, Known):
 
     def _prefix(self, text: TextFeatures, drop: Tensor) -> Tensor:
         """The prefix of R rows, drop [R] bool -> [R, P, D]."""
-        if isinstance(self.cls_embedding, TokenEmbedder):
-            return self.cls_embedding(text, drop, self.tok_embeddings)
+        if self.cls_embedding is None:
+            return self.tok_embeddings(text.token_ids(drop))
         return self.cls_embedding(text, drop)
 
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
@@ -348,10 +344,7 @@ class Transformer(nn.Module, Known):
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         places = self.prefix + grid_index  # [R, T]
-        x = self.embed(codes)  # [R, T, D]
-        if self.kernels is not None:
-            return self._run_kernels(x, turns(self.rope, places), slots, mask, cache)
-        return self.stack(x, places, slots, mask, cache)
+        return self.stack(self.embed(codes), places, slots, mask, cache, self.kernels)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden) if self.packed is None else self.packed.project(hidden)
@@ -378,10 +371,7 @@ class Transformer(nn.Module, Known):
         total = x.shape[1]  # P + L - 1
         valid = F.pad(text.valid(drop), (0, total - self.prefix), value=True)  # [B, P + L - 1]
         bias = additive(prefix_mask(valid, self.cfg), x.dtype, self.cfg.group)
-        rope = self.rope[:total]  # [T, d / 2]
-        for i, layer in enumerate(self.layers):
-            x = layer(x, rope, bias, i, kept, None if kept is None else codes)
-        return self.norm(x)
+        return self._run(x, self.rope[:total], bias, kept, None if kept is None else codes)
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""

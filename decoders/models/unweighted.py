@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.models import hub, llamagen
-from decoders.models.chameleon import ANOLE, LUMINA
 from decoders.models.checkpoint import Checkpoint, assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
-from decoders.models.emu3 import EMU3
-from decoders.models.janus import JANUS
+from decoders.models.families import ANOLE, EMU3, JANUS, LUMINA
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
 from decoders.models.sizes import RELEASED
@@ -35,6 +33,7 @@ from decoders.models.weights import dtype_of
 
 NOWHERE = Path("random weights")
 TEXT_SEED = 1
+WHY = "a model with random weights has none; load a checkpoint, as model=tiny does"
 SHORTEST = 0.25  # of the prefix that even the shortest prompt fills
 
 
@@ -57,28 +56,18 @@ def config_of(preset: str, grid: int | None = None) -> TransformerConfig:
             f"model.grid is codes a side, 2 to {shape.grid} for {preset}, found {grid}"
         )
     if family is None:
-        own: dict[str, Any] = {"text_width": shape.text_width}
-        if shape.classes:
-            own = {"conditioning": "class", "classes": shape.classes}
+        kind: dict[str, Any] = {"conditioning": "class"} if shape.classes else {}
+        same = ("vocab", "width", "layers", "ffn", "prefix", "text_width", "classes")
         return TransformerConfig(
-            vocab=shape.vocab,
-            width=shape.width,
-            layers=shape.layers,
+            **{name: getattr(shape, name) for name in same},
             heads=shape.heads or llamagen.heads_of(shape.width, NOWHERE),
-            ffn=shape.ffn,
             grid=grid,
-            prefix=shape.prefix,
-            **own,
+            **kind,
             **llamagen.RELEASED,
         )
-    config = {
-        "hidden_size": shape.width,
-        "intermediate_size": shape.ffn,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads // shape.group,
-        "num_hidden_layers": shape.layers,
-        "vocab_size": shape.tokens - (shape.vocab if family is JANUS else 0),  # words alone
-    }
+    config: dict[str, Any] = hub.described(shape)
+    if family is JANUS:  # words alone
+        config["vocab_size"] -= shape.vocab
     opened = Checkpoint(NOWHERE, config, {})
     return hub.config_of(family, opened, shape.vocab, grid, shape.prefix)
 
@@ -100,18 +89,18 @@ def load(
     target: Transformer = empty(Transformer, shape)
     randomise(target, shape.layers, kind, place, generator)
     pad_head(target)
-    drafter: EagleNet
-    if shape.tokens:
-        drafter = empty(ChameleonEagleNet, replace(shape, layers=1))
-    else:
-        drafter = empty(EagleNet, replace(shape, layers=1))
+    net = ChameleonEagleNet if shape.tokens else EagleNet
+    drafter: EagleNet = empty(net, replace(shape, layers=1))
     randomise(drafter, 1, kind, place, generator)
     latent = torch.randn(shape.vocab, RELEASED[preset][1].latent, generator=generator, device=place)
+    text: Any = MadeUpText(shape, place, kind)
+    if shape.conditioning == "class":
+        text = llamagen.LabelEncoder(shape.classes, device=place)
     return ImageModel(
         name=f"{preset}_random",
         target=cast(target, place, kind),
-        text=_text(shape, place, kind),
-        tokenizer=random_codebook(latent),
+        text=text,
+        tokenizer=NoTokenizer(WHY, nn.functional.normalize(latent, dim=-1)),
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
         device=place,
         dtype=kind,
@@ -149,12 +138,6 @@ def randomise(
         assign(module, name, value)
 
 
-def _text(cfg: TransformerConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    if cfg.conditioning == "class":
-        return llamagen.LabelEncoder(cfg.classes, device=device)
-    return MadeUpText(cfg, device, dtype)
-
-
 @dataclass(frozen=True)
 class MadeUpText:
     """Features (or token ids) that are a function of the prompt, left-padded to as many positions
@@ -186,9 +169,3 @@ class MadeUpText:
         if self.cfg.conditioning == "tokens":
             return torch.randint(self.cfg.tokens, (self.cfg.prefix,), generator=generator)
         return torch.randn(self.cfg.prefix, self.cfg.text_width, generator=generator)
-
-
-def random_codebook(latent: Tensor) -> NoTokenizer:
-    """Random latents [V, C] for the neighbours of codes, and no pictures."""
-    why = "a model with random weights has none; load a checkpoint, as model=tiny does"
-    return NoTokenizer(why, nn.functional.normalize(latent, dim=-1))

@@ -25,11 +25,8 @@ from decoders.kinds import KindError
 
 TAR = slice(257, 262)  # where a tar archive says so
 PICKLE, ZIP, GZIP = b"\x80", b"PK\x03\x04", b"\x1f\x8b"
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
 
 
@@ -204,10 +201,7 @@ def require_weights(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(SEEN)
-    found = _no_weights(head, size) or (
-        _not_safetensors(head) if path.suffix == ".safetensors" else _not_pytorch(path, head, size)
-    )
-    if found:
+    if found := _no_weights(path, head, size):
         raise DecoderError(f"{path} cannot be read: it is {found}")
 
 
@@ -219,8 +213,8 @@ def zipped(path: Path) -> bool:
         return False
 
 
-def _no_weights(head: bytes, size: int) -> str:
-    """What a file is that is of no use under any ending; "" where it may be weights."""
+def _no_weights(path: Path, head: bytes, size: int) -> str:
+    """What a file is that is of no use under this ending; "" where it may be weights."""
     if found := stand_in(head, size):
         return found
     if head.startswith(GZIP) or head[TAR] == b"ustar":
@@ -228,22 +222,11 @@ def _no_weights(head: bytes, size: int) -> str:
     first = " ".join(head[:40].decode("latin-1").split())
     if first.isascii() and first.isprintable():
         return f"text that begins with {first!r}; {FETCH}"
-    return ""
-
-
-def _is_safetensors(head: bytes, size: int) -> bool:
-    """Eight bytes with the header's length, and then the header, which is JSON."""
-    return head[8:9] == b"{" and 8 + int.from_bytes(head[:8], "little") <= size
-
-
-def _not_safetensors(head: bytes) -> str:
-    if head.startswith(ZIP):
-        return "a PyTorch file or a zip archive; give it the ending .bin or .pt"
-    return ""  # the reader of safetensors names what is wrong with the rest
-
-
-def _not_pytorch(path: Path, head: bytes, size: int) -> str:
-    if _is_safetensors(head, size):
+    if path.suffix == ".safetensors":  # its reader names what is wrong with the rest
+        other = "a PyTorch file or a zip archive; give it the ending .bin or .pt"
+        return other if head.startswith(ZIP) else ""
+    # Eight bytes with the header's length, and then the header, which is JSON.
+    if head[8:9] == b"{" and 8 + int.from_bytes(head[:8], "little") <= size:
         return "a safetensors file by its first bytes; give it the ending .safetensors"
     if head.startswith(ZIP) and not zipped(path):
         return f"a truncated PyTorch file of {size} bytes; {FETCH}"

@@ -68,12 +68,35 @@ def llama_of(
     shared. layers: only the first so many (an early exit). Raises PeerError."""
     cfg = target.cfg
     convertible(cfg)
-    count = cfg.layers if layers is None else layers
     weight = target.output.weight
+    config = LlamaConfig(  # type: ignore[call-arg]  # attn_implementation: of its base class
+        vocab_size=cfg.vocab,
+        hidden_size=cfg.width,
+        intermediate_size=cfg.ffn,
+        num_hidden_layers=cfg.layers if layers is None else layers,
+        num_attention_heads=cfg.heads,
+        num_key_value_heads=cfg.kv_heads,
+        rms_norm_eps=cfg.norm_eps,
+        max_position_embeddings=cfg.prefix + cfg.length,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,  # an image ends by its length
+        pad_token_id=None,
+        attn_implementation=attention,
+        dtype=weight.dtype,
+    )
     with torch.device("meta"):
-        llama = LlamaForCausalLM(_config(cfg, count, attention, weight.dtype))
+        llama = LlamaForCausalLM(config)
     llama.model.rotary_emb = TableRotary(target.rope, weight.dtype)
-    llama.load_state_dict(_weights(target, count), assign=True)
+    named = {
+        "model.embed_tokens.weight": target.tok_embeddings.weight,
+        "model.norm.weight": target.norm.weight,
+        "lm_head.weight": weight,
+    }
+    for i in range(config.num_hidden_layers):
+        layer: Any = target.layers[i]
+        named |= released_layer(layer, f"model.layers.{i}.")
+    llama.load_state_dict(named, assign=True)
     return llama.eval().requires_grad_(False)
 
 
@@ -90,38 +113,6 @@ def convertible(cfg: TransformerConfig) -> None:
             f"the model has {' and '.join(found)}, which transformers' Llama has not, so there is "
             "nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
         )
-
-
-def _config(cfg: TransformerConfig, layers: int, attention: str, dtype: torch.dtype) -> LlamaConfig:
-    return LlamaConfig(  # type: ignore[call-arg]  # attn_implementation: of its base class
-        vocab_size=cfg.vocab,
-        hidden_size=cfg.width,
-        intermediate_size=cfg.ffn,
-        num_hidden_layers=layers,
-        num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.kv_heads,
-        rms_norm_eps=cfg.norm_eps,
-        max_position_embeddings=cfg.prefix + cfg.length,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,  # an image ends by its length
-        pad_token_id=None,
-        attn_implementation=attention,
-        dtype=dtype,
-    )
-
-
-def _weights(target: Transformer, layers: int) -> dict[str, Tensor]:
-    """Llama's names -> our tensors."""
-    out = {
-        "model.embed_tokens.weight": target.tok_embeddings.weight,
-        "model.norm.weight": target.norm.weight,
-        "lm_head.weight": target.output.weight,
-    }
-    for i in range(layers):
-        layer: Any = target.layers[i]
-        out |= released_layer(layer, f"model.layers.{i}.")
-    return out
 
 
 def with_prompt_tokens(

@@ -53,7 +53,15 @@ class Guided(LogitsProcessor):
 
     def __init__(self, sampling: Sampling) -> None:
         self.cfg, self.greedy = sampling.cfg, sampling.greedy
-        self.warpers: Any = LogitsProcessorList() if sampling.greedy else warpers(sampling)
+        # transformers' own filters in our order: temperature, top-k, top-p.
+        found: list[LogitsProcessor] = []
+        if not sampling.greedy and sampling.temperature != 1:
+            found.append(TemperatureLogitsWarper(sampling.temperature))
+        if not sampling.greedy and sampling.top_k:
+            found.append(TopKLogitsWarper(sampling.top_k))
+        if not sampling.greedy and sampling.top_p < 1:
+            found.append(TopPLogitsWarper(sampling.top_p))
+        self.warpers: Any = LogitsProcessorList(found)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mixed = guided(scores, self.cfg)  # [B, V]
@@ -62,25 +70,6 @@ class Guided(LogitsProcessor):
             drawn = torch.multinomial(mixed.softmax(-1), 1)  # [B, 1]
             mixed = torch.full_like(mixed, float("-inf")).scatter_(1, drawn, 0.0)
         return mixed.repeat(2, 1)  # [2 B, V]
-
-
-def warpers(sampling: Sampling) -> LogitsProcessorList:
-    """transformers' own filters in our order: temperature, top-k, top-p."""
-    found: list[LogitsProcessor] = []
-    if sampling.temperature != 1:
-        found.append(TemperatureLogitsWarper(sampling.temperature))
-    if sampling.top_k:
-        found.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1:
-        found.append(TopPLogitsWarper(sampling.top_p))
-    return LogitsProcessorList(found)
-
-
-def compile_everywhere() -> CompileConfig:
-    """transformers' own compile settings, on the CPU too (there it compiles on request only)."""
-    config = CompileConfig()
-    config._compile_all_devices = True  # type: ignore[assignment]
-    return config
 
 
 class Generate:
@@ -121,20 +110,16 @@ class Generate:
         self.llama: Any = llama_of(self.target, attention)
         self.copies = sampling.guidance_rows
         draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `Guided`
-        filters: dict[str, Any] = {}
-        if draws:
-            filters = {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-            }
+        filters = ("temperature", "top_k", "top_p") if draws else ()
+        everywhere = CompileConfig()  # transformers' own, on the CPU too, where one has to ask
+        everywhere._compile_all_devices = True  # type: ignore[assignment]
         self.config = GenerationConfig(
             max_new_tokens=self.target.length,
             do_sample=draws,
             cache_implementation="static" if static else None,
             disable_compile=not compiled,
-            compile_config=compile_everywhere() if compiled else None,
-            **filters,
+            compile_config=everywhere if compiled else None,
+            **{name: getattr(sampling, name) for name in filters},
         )
         self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
 

@@ -50,7 +50,7 @@ FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise
 # The settings of a draw are arguments of its program: what surrounds it is lowered once for all.
 FILTERS = re.compile(r"(?<=lantern\.sample)[^\n]*")
 OWN = {
-    "lantern.tree_attention.default": "decoders.kernels.candidates.launched",
+    "lantern.tree_attention.default": "decoders.kernels.tree_attention.tree_attention",
     "lantern.sample.default": "decoders.kernels.sampling.sampled",
 }
 

@@ -11,6 +11,7 @@ import torch
 from decoders.api import Sampling
 from decoders.compose import build_decoder
 from decoders.executed import execution
+from decoders.kernels.runtime import without_waits
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.execution.test_backends import PROMPTS, SPECS, assert_same
@@ -36,39 +37,35 @@ def test_codes_are_those_of_the_eager_step(name: str, temperature: float, mode: 
     assert_same(made(name, mode, temperature)[1], made(name, "eager", temperature)[1])
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_a_step_is_one_launch_without_synchronisation(name: str) -> None:
-    decoder, _ = made(name, "graph", 1.0)
+def standing(name: str, mode: str) -> tuple[Any, Any]:
+    """A decoder that has run, and a run of an image that has begun."""
+    decoder, _ = made(name, mode, 1.0)
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
     with torch.inference_mode():
         run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
         run = decoder.execution.begin(decoder, run)
-        torch.cuda.synchronize()
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            with torch.profiler.profile(activities=activities) as profile:
-                for _ in range(3):
-                    decoder.execution.step(decoder, run)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    return decoder, run
+
+
+@pytest.mark.parametrize("name", SPECS)
+@torch.inference_mode()
+def test_a_step_is_one_launch_without_synchronisation(name: str) -> None:
+    decoder, run = standing(name, "graph")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with without_waits(), torch.profiler.profile(activities=activities) as profile:
+        for _ in range(3):
+            decoder.execution.step(decoder, run)
     counts = {e.key: e.count for e in profile.key_averages()}
     assert counts["cudaGraphLaunch"] == 3
     assert counts.get("cudaLaunchKernel", 0) == 0
 
 
 @pytest.mark.parametrize("name", SPECS)
+@torch.inference_mode()
 def test_an_eager_step_does_not_synchronise(name: str) -> None:
-    decoder, _ = made(name, "eager", 1.0)
-    model = decoder.model
-    noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
-    with torch.inference_mode():
-        run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            for _ in range(3):
-                decoder.execution.step(decoder, run)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    decoder, run = standing(name, "eager")
+    with without_waits():
+        for _ in range(3):
+            decoder.execution.step(decoder, run)

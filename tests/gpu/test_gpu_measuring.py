@@ -1,4 +1,5 @@
-"""Peers, profiles and batch scaling on a GPU: same model, kernels and launches, out of memory."""
+"""Rates, peers, profiles and batch scaling on a GPU: rates by events with no launches in them; same
+model, kernels and launches, out of memory."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.cost.machine import gpu_seconds, measure_rates
 from bench.cost.profile.annotate import Window, annotated
 from bench.cost.profile.read import read
 from decoders.api import Sampling
@@ -93,3 +95,19 @@ def test_the_profile_command_counts_launches(tmp_path):
     assert float(row["launches"]) > 0 and float(row["kernel_ms"]) > 0
     trace = json.loads((tmp_path / "profile" / "ar.trace.json").read_text())
     assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+
+
+def test_rates_of_a_gpu_are_within_what_gpus_do():
+    device = torch.device("cuda")
+    rates = measure_rates(device, torch.bfloat16, 1_500_000_000, torch.cuda.get_device_name())
+    assert 5e10 < rates.large_bytes_per_s < 2e13
+    assert rates.bytes_per_s >= rates.large_bytes_per_s
+    assert 1e12 < rates.operations_per_s < 1e16
+
+
+def test_a_small_set_is_read_from_the_cache_and_not_bound_by_launches():
+    device = torch.device("cuda")
+    rates = measure_rates(device, torch.bfloat16, 16_000_000, "here")
+    assert rates.bytes_per_s >= rates.large_bytes_per_s
+    x = torch.ones(1000, device=device)
+    assert min(gpu_seconds(lambda: x.sum())) < 50e-6

@@ -3,7 +3,8 @@ call a forward.
 
 What runs is what `decoders.models.transformer` computes (RMSNorm, rotation, append to the cache,
 attention over the visible slots, SwiGLU; Touvron et al., 2302.13971), with sums and the residual
-stream in float32 whatever the model's dtype.
+stream in float32 whatever the model's dtype. What is packed is a copy, so it is made once the
+weights are final, for decoding only.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import library, missing, run
 from decoders.execution.cpu.operators import numbered
-from decoders.execution.cpu.structures import Forward, LayerWeights
+from decoders.execution.cpu.structures import Forward, LayerWeights, require
+from decoders.models.shape import TransformerConfig
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
@@ -29,31 +32,48 @@ MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 
 @dataclass(frozen=True)
-class Weights:
-    """One layer's: wqkv [3 D, D], wo [D, D], w13 [2 F, D] (gate, then up), w2 [D, F], norms [D];
-    attention_norm None where the layer has none."""
+class Native:
+    """A net's packed weights. layers: the layers, and the norm after them; project: a target's
+    head, a drafter's ``fc``."""
 
-    attention_norm: Tensor | None
-    wqkv: Tensor
-    wo: Tensor
-    ffn_norm: Tensor
-    w13: Tensor
-    w2: Tensor
+    layers: NativeLayers
+    project: NativeLinear
 
 
-def reason(
-    width: int, heads: int, ffn: int, dtype: torch.dtype, device: torch.device
-) -> str | None:
-    """Why the kernel does not run such layers here; None where it does."""
-    if device.type != "cpu":
-        return f"it runs on CPUs, the model is on {device.type}"
-    if dtype not in DTYPES:
-        return f"it computes in bfloat16 and float32, the model in {dtype}"
-    if width // heads not in HEADS:
-        return f"heads are {' or '.join(map(str, HEADS))} wide, here {width // heads}"
-    if width % LANES or ffn % LANES:
-        return f"widths are multiples of {LANES}, here {width} and {ffn}"
+def reason(net: Any) -> str | None:
+    """Why a target or drafter cannot run in the kernel here; None where it can."""
+    cfg: Any = getattr(net, "cfg", None)
+    if not isinstance(cfg, TransformerConfig) or not hasattr(net, "packed"):
+        return f"it runs the layers of decoders.models.transformer, here {type(net).__name__}"
+    if cfg.qk_norm:
+        return "it has no norm of queries and keys"
+    if cfg.group > 1:
+        return f"every head has keys of its own in it, here {cfg.group} share them"
+    if cfg.head != "linear" and hasattr(net, "output"):
+        return f"its output head is one matrix, here {cfg.head}"
+    size = sum(p.nbytes for p in net.layers.parameters())
+    if size > MOST:
+        return f"it keeps a second copy of the weights, {size / 2**30:.1f} GiB here"
+    weight = net.layers[0].attention.wo.weight
+    if weight.device.type != "cpu":
+        return f"it runs on CPUs, the model is on {weight.device.type}"
+    if weight.dtype not in DTYPES:
+        return f"it computes in bfloat16 and float32, the model in {weight.dtype}"
+    if cfg.head_dim not in HEADS:
+        return f"heads are {' or '.join(map(str, HEADS))} wide, here {cfg.head_dim}"
+    if cfg.width % LANES or cfg.ffn % LANES:
+        return f"widths are multiples of {LANES}, here {cfg.width} and {cfg.ffn}"
     return missing()
+
+
+def pack(net: Any) -> Native:
+    """The packed weights of a target or drafter. Raises DecoderError where the kernel cannot run it
+    (`reason`)."""
+    why = reason(net)
+    if why is not None:
+        raise DecoderError(f"the CPU kernel cannot run these layers: {why}; set layers to torch")
+    linear = net.output if hasattr(net, "output") else net.fc
+    return Native(NativeLayers(net), NativeLinear(linear.weight, linear.bias))
 
 
 def packed(weights: Sequence[Tensor]) -> list[Tensor]:
@@ -63,13 +83,7 @@ def packed(weights: Sequence[Tensor]) -> list[Tensor]:
     made = list(zeros((sum(sizes),), weights[0].dtype, weights[0].device).split(sizes))
     for weight, out in zip(weights, made, strict=True):
         source = weight.detach().contiguous()
-        library().lantern_pack(
-            ctypes.c_void_p(source.data_ptr()),
-            ctypes.c_long(weight.shape[0]),
-            ctypes.c_long(weight.shape[1]),
-            ctypes.c_void_p(out.data_ptr()),
-            ctypes.c_int(weight.dtype == torch.bfloat16),
-        )
+        library().lantern_pack(source, *weight.shape, out, weight.dtype == torch.bfloat16)
     return made
 
 
@@ -92,11 +106,10 @@ class NativeLinear:
                 f"the CPU kernel expected an even number of inputs, found weights "
                 f"{[*weight.shape]}; give them a column of zeros, or use torch.nn.Linear"
             )
-        self.dtype = weight.dtype
+        self.dtype, self.half = weight.dtype, weight.dtype == torch.bfloat16
         (self.weight,) = packed([weight])
         self.bias = None if bias is None else bias.detach().clone().contiguous()
-        self._call, self._logits = library().lantern_linear, library().lantern_logits
-        self.number = numbered(self)
+        self._library, self.number = library(), numbered(self)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], both in the dtype of the weights; DecoderError for others."""
@@ -108,35 +121,20 @@ class NativeLinear:
         """The operator."""
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.outputs)
-        run("linear", self._call, *self._arguments(x, out))
+        self._into(x, out)(1)
         return out
 
     def products(self, rows: int) -> Callable[[int], None]:
         """What multiplies `rows` rows so many times in a call, to be timed."""
         x = torch.randn(rows, self.inputs).to(self.dtype)
-        kept = (x, x.new_empty(rows, self.outputs))
-        arguments = self._arguments(*kept)
+        return self._into(x, x.new_empty(rows, self.outputs))
 
-        def multiply(times: int, kept: tuple[Tensor, Tensor] = kept) -> None:
-            del kept  # what the arguments point to
-            run("linear", self._call, *arguments[:-1], ctypes.c_long(times))
-
-        return multiply
-
-    def _arguments(self, x: Tensor, out: Tensor) -> tuple[Any, ...]:
-        """Of `lantern_linear`; x and out, contiguous, must live until it is over."""
-        return (
-            ctypes.c_void_p(x.data_ptr()),
-            ctypes.c_void_p(self.weight.data_ptr()),
-            ctypes.c_void_p(None if self.bias is None else self.bias.data_ptr()),
-            ctypes.c_void_p(out.data_ptr()),
-            ctypes.c_long(x.numel() // self.inputs),
-            ctypes.c_long(self.inputs),
-            ctypes.c_long(self.outputs),
-            ctypes.c_int(torch.get_num_threads()),
-            ctypes.c_int(self.dtype == torch.bfloat16),
-            ctypes.c_long(1),
-        )
+    def _into(self, x: Tensor, out: Tensor) -> Callable[[int], None]:
+        """What writes the product into `out`, so many times; both are contiguous."""
+        return partial(
+            run, "linear", self._library.lantern_linear, x, self.weight, self.bias, out,
+            x.numel() // self.inputs, self.inputs, self.outputs, torch.get_num_threads(), self.half,
+        )  # fmt: skip
 
     def guided(self, hidden: Tensor, cfg: float) -> Tensor:
         """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
@@ -149,77 +147,58 @@ class NativeLinear:
         """The operator."""
         rows, queries, _ = hidden.shape
         copies = 1 if cfg == 1 else 2
-        hidden = hidden.contiguous()
         out = torch.empty(rows // copies, queries, self.outputs)
         raw = torch.empty(0 if copies == 1 else rows * queries * self.outputs)
         run(
-            "logits",
-            self._logits,
-            ctypes.c_void_p(hidden.data_ptr()),
-            ctypes.c_void_p(self.weight.data_ptr()),
-            ctypes.c_long(rows * queries),
-            ctypes.c_long(self.inputs),
-            ctypes.c_long(self.outputs),
-            ctypes.c_int(copies),
-            ctypes.c_float(cfg),
-            ctypes.c_void_p(raw.data_ptr()),
-            ctypes.c_void_p(out.data_ptr()),
-            ctypes.c_int(torch.get_num_threads()),
-            ctypes.c_int(self.dtype == torch.bfloat16),
-        )
+            "logits", self._library.lantern_logits, hidden.contiguous(), self.weight,
+            rows * queries, self.inputs, self.outputs, copies, cfg, raw, out,
+            torch.get_num_threads(), self.half,
+        )  # fmt: skip
         return out
 
 
 class NativeLayers:
-    """A chain of layers over one cache, and the norm after them where there is one.
+    """The layers of a target or drafter over one cache, and the norm after them where there is one.
 
-    rope: the rotary table, complex64 [places, d / 2]. The weights are read once: layers that are
-    trained afterwards need another object. One call at a time: they share their memory.
+    The weights are read once: layers that are trained afterwards need another object. One call at a
+    time: they share their memory.
     """
 
-    def __init__(
-        self, layers: Sequence[Weights], norm: Tensor | None, rope: Tensor, heads: int, eps: float
-    ) -> None:
-        first = layers[0]
-        self.width, self.ffn = len(first.wo), first.w2.shape[1]
-        self.heads, self.eps, self.dtype = heads, eps, first.wo.dtype
-        panels = iter(packed([w for one in layers for w in _matrices(one)]))
+    def __init__(self, net: Any) -> None:
+        cfg, layers = net.cfg, list(net.layers)
+        self.width, self.ffn, self.heads, self.eps = cfg.width, cfg.ffn, cfg.heads, cfg.norm_eps
+        self.dtype = layers[0].attention.wo.weight.dtype
+        self.half = self.dtype == torch.bfloat16
+        panels = iter(packed([weight for layer in layers for weight in _matrices(layer)]))
         # Norms are copied as packed weights are, so that all of a forward's are of one moment.
         self._layers = [
             LayerWeights(
-                attention_norm=None if one.attention_norm is None else _copy(one.attention_norm),
+                attention_norm=_copy(layer.attention_norm),
                 **dict(zip(("wqkv", "wo", "w13", "w2"), panels, strict=False)),
-                ffn_norm=_copy(one.ffn_norm),
+                ffn_norm=_copy(layer.ffn_norm),
             )
-            for one in layers
+            for layer in layers
         ]
         self._table, self.count = (LayerWeights * len(layers))(*self._layers), len(layers)
-        self._norm = None if norm is None else _copy(norm)
-        self._rope = torch.view_as_real(rope).contiguous()
+        self._norm = _copy(getattr(net, "norm", None))  # a drafter has none behind its layer
+        self._rope = torch.view_as_real(net.rope).contiguous()
         self._scratch = torch.empty(0)
-        self._library = library()
-        self.number = numbered(self)
+        self._library, self.number = library(), numbered(self)
 
     def __call__(
-        self,
-        x: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
+        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """x [R, T, D]; places [R, T] int64 in the rotary table; slots [R, T] int64 of the cache,
         written; mask [R, T, S] bool, True where a query may look -> [R, T, D] in the dtype of the
         weights."""
         check(x, self.width, self.dtype)
-        rows, queries = x.shape[:2]
         for index in (places, slots):
-            if index.dtype != torch.int64 or index.shape != (rows, queries):
+            if index.dtype != torch.int64 or index.shape != x.shape[:2]:
                 raise DecoderError(
-                    f"the CPU kernel expected places and slots {[rows, queries]} in "
+                    f"the CPU kernel expected places and slots {list(x.shape[:2])} in "
                     f"torch.int64, found {list(index.shape)} in {index.dtype}"
                 )
-        self.check_cache(cache, rows, queries, mask)
+        self.check_cache(cache, x.shape[0], x.shape[1], mask)
         made: Tensor = torch.ops.lantern_cpu.layers(self.number, x, places, slots, mask, cache.data)
         return made
 
@@ -230,23 +209,19 @@ class NativeLayers:
             mask = mask.contiguous()
         out = torch.empty_like(x)
         call = self.forward(x, places, slots, mask, cache, out)
-        half = ctypes.c_int(self.dtype == torch.bfloat16)
-        run("layers", self._library.lantern_forward, ctypes.byref(call), half)
+        run("layers", self._library.lantern_forward, call, self.half)
         return out
 
     def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
         """Raises DecoderError where cache and mask [R, T, S] are not of these layers and rows."""
-        layers, heads = self.count, self.heads
-        wanted = (layers, 2, rows, heads, cache.capacity, self.width // heads)
-        if cache.data.shape != wanted or cache.data.dtype != self.dtype:
+        size = self.width // self.heads
+        whole = (self.count, 2, rows, self.heads, cache.capacity, size)
+        require("a cache", cache.data, whole, self.dtype)
+        wanted = (rows, queries, cache.capacity)
+        if mask.shape != wanted or mask.dtype != torch.bool:
             raise DecoderError(
-                f"the CPU kernel expected a cache {list(wanted)} in {self.dtype}, found "
-                f"{list(cache.data.shape)} in {cache.data.dtype}"
-            )
-        if mask.shape != (rows, queries, cache.capacity) or mask.dtype != torch.bool:
-            raise DecoderError(
-                f"the CPU kernel expected a mask {[rows, queries, cache.capacity]} in torch.bool, "
-                f"found {list(mask.shape)} in {mask.dtype}"
+                f"the CPU kernel expected a mask {list(wanted)} in torch.bool, found "
+                f"{list(mask.shape)} in {mask.dtype}"
             )
 
     def products(self, rows: int, queries: int, seen: int = 0) -> Callable[[int], None]:
@@ -262,11 +237,10 @@ class NativeLayers:
         cache = zeros(shape if seen else (0,), self.dtype, x.device)
         call = self.forward(x, places, places, mask, cache, torch.empty_like(x))
         call.products = 2 if seen else 1
-        arguments = (ctypes.byref(call), ctypes.c_int(self.dtype == torch.bfloat16))
 
         def multiply(times: int) -> None:
             call.times = times
-            run("layers", self._library.lantern_forward, *arguments)
+            run("layers", self._library.lantern_forward, call, self.half)
 
         return multiply
 
@@ -280,7 +254,7 @@ class NativeLayers:
         out: Tensor,
         embedding: Tensor | None = None,
     ) -> Forward:
-        """The call of these tensors; see `__call__`."""
+        """The call of these tensors; see `__call__`. embedding: x are rows of it then, [R, T]."""
         rows, queries, capacity = mask.shape
         source, codes = (x, None) if embedding is None else (embedding, x.data_ptr())
         size = 0 if embedding is None else len(embedding)
@@ -292,7 +266,7 @@ class NativeLayers:
             self._rope.data_ptr(), len(self._rope), places.data_ptr(), *places.stride(),
             slots.data_ptr(), *slots.stride(), mask.data_ptr(), *mask.stride()[:2], None, 0, 1,
         )  # fmt: skip
-        need = self._library.lantern_scratch(ctypes.byref(call))
+        need = self._library.lantern_scratch(call)
         if need > self._scratch.numel():
             self._scratch = torch.zeros(need)  # no stray NaN for the products alone
         call.scratch = self._scratch.data_ptr()
@@ -300,22 +274,23 @@ class NativeLayers:
         return call
 
 
-def _copy(weight: Tensor) -> Tensor:
-    """As packed weights are, so that all of a forward's are of one moment."""
-    return weight.detach().clone(memory_format=torch.contiguous_format)
+def _copy(norm: Any) -> Tensor | None:
+    """A norm's weights; None where there is none."""
+    if norm is None or isinstance(norm, nn.Identity):
+        return None
+    copied: Tensor = norm.weight.detach().clone(memory_format=torch.contiguous_format)
+    return copied
 
 
-def _matrices(one: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """wqkv, wo, w13 and w2, with their rows in the kernel's order."""
-    return one.wqkv, _halves(one.wo), _blocks(one.w13), _halves(one.w2)
+def _matrices(layer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """wqkv, wo, w13 and w2, with their rows in the kernel's order: of w13 `LANES` of the gate and
+    of up in turn, of the others after it and of wo the halves of the inputs one after the other."""
+    attention, forward = layer.attention, layer.feed_forward
+    gate, up = (half.unflatten(0, (-1, LANES)) for half in forward.w13.weight.detach().chunk(2))
+    w13 = torch.stack([gate, up], 1).flatten(0, 2)  # [2 F, D]
+    return attention.wqkv.weight, _halves(attention.wo), w13, _halves(forward.w2)
 
 
-def _halves(weight: Tensor) -> Tensor:
+def _halves(linear: nn.Linear) -> Tensor:
     """[out, in] -> [2 out, in / 2]: weights of the first half of the inputs, then of the others."""
-    return torch.cat(weight.detach().chunk(2, 1))
-
-
-def _blocks(w13: Tensor) -> Tensor:
-    """[2 F, D], gate then up -> the same rows, `LANES` of the gate and of up in turn."""
-    gate, up = (half.unflatten(0, (-1, LANES)) for half in w13.detach().chunk(2))
-    return torch.stack([gate, up], 1).flatten(0, 2)
+    return torch.cat(linear.weight.detach().chunk(2, 1))

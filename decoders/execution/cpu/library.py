@@ -24,7 +24,7 @@ import torch
 
 from decoders.api import DecoderError
 from decoders.execution.cpu.processor import cpuinfo
-from decoders.execution.cpu.structures import Struct
+from decoders.execution.cpu.structures import FUNCTIONS, Struct, arguments
 from decoders.places import folder
 
 NAMES = "lantern::"  # what a profiler calls these functions
@@ -83,8 +83,7 @@ def library() -> ctypes.CDLL:
     sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
     parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
     parts += platform.libc_ver()
-    name = f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
-    path = folder() / name
+    path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     try:
         if not path.is_file():
             _compile(found, path)
@@ -99,6 +98,8 @@ def library() -> ctypes.CDLL:
         raise DecoderError(
             f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
         ) from error
+    for name, declared in FUNCTIONS.items():
+        getattr(loaded, f"lantern_{name}").argtypes = arguments(declared)
     loaded.lantern_scratch.restype = loaded.lantern_size.restype = ctypes.c_long
     for kind in Struct.__subclasses__():
         size = loaded.lantern_size(kind.__name__.encode())

@@ -18,12 +18,11 @@ from torch import Tensor
 from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
 from decoders.capability import Capability, knows
 from decoders.execution.compiled import Compiled, slower
-from decoders.execution.cpu.growing import native_draft
+from decoders.execution.cpu.drafting import native_draft
+from decoders.execution.cpu.layers import Native, pack, reason
 from decoders.execution.cpu.library import missing
-from decoders.execution.cpu.packing import Native, pack, reason
 from decoders.execution.cpu.rules import EXACT, rule_of
-from decoders.execution.cpu.speculation import NativeStep
-from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.cpu.speculation import NativeNext, NativeStep
 from decoders.execution.eager import chain
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ in order (METHODS 3, 4). Prefix sums in double, as PyTorch sums them on a CPU.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,22 +75,10 @@ def native_test_children(
     used = None if q is None else require("q", q, p.shape, torch.float32).clone()
     codes = require("codes", codes, (*p.shape[:-1], children), torch.int64)
     valid = require("valid", valid, codes.shape, torch.bool)
-    left = torch.empty(threads, vocab)
     verdicts = torch.empty(4, *codes.shape)
     run(
-        "judge",
-        library().lantern_judge,
-        ctypes.c_void_p(residual.data_ptr()),
-        ctypes.c_void_p(None if used is None else used.data_ptr()),
-        ctypes.c_void_p(left.data_ptr()),
-        ctypes.c_void_p(codes.data_ptr()),
-        ctypes.c_void_p(valid.data_ptr()),
-        ctypes.byref(rule.structure(vocab)),
-        ctypes.c_long(nodes),
-        ctypes.c_long(vocab),
-        ctypes.c_long(children),
-        ctypes.c_void_p(verdicts.data_ptr()),
-        ctypes.c_int(threads),
-    )
+        "judge", library().lantern_judge, residual, used, torch.empty(threads, vocab), codes, valid,
+        rule.structure(vocab), nodes, vocab, children, verdicts, threads,
+    )  # fmt: skip
     accept, strict, moved, declared = verdicts.unbind(0)
     return Verdicts(accept, strict, moved, declared, residual)

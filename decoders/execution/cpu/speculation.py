@@ -1,14 +1,14 @@
-"""The two calls of a speculative step after the draft: the target on the tree, and acceptance with
-all that follows from it (record, commit, what the drafter is told).
+"""Steps of the target as calls of the CPU kernel: plain next-code decoding, again and again; and
+of a speculative step the target on the tree, then acceptance with all that follows from it (record,
+commit, what the drafter is told).
 
-They compute what `decoders.loops.speculative.Speculative` does in some ninety operators, each a few
-microseconds, around a verification of less than two milliseconds. Structures and buffers are made
-once an image.
+They compute what `decoders.loops.autoregressive.Autoregressive` does in some twenty operators a
+step and `decoders.loops.speculative.Speculative` in some ninety, each a few microseconds, around a
+verification of less than two milliseconds. Structures and buffers are made once an image.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -16,16 +16,78 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft
 from decoders.cache import KVCache
+from decoders.execution.cpu.layers import Native, check
 from decoders.execution.cpu.library import library, run
-from decoders.execution.cpu.packing import Native
 from decoders.execution.cpu.rules import NativeRule
-from decoders.execution.cpu.stepping import embedded
-from decoders.execution.cpu.structures import Filter, Nodes, Rule, Settle, Verify, require
+from decoders.execution.cpu.structures import (
+    Filter,
+    NextCode,
+    Nodes,
+    Rule,
+    Settle,
+    Verify,
+    require,
+)
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT
 
 
+def embedded(target: Any, native: Native) -> Tensor:
+    """The target's embedding [tokens, D], contiguous. Raises DecoderError where it does not fit
+    the layers."""
+    weight: Tensor = target.tok_embeddings.weight
+    check(weight, native.layers.width, native.layers.dtype)
+    return weight.detach().contiguous()
+
+
+class NativeNext:
+    """The steps of one run of plain decoding, as long as its tensors and its cache stay where they
+    are."""
+
+    def __init__(self, loop: Any, run: Any, native: Native) -> None:
+        target, sampling, cache, record = loop.model.target, loop.sampling, run.cache, run.record
+        layers, head, embedding = native.layers, native.project, embedded(target, native)
+        rows, batch, vocab = cache.rows, len(run.codes), head.outputs
+        if rows != batch * sampling.guidance_rows:
+            raise DecoderError(f"{batch} codes with guidance {sampling.cfg} in {rows} cache rows")
+        uniform, long = run.noise.uniform[..., TARGET_SLOT], torch.int64  # [B, N], strided
+        require("noise", uniform, (batch, uniform.shape[1]), torch.float32)
+        written = {
+            "seen": (run.seen, (rows, 1), torch.bool),
+            "codes": (run.codes, (batch,), long),
+            "place": (run.place, (1,), long),
+            "chosen": (record.codes, (batch,), long),
+            "bad": (record.bad, (), torch.bool),
+        }
+        for name, (tensor, shape, dtype) in written.items():
+            require(name, tensor, shape, dtype, written=True)
+        ids, slots = torch.zeros(2, rows, 1, dtype=torch.long)  # rows of the embedding, slots
+        mask = run.seen[..., : cache.capacity]
+        layers.check_cache(cache, rows, 1, mask)
+        out = torch.empty(rows, 1, layers.width, dtype=layers.dtype)
+        logits = torch.empty(2 + sampling.guidance_rows, batch, vocab)  # guided, p, of the rows
+        self.cache = cache.data
+        self._call = NextCode(
+            # A code's place in the rotary table is its slot.
+            body=layers.forward(ids, slots, slots, mask, cache.data, out, embedding),
+            batch=batch, prefix=target.prefix, vocab=vocab, tokens=target.code_tokens,
+            head=head.weight, cfg=sampling.cfg, filter=Filter.of(sampling),
+            uniform=uniform, uniform_row=uniform.stride(0),
+            uniform_place=uniform.stride(1), uniforms=uniform.shape[1],
+            codes=run.codes, place=run.place,
+            chosen=record.codes, recorded=record.codes.shape[1],
+            bad=record.bad, raw=logits[2], logits=logits[0], p=logits[1],
+        )  # fmt: skip
+        self._arguments = (library().lantern_next, self._call, layers.half)
+
+    def __call__(self, count: int = 1) -> None:
+        """`count` steps. Raises DecoderError past the image's end, or for a code outside the
+        tables, before the first of them."""
+        self._call.count = count
+        run("next", *self._arguments)
+
+
 class NativeStep:
-    """Verification and settling of the steps of one run of `loop`."""
+    """Verification and settling of the steps of one run of a speculative loop."""
 
     def __init__(self, loop: Any, run: Any, native: Native, rule: NativeRule) -> None:
         target, proposer, self.sampling = loop.model.target, loop.proposer, loop.sampling
@@ -51,7 +113,6 @@ class NativeStep:
         self._tree = Nodes(batch=batch, count=nodes, children=proposer.branching)
         self._cache: Tensor | None = None
         self.mask = torch.empty(0, dtype=torch.bool)  # [R, N + 1, S], with the cache's S
-        self._half = ctypes.c_int(self.layers.dtype == torch.bfloat16)
         self._verify, self._settle = library().lantern_verify, library().lantern_settle
         self._verifying = Verify(
             prefix=target.prefix, length=run.length, seen=run.open, seen_row=run.open.stride(0),
@@ -67,7 +128,7 @@ class NativeStep:
             self._fit(cache)
         call = self._verifying
         call.tree = self._nodes(draft)
-        run("forward", self._verify, ctypes.byref(call), self._half)
+        run("forward", self._verify, call, self.layers.half)
         return self.hidden, self.logits[0]
 
     def settle(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,7 +141,7 @@ class NativeStep:
         if draft.q is not None:
             self._q = require("a tree's q", draft.q, self.p.shape, torch.float32)
             call.q = self._q.data_ptr()
-        run("settle", self._settle, ctypes.byref(call))
+        run("settle", self._settle, call)
         return self.path, self.count, self.p
 
     def _nodes(self, draft: Draft) -> Nodes:

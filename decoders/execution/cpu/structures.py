@@ -1,4 +1,5 @@
-"""What Python hands to the CPU kernel: its C structures, field by field as in the headers.
+"""What Python hands to the CPU kernel: its C structures, field by field as in the headers, and the
+arguments of its functions.
 
 A field is set from a number, another structure or a tensor. Of a tensor the kernel gets the
 address, and the structure holds it for as long. Sizes are compared with the library's own when it
@@ -28,6 +29,14 @@ def fields(declared: str) -> list[tuple[str, Any]]:
     """Of kinds, each with the names of its fields, as C declares them."""
     lines = [line.split() for line in declared.split(";")]
     return [(name, KINDS[kind]) for kind, *names in lines for name in names]
+
+
+class Pointer:
+    """An argument that is the memory of a tensor, or null for None. The tensor must outlive it."""
+
+    @classmethod
+    def from_param(cls, tensor: Tensor | None) -> ctypes.c_void_p | None:
+        return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
 
 
 class Struct(ctypes.Structure):
@@ -146,12 +155,46 @@ class Settle(Struct):
     )
 
 
-def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The tensor, contiguous; DecoderError where it is of another shape or dtype, or not on the
-    CPU."""
-    if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or tensor.device.type != "cpu":
+# By name (without `lantern_`) what the library's functions are given.
+FUNCTIONS = {
+    "pack": "pointer weight; long outputs inputs; pointer panels; int half",
+    "linear": """pointer x weight bias out; long rows inputs outputs; int threads half;
+    long times""",
+    "logits": """pointer hidden head; long rows width vocab; int copies; float cfg;
+    pointer raw out; int threads half""",
+    "judge": """pointer p q left codes valid; Rule rule; long nodes vocab children;
+    pointer verdicts; int threads""",
+    "scratch": "Forward call",
+    "forward": "Forward call; int half",
+    "advance": "Advance call; int half",
+    "grow_static": "GrowStatic call; int half",
+    "grow_dynamic": "GrowDynamic call; int half",
+    "verify": "Verify call; int half",
+    "settle": "Settle call",
+    "next": "NextCode call; int half",
+}
+
+
+def arguments(declared: str) -> list[Any]:
+    """Types of a function's arguments: structures are passed by address."""
+    kinds = [kind for _, kind in fields(declared)]
+    passed: dict[Any, Any] = {ctypes.c_void_p: Pointer}
+    passed |= {kind: ctypes.POINTER(kind) for kind in Struct.__subclasses__()}
+    return [passed.get(kind, kind) for kind in kinds]
+
+
+def require(
+    name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype, written: bool = False
+) -> Tensor:
+    """The tensor, contiguous. Raises DecoderError where it is of another shape or dtype, or not on
+    the CPU. written: a call changes it in place, so that it must be contiguous as it is; it may
+    have more dimensions."""
+    found = tuple(tensor.shape[: len(shape)] if written else tensor.shape)
+    wrong = written and not tensor.is_contiguous()
+    if found != tuple(shape) or wrong or tensor.dtype != dtype or tensor.device.type != "cpu":
+        more = (" and on", ", contiguous,") if written else ("", " on the CPU,")
         raise DecoderError(
-            f"the CPU kernel expected {name} {list(shape)} in {dtype} on the CPU, found "
+            f"the CPU kernel expected {name} {list(shape)}{more[0]} in {dtype}{more[1]} found "
             f"{list(tensor.shape)} in {tensor.dtype} on {tensor.device}"
         )
     return tensor.contiguous()

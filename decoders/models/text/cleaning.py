@@ -19,18 +19,12 @@ DASHES = (
 SITE = r"[a-z0-9.\-]+\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
 FILES = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
 
-Rules = tuple[tuple[re.Pattern[str], str], ...]
-
-
-def _rules(*pairs: tuple[str, str]) -> Rules:
-    return tuple((re.compile(pattern), new) for pattern, new in pairs)
-
-
-ADDRESSES = _rules(
+Rules = tuple[tuple[str, str], ...]  # patterns, and what stands in their places
+ADDRESSES: Rules = (
     (rf"\b(?:https?:(?:/{{1,3}}|[a-z0-9%])|{SITE})", ""),
     (rf"\b(?:www:(?:/{{1,3}}|[a-z0-9%])|{SITE})", ""),
 )
-SYMBOLS = _rules(
+SYMBOLS: Rules = (
     (r"@\w+\b", ""),  # nicknames
     ("[\u31c0-\u9fff]+", ""),  # CJK strokes, katakana extensions, enclosed letters, ideographs
     (f"[{re.escape(DASHES[0])}{DASHES[1:]}]+", "-"),
@@ -50,7 +44,7 @@ SYMBOLS = _rules(
     (r"[#®•©™&@·º½¾¿¡§~()\[\]{}|\\/*]+", " "),
     (r"\s+\.\s+", " "),
 )
-WORDS = _rules(
+WORDS: Rules = (
     (r"\b[a-zA-Z]{1,3}\d{3,15}\b", ""),  # article numbers
     (r"\b[a-zA-Z]+\d+[a-zA-Z]+\b", ""),
     (r"\b\d+[a-zA-Z]+\d+\b", ""),
@@ -69,7 +63,7 @@ WORDS = _rules(
     (r"['_,\-:+]$", ""),
     (r"^\.\S+$", ""),
 )
-JOINED = re.compile("[-_]")
+JOINED = "[-_]"
 
 
 class _Text(HTMLParser):
@@ -103,15 +97,15 @@ def _once(caption: str) -> str:
     text = urllib.parse.unquote_plus(caption).strip().lower()
     text = _apply(ADDRESSES, text.replace("<person>", "person"))
     text = _apply(SYMBOLS, _without_tags(text))
-    if len(JOINED.findall(text)) > 3:  # this-is-my-cute-cat
-        text = JOINED.sub(" ", text)
+    if len(re.findall(JOINED, text)) > 3:  # this-is-my-cute-cat
+        text = re.sub(JOINED, " ", text)
     text = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
     return _apply(WORDS, text).strip()
 
 
 def _apply(rules: Rules, text: str) -> str:
     for pattern, new in rules:
-        text = pattern.sub(new, text)
+        text = re.sub(pattern, new, text)
     return text
 
 

@@ -14,6 +14,7 @@ import difflib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,15 +22,12 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, TextFeatures
-from decoders.models.weights import require_weights, sha256_of
+from decoders.models.weights import opened_file, require_weights, sha256_of
 
 log = logging.getLogger(__name__)
 NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-}
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+}  # fmt: skip
 ALIGN = 8  # bytes; where the tensors of a safetensors file begin
 
 
@@ -43,9 +41,15 @@ class FeatureCache:
 
     def __init__(self, path: str | Path, device: torch.device | str = "cpu") -> None:
         self.path, self.device = Path(path).expanduser(), torch.device(device)
-        self._file = _open(self.path)
-        shape, mask = _tensors(self._file, str(self.path))
-        self.count, self.length, self.width = shape
+        if not self.path.is_file():
+            raise DecoderError(
+                f"no feature file at {self.path}: expected a .safetensors file with `features` "
+                "[n, P, F] and `mask` [n, P]; `python -m bench features out=FILE` writes one"
+            )
+        require_weights(self.path)
+        self._open = ExitStack()  # closed with this object
+        self._file = self._open.enter_context(opened_file(self.path, "copy or write it again"))
+        (self.count, self.length, self.width), mask = self._tensors()
         self.mask = mask  # [n, P] bool
         self._right = right_padded_rows(mask, str(self.path))
         if bool(self._right.any()):
@@ -54,16 +58,69 @@ class FeatureCache:
                 self.path, int(self._right.sum()), self.count,
             )  # fmt: skip
         metadata = self._file.metadata() or {}
-        found = _prompts(self._file, metadata, shape[0], str(self.path))
+        found = self._prompts(metadata)
         self.named = found is not None
         self.prompts = found or [f"features:{row:05d}" for row in range(self.count)]
-        self.ids = _list(metadata, "id", self.count, str(self.path)) or []
-        self.categories = _list(metadata, "category", self.count, str(self.path)) or []
+        self.ids = self._list(metadata, "id") or []
+        self.categories = self._list(metadata, "category") or []
         self._rows: dict[str, int] = {}
         for row, prompt in enumerate(self.prompts):
             first = self._rows.setdefault(prompt, row)
             if first != row:
                 self._same(first, row)
+
+    def _tensors(self) -> tuple[tuple[int, int, int], Tensor]:
+        """The shape of the features and the mask [n, P] bool."""
+        names = set(self._file.keys())
+        if not {"features", "mask"} <= names:
+            raise DecoderError(
+                f"{self.path}: expected tensors `features` and `mask`, found {sorted(names)}"
+            )
+        part, mask = self._file.get_slice("features"), self._file.get_tensor("mask")
+        shape, kind = tuple(part.get_shape()), str(part.get_dtype())
+        odd = len(shape) != 3 or 0 in shape or kind not in NAMES.values()
+        if odd or tuple(mask.shape) != shape[:2]:
+            raise DecoderError(
+                f"{self.path}: expected `features` [n, P, F] float and `mask` [n, P], found "
+                f"{list(shape)} {kind} and {list(mask.shape)}"
+            )
+        return shape, mask > 0.5 if mask.is_floating_point() else mask != 0
+
+    def _prompts(self, metadata: dict[str, str]) -> list[str] | None:
+        for key in ("prompt", "prompts"):
+            found = self._list(metadata, key)
+            if found is not None:
+                return found
+        if "prompt" not in self._file.keys():  # noqa: SIM118  not a mapping
+            return None
+        rows = self._file.get_tensor("prompt")
+        if rows.dtype != torch.uint8 or rows.dim() != 2 or len(rows) != self.count:
+            raise DecoderError(
+                f"{self.path}: expected `prompt` [{self.count}, bytes] uint8, found "
+                f"{list(rows.shape)} {rows.dtype}"
+            )
+        try:
+            return [bytes(row.tolist()).rstrip(b"\0").decode() for row in rows]
+        except UnicodeDecodeError as error:
+            raise DecoderError(f"{self.path}: `prompt` is not UTF-8 ({error})") from error
+
+    def _list(self, metadata: dict[str, str], key: str) -> list[str] | None:
+        """A list of texts of the metadata; of one row the bare text may stand instead."""
+        if key not in metadata:
+            return None
+        try:
+            found: Any = json.loads(metadata[key])
+        except json.JSONDecodeError:
+            found = metadata[key]
+        if self.count == 1 and not isinstance(found, list):
+            found = [metadata[key] if not isinstance(found, str) else found]
+        right = isinstance(found, list) and {type(f) for f in found} == {str}
+        if not right or len(found) != self.count:
+            raise DecoderError(
+                f"{self.path}: the metadata `{key}` must be a JSON list of {self.count} texts, "
+                f"found {metadata[key][:60]!r}"
+            )
+        return found
 
     def to(self, device: torch.device | str) -> FeatureCache:
         """The same file, its features handed out on another device: not opened again, so that what
@@ -91,10 +148,8 @@ class FeatureCache:
         parts = [self._features(row) for row in rows]
         features = torch.cat([part.features for part in parts])  # [B, P, F]
         mask = torch.cat([part.mask for part in parts])  # [B, P]
-        if not bool(torch.isfinite(features).all()):
-            bad = next(
-                r for r, p in zip(rows, parts, strict=True) if not p.features.isfinite().all()
-            )
+        if not bool(features.isfinite().all()):
+            bad = rows[int((~features.isfinite()).nonzero()[0, 0])]
             raise NumericalError(f"{self.path}: row {bad} holds NaN or infinity; encode it again")
         return TextFeatures(features.to(self.device), mask.to(self.device))
 
@@ -181,80 +236,6 @@ def _header(shape: tuple[int, ...], dtype: torch.dtype, texts: dict[str, Sequenc
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def _open(path: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise DecoderError(
-            f"no feature file at {path}: expected a .safetensors file with `features` [n, P, F] "
-            "and `mask` [n, P]; `python -m bench features out=FILE` writes one"
-        )
-    require_weights(path)
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise DecoderError(
-            f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
-            "copy or write it again"
-        ) from error
-
-
-def _tensors(file: Any, source: str) -> tuple[tuple[int, int, int], Tensor]:
-    """The shape of the features and the mask [n, P] bool."""
-    names = set(file.keys())
-    if not {"features", "mask"} <= names:
-        raise DecoderError(
-            f"{source}: expected tensors `features` and `mask`, found {sorted(names)}"
-        )
-    part = file.get_slice("features")
-    shape = tuple(part.get_shape())
-    mask = file.get_tensor("mask")
-    floats = str(part.get_dtype()) in NAMES.values()
-    if len(shape) != 3 or 0 in shape or not floats or tuple(mask.shape) != shape[:2]:
-        raise DecoderError(
-            f"{source}: expected `features` [n, P, F] float and `mask` [n, P], found "
-            f"{list(shape)} {part.get_dtype()} and {list(mask.shape)}"
-        )
-    return shape, mask > 0.5 if mask.is_floating_point() else mask != 0
-
-
-def _prompts(file: Any, metadata: dict[str, str], count: int, source: str) -> list[str] | None:
-    for key in ("prompt", "prompts"):
-        found = _list(metadata, key, count, source)
-        if found is not None:
-            return found
-    if "prompt" not in file.keys():  # noqa: SIM118  not a mapping
-        return None
-    rows = file.get_tensor("prompt")
-    if rows.dtype != torch.uint8 or rows.dim() != 2 or len(rows) != count:
-        raise DecoderError(
-            f"{source}: expected `prompt` [{count}, bytes] uint8, found {list(rows.shape)} "
-            f"{rows.dtype}"
-        )
-    try:
-        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in rows]
-    except UnicodeDecodeError as error:
-        raise DecoderError(f"{source}: `prompt` is not UTF-8 ({error})") from error
-
-
-def _list(metadata: dict[str, str], key: str, count: int, source: str) -> list[str] | None:
-    """A list of texts of the metadata; of one row the bare text may stand instead."""
-    if key not in metadata:
-        return None
-    try:
-        found: Any = json.loads(metadata[key])
-    except json.JSONDecodeError:
-        found = metadata[key]
-    if count == 1 and not isinstance(found, list):
-        found = [metadata[key] if not isinstance(found, str) else found]
-    if not isinstance(found, list) or len(found) != count or {type(f) for f in found} != {str}:
-        raise DecoderError(
-            f"{source}: the metadata `{key}` must be a JSON list of {count} texts, found "
-            f"{metadata[key][:60]!r}"
-        )
-    return found
 
 
 def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import index_checkpoint, locate
+from decoders.models.checkpoint import locate, open_checkpoint
 from decoders.models.text.cleaning import clean
 from decoders.models.text.features import left_padded
 from decoders.models.weights import checked, dtype_of, sha256_of
@@ -177,7 +177,12 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, 
     from safetensors import SafetensorError
     from transformers import AutoTokenizer, T5EncoderModel
 
-    _check_stored(folder)
+    # What transformers would convert or follow in silence: weights of another kind, files that hold
+    # none, an index that names files elsewhere.
+    opened = open_checkpoint(str(folder), what="T5 text encoder", digests=False)
+    for name in opened.index:
+        if name.startswith(ENCODER):
+            opened.read(name)  # mapped, so that only its dtype costs anything
     own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _silent():
@@ -202,12 +207,3 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, 
     for name, parameter in encoder.named_parameters():
         checked(parameter, name, folder)
     return tokenizer, encoder.to(device).eval().requires_grad_(False)
-
-
-def _check_stored(folder: Path) -> None:
-    """What transformers would convert or follow in silence: weights of another kind, files that
-    hold none, an index that names files elsewhere. Raises DecoderError."""
-    opened = index_checkpoint(str(folder), what="T5 text encoder")
-    for name in opened.keys():  # noqa: SIM118  not a mapping
-        if name.startswith(ENCODER):
-            opened.read(name)  # mapped, so that only its dtype costs anything

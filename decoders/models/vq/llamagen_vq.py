@@ -2,15 +2,14 @@
 
 The same class serves the released ``vq_ds16_t2i`` weights (16384 x 8, down 16), the embedded
 tokenizer (1024 x 8, down 4) and Chameleon's (8192 x 256, down 16, read by `pictures`); only the
-configuration differs.
+configuration differs. Module names follow the released checkpoint's keys.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.kinds import Within
-from decoders.models.vq.blocks import GROUPS, Level, group_norm, middle, run_all, to_unit
 
+GROUPS = 32
 Size = Annotated[int, Within(1, 2**24)]
 
 
@@ -39,17 +38,100 @@ class VQConfig:
     attention: bool = True  # self-attention in the coarsest level, besides the middle's
 
 
-def widths_of(widths: Sequence[int], first: int | None = None) -> dict[str, Any]:
-    """`channels` and `ch_mult` of a network whose levels have these widths, the finest first.
-    first: the encoder's first width, where there is one; a decoder alone does not need it."""
-    channels = math.gcd(*widths) if first is None else first
-    return {"channels": channels, "ch_mult": tuple(width // channels for width in widths)}
+def group_norm(channels: int) -> nn.GroupNorm:
+    """At most 32 groups (the released widths), and at least four channels a group: with fewer the
+    norm would erase an image's mean colour."""
+    return nn.GroupNorm(min(GROUPS, channels // 4), channels, eps=1e-6)
 
 
-def has_encoder(names: Iterable[str], at: str = "") -> bool:
-    """Whether a file holds any tensor that only encoding needs; some without the rest are an error
-    of the load."""
-    return any(name.startswith((f"{at}encoder.", f"{at}quant_conv.")) for name in names)
+class ResnetBlock(nn.Module):
+    """[B, C, H, W] -> [B, C', H, W]: two 3x3 convolutions with a shortcut."""
+
+    def __init__(self, channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.norm1 = group_norm(channels)
+        self.conv1 = nn.Conv2d(channels, out_channels, 3, padding=1)
+        self.norm2 = group_norm(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1)
+        if channels != out_channels:
+            self.nin_shortcut: nn.Module = nn.Conv2d(channels, out_channels, 1)
+        else:
+            self.nin_shortcut = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
+        return self.nin_shortcut(x) + h
+
+
+class AttnBlock(nn.Module):
+    """Single-head self-attention over the H*W places, with a residual."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = group_norm(channels)
+        self.q = nn.Conv2d(channels, channels, 1)
+        self.k = nn.Conv2d(channels, channels, 1)
+        self.v = nn.Conv2d(channels, channels, 1)
+        self.proj_out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, height, width = x.shape
+        h = self.norm(x)
+        q, k, v = (m(h).flatten(2).transpose(1, 2) for m in (self.q, self.k, self.v))  # [B, HW, C]
+        h = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]  # [B, HW, C]
+        return x + self.proj_out(h.transpose(1, 2).reshape(b, c, height, width))
+
+
+class Resample(nn.Module):
+    """[B, C, H, W] -> [B, C, 2H, 2W]; or H/2, W/2, padded right and bottom as in the released
+    weights."""
+
+    def __init__(self, channels: int, up: bool) -> None:
+        super().__init__()
+        self.up = up
+        self.conv = nn.Conv2d(channels, channels, 3, padding=int(up), stride=1 if up else 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.up:
+            return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return self.conv(F.pad(x, (0, 1, 0, 1)))
+
+
+class Level(nn.Module):
+    """One resolution: residual blocks, optional attention, optional resampling ("upsample" or
+    "downsample")."""
+
+    def __init__(
+        self, channels: int, out_channels: int, blocks: int, attention: bool, resample: str = ""
+    ) -> None:
+        super().__init__()
+        widths = [channels] + [out_channels] * blocks
+        self.res = nn.ModuleList(ResnetBlock(a, b) for a, b in pairwise(widths))
+        self.attn = nn.ModuleList(
+            AttnBlock(out_channels) for _ in range(blocks if attention else 0)
+        )
+        self.resample = resample
+        if resample:
+            self.add_module(resample, Resample(out_channels, resample == "upsample"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, block in enumerate(self.res):
+            x = block(x)
+            if len(self.attn):
+                x = self.attn[i](x)
+        return self.get_submodule(self.resample)(x) if self.resample else x
+
+
+def middle(channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        ResnetBlock(channels, channels), AttnBlock(channels), ResnetBlock(channels, channels)
+    )
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """[-1, 1] -> [0, 1], clamped, float32."""
+    return torch.clamp(images.float() * 0.5 + 0.5, 0.0, 1.0)
 
 
 class Encoder(nn.Module):
@@ -60,17 +142,17 @@ class Encoder(nn.Module):
         levels = []
         for i, mult in enumerate(cfg.ch_mult):
             out = cfg.channels * mult
-            resample = None if i == last else "down"
+            resample = "" if i == last else "downsample"
             attention = cfg.attention and i == last
             levels.append(Level(width, out, cfg.res_blocks, attention, resample))
             width = out
-        self.conv_blocks = nn.ModuleList(levels)
+        self.conv_blocks = nn.Sequential(*levels)
         self.mid = middle(width)
         self.norm_out = group_norm(width)
         self.conv_out = nn.Conv2d(width, cfg.z_channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = run_all(self.mid, run_all(self.conv_blocks, self.conv_in(x)))
+        x = self.mid(self.conv_blocks(self.conv_in(x)))
         return self.conv_out(F.silu(self.norm_out(x)))
 
 
@@ -83,16 +165,16 @@ class Decoder(nn.Module):
         levels, last = [], len(cfg.ch_mult) - 1
         for i in reversed(range(len(cfg.ch_mult))):
             out = cfg.channels * cfg.ch_mult[i]
-            resample = None if i == 0 else "up"
+            resample = "" if i == 0 else "upsample"
             attention = cfg.attention and i == last
             levels.append(Level(width, out, cfg.res_blocks + 1, attention, resample))
             width = out
-        self.conv_blocks = nn.ModuleList(levels)
+        self.conv_blocks = nn.Sequential(*levels)
         self.norm_out = group_norm(width)
         self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, z: Tensor) -> Tensor:
-        x = run_all(self.conv_blocks, run_all(self.mid, self.conv_in(z)))
+        x = self.conv_blocks(self.mid(self.conv_in(z)))
         return self.conv_out(F.silu(self.norm_out(x)))
 
 
@@ -134,7 +216,7 @@ class LlamaGenVQ(nn.Module):
 
     def __init__(self, cfg: VQConfig, encodes: bool = True) -> None:
         super().__init__()
-        self.cfg, self.encodes = cfg, encodes
+        self.cfg, self.grid, self.encodes = cfg, cfg.grid, encodes
         if encodes:
             self.encoder = Encoder(cfg)
         self.decoder = Decoder(cfg)
@@ -180,6 +262,5 @@ class LlamaGenVQ(nn.Module):
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
         """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
-        side = self.cfg.grid
-        quantized = F.embedding(codes, self.codebook).view(len(codes), side, side, -1)
+        quantized = F.embedding(codes, self.codebook).unflatten(1, (self.grid, -1))
         return to_unit(self.render(quantized))

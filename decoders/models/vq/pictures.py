@@ -9,18 +9,18 @@ Chameleon has no decoder (Anole's conversion carries one). Emu3's network is its
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
 from decoders.models.layouts import harmless
-from decoders.models.vq.emu3_vq import Emu3VQ, read_emu3_vq
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig, has_encoder, widths_of
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer, with_row_end
 from decoders.models.weights import checked
 
@@ -34,7 +34,7 @@ class Pictures:
     """A family's VQ tokenizer. released: what model.tokenizer may be set to. files: names of its
     file, best first. roots: prefixes that its names may have in a checkpoint. mark: a tensor that
     says a decoder is there. taming: taming's names, with the decoder's levels counted from the
-    finest where `finest_first`. read: the reader of another network than LlamaGen's."""
+    finest where `finest_first`. emu3: Emu3's network, not LlamaGen's."""
 
     what: str
     released: str
@@ -44,7 +44,7 @@ class Pictures:
     taming: bool = False
     finest_first: bool = False
     l2_norm: bool = True
-    read: Callable[[Checkpoint, int, str], Emu3VQ] | None = None
+    emu3: bool = False
 
     def root(self, opened: Checkpoint, name: str) -> str | None:
         """The prefix under which a checkpoint has a tensor; None where it has none."""
@@ -91,7 +91,7 @@ EMU3 = Pictures(
     "a checkpoint of Emu3-Gen in transformers' layout",
     roots=("model.vqmodel.", "vqmodel.", ""),
     mark="decoder.norm_out.conv_y.weight",
-    read=read_emu3_vq,
+    emu3=True,
 )
 
 
@@ -115,7 +115,11 @@ def load_pictures(
         source = str(found)
     opened = target
     if source is not None:
-        opened = open_checkpoint(source, _files_of(kind, source), kind.what)
+        # The release's file, unless a local folder holds a model with its VQ tokenizer.
+        folder, files = Path(source).expanduser(), kind.files
+        if len(kind.roots) > 1 and folder.is_dir():
+            files = files if any((folder / file).exists() for file in files) else ()
+        opened = open_checkpoint(source, files, kind.what)
     tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
     return tokenizer, {} if opened is target else opened.sha256()
 
@@ -136,15 +140,7 @@ def _without(
     return NoTokenizer(f"{why}{kind.released}", with_row_end(table, row_end))
 
 
-def _files_of(kind: Pictures, source: str) -> tuple[str, ...]:
-    """What to look for: the release's file, unless a local folder holds a model with its VQ
-    tokenizer."""
-    folder = Path(source).expanduser()
-    inside = len(kind.roots) > 1 and folder.is_dir()
-    return () if inside and not any((folder / file).exists() for file in kind.files) else kind.files
-
-
-def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> LlamaGenVQ | Emu3VQ:
+def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
     """The VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it makes. A
     file with a decoder alone is read too: its tokenizer does not encode. Raises DecoderError where
     the checkpoint holds none, or one without a decoder."""
@@ -157,11 +153,14 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> LlamaGenVQ | Emu3V
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
             f"{some(opened.keys())}; set model.tokenizer to {kind.released}"
         )
-    if kind.read is not None:
-        return kind.read(opened, grid, at)
-    cfg = shape_of(kind, opened, at, grid)
+    if kind.emu3:
+        from decoders.models.vq.emu3_vq import read_emu3_vq
+
+        return read_emu3_vq(opened, grid, at)
+    cfg, encoding = shape_of(kind, opened, at, grid), (f"{at}encoder.", f"{at}quant_conv.")
     with torch.device("meta"):
-        module = LlamaGenVQ(cfg, encodes=has_encoder(opened.keys(), at))
+        # Some tensors of an encoder without the rest are an error of the load.
+        module = LlamaGenVQ(cfg, encodes=any(name.startswith(encoding) for name in opened.index))
     levels = len(cfg.ch_mult)
     parts = {
         own: Source((f"{at}{kind.name(own, levels)}",)) for own, _ in module.named_parameters()
@@ -181,23 +180,27 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"
     levels = numbered(opened, block.format(r"(\d+)", 0))
     blocks = numbered(opened, block.format(0, r"(\d+)"))
-    coarsest = f"{at}{kind.name('decoder.conv_blocks.0.', levels)}"
+
+    def shape(own: str) -> tuple[int, ...]:
+        return opened.shape(f"{at}{kind.name(own, levels)}", 4)
+
     widths = [
-        opened.shape(
-            f"{at}{kind.name(f'decoder.conv_blocks.{level}.res.0.conv1.weight', levels)}", 4
-        )[0]
+        shape(f"decoder.conv_blocks.{level}.res.0.conv1.weight")[0]
         for level in reversed(range(levels))
     ]
-    entry = f"{at}encoder.conv_in.weight"
+    entry = "encoder.conv_in.weight"
+    channels = shape(entry)[0] if f"{at}{entry}" in opened.index else math.gcd(*widths)
     codes, dim = opened.shape(f"{at}{CODEBOOK}", 2)
     return VQConfig(
         codes=codes,
         dim=dim,
-        **widths_of(widths, opened.shape(entry, 4)[0] if entry in opened.index else None),
+        channels=channels,
+        ch_mult=tuple(width // channels for width in widths),
         res_blocks=blocks - 1,
-        z_channels=opened.shape(f"{at}decoder.conv_in.weight", 4)[1],
+        z_channels=shape("decoder.conv_in.weight")[1],
         grid=grid,
         l2_norm=kind.l2_norm,
         group_width=1,
-        attention=f"{coarsest}attn.0.norm.weight" in opened.index,
+        attention=f"{at}{kind.name('decoder.conv_blocks.0.', levels)}attn.0.norm.weight"
+        in opened.index,
     )

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.models.vq.emu3_vq import Emu3VQ
-from decoders.models.vq.llamagen_vq import LlamaGenVQ
 
 FAR = 100.0  # the row end's distance, in diameters of the codebook
 
 
 class VQTokenizer:
-    """A VQ model kept in float32: decoding costs little, rounding would show.
+    """A VQ model (`LlamaGenVQ`, `Emu3VQ`) kept in float32: decoding costs little, rounding would
+    show.
 
     row_end: code n of n + 1 follows the codes of every row and carries no picture.
     """
 
-    def __init__(self, vq: LlamaGenVQ | Emu3VQ, row_end: bool = False) -> None:
+    def __init__(self, vq: Any, row_end: bool = False) -> None:
         self.vq, self.row_end = vq, row_end
         # [V, C], in the metric that codes are looked up with, and as it is stored
         self.codebook: Tensor = with_row_end(vq.codebook.detach(), row_end)
@@ -32,7 +32,7 @@ class VQTokenizer:
 
         Raises DecoderError where a row end stands inside a row, or L is not the image's.
         """
-        side = self.vq.cfg.grid
+        side, count = self.vq.grid, len(self.codebook) - self.row_end
         if codes.shape[1] != side * (side + self.row_end):
             raise DecoderError(
                 f"an image has {side} rows of {side} codes{' and a row end' * self.row_end}, found "
@@ -41,10 +41,10 @@ class VQTokenizer:
         codes = codes.to(self.codebook.device)
         if self.row_end:
             grid = codes.view(len(codes), side, side + 1)[:, :, :side]
-            if bool((grid >= self.vq.cfg.codes).any()):
+            if bool((grid >= count).any()):
                 raise DecoderError(
-                    f"codes of a picture are below {self.vq.cfg.codes}, found {int(grid.max())} "
-                    "inside a row; were they made by this model?"
+                    f"codes of a picture are below {count}, found {int(grid.max())} inside a row; "
+                    "were they made by this model?"
                 )
             codes = grid.flatten(1)
         return self.vq.decode(codes)  # [B, side**2] codes
@@ -52,11 +52,11 @@ class VQTokenizer:
     def encode(self, images: Tensor) -> Tensor:
         """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends. Raises DecoderError
         for a tokenizer that only decodes."""
-        codes = self.vq.encode(images)  # [B, side**2]
+        codes: Tensor = self.vq.encode(images)  # [B, side**2]
         if not self.row_end:
             return codes
-        rows = codes.unflatten(1, (self.vq.cfg.grid, -1))
-        return F.pad(rows, (0, 1), value=self.vq.cfg.codes).flatten(1)  # [B, side * (side + 1)]
+        rows = codes.unflatten(1, (self.vq.grid, -1))
+        return F.pad(rows, (0, 1), value=len(self.codebook) - 1).flatten(1)  # [B, side (side + 1)]
 
 
 def with_row_end(codebook: Tensor, row_end: bool) -> Tensor:

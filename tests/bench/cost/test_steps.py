@@ -23,7 +23,7 @@ from decoders import pieces
 from decoders.api import Sampling
 from decoders.executed import executed
 from decoders.execution.cpu.layers import NativeLayers, NativeLinear
-from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.cpu.speculation import NativeNext
 from decoders.execution.eager import Eager, chain
 from decoders.models.small import random_model
 from decoders.pieces import ar_steps, linears

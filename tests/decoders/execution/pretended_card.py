@@ -202,6 +202,13 @@ def _devices(args: Any) -> list[torch.device]:
     return [torch.device(x) for x in args if isinstance(x, str | torch.device)]
 
 
+def must_wait(func: Any, args: Any) -> bool:
+    """Whether the host must read an operator's result before it can go on."""
+    name = func._schema.name.partition("::")[2]
+    masks = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+    return name in WAITING or masks
+
+
 class Watching(TorchDispatchMode):
     """Records operators, and sees those that wait."""
 
@@ -211,10 +218,8 @@ class Watching(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2]
-        masks = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
-        if name in WAITING or masks:
-            self.card.waits(name)
+        if must_wait(func, args):
+            self.card.waits(func._schema.name)
         if self.card.graph is not None:
             return self.card.graph.note(func, args, kwargs)
         return func(*args, **kwargs)

@@ -16,10 +16,8 @@ from decoders.execution.eager import Eager
 from decoders.loops import autoregressive
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, Noise
-
-WAITING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::unique_dim", "aten::_unique2",
-           "aten::equal", "aten::masked_select",
-           "aten::item", "aten::is_nonzero"}  # fmt: skip  # what inference mode calls the first
+from tests.decoders.compositions import EAGLE, EXACT, LOOP, SPECS, TREES
+from tests.decoders.execution.pretended_card import must_wait
 
 
 class Waits(TorchDispatchMode):
@@ -30,12 +28,8 @@ class Waits(TorchDispatchMode):
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name
-        by_mask = name == "aten::index" and any(
-            i is not None and i.dtype == torch.bool for i in args[1]
-        )
-        if name in WAITING or by_mask:
-            self.found.append(name)
+        if must_wait(func, args):
+            self.found.append(func._schema.name)
         return func(*args, **(kwargs or {}))
 
 
@@ -51,21 +45,12 @@ def test_the_counter_counts(inference):
 
 
 RULES = {
-    "exact": PartSpec("decoders.verify.exact.Exact"),
+    "exact": EXACT,
     "lantern": PartSpec("decoders.verify.lantern.Lantern", {"k": 3, "delta": 0.3}),
     "released": PartSpec(
         "decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
     ),
 }
-TREES = {
-    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
-    "static": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
-    "dynamic": PartSpec(
-        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6}
-    ),
-}
-
-
 PAIRS = [(r, t, float((i + j) % 2)) for i, r in enumerate(RULES) for j, t in enumerate(TREES)]
 PAIRS += [("block", "chain", 1.0), ("traversal", "static", 1.0), ("traversal", "static", 0.0)]
 RULES |= {
@@ -78,13 +63,7 @@ RULES |= {
 def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
     model = random_model(vocab=8, grid=3)
     sampling = Sampling(temperature=temperature, cfg=2.0, top_k=6, top_p=0.9)
-    spec = DecoderSpec(
-        "d",
-        PartSpec("decoders.loops.speculative.Speculative"),
-        PartSpec("decoders.propose.drafters.eagle.Eagle"),
-        TREES[tree],
-        RULES[rule],
-    )
+    spec = DecoderSpec("d", LOOP, EAGLE, TREES[tree], RULES[rule])
     waits, steps = Waits(), []
     step = Eager.step
 
@@ -102,8 +81,7 @@ def test_a_speculative_step_does_not_wait(monkeypatch, rule, tree, temperature):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_autoregressive_decoding_waits_once_at_the_end(monkeypatch, temperature):
     model = random_model(vocab=8, grid=3)
-    ar = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
-    decoder = build_decoder(model, ar, Sampling(temperature=temperature, cfg=2.0, top_k=4))
+    decoder = build_decoder(model, SPECS["ar"], Sampling(temperature=temperature, cfg=2.0, top_k=4))
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 9)
     seen = []
     check = autoregressive.require_finite

@@ -17,7 +17,7 @@ from decoders.kernels.choose import choose
 from decoders.kernels.reference import additive
 from decoders.kernels.runtime import missing
 from decoders.kernels.selected import Kernels
-from decoders.kernels.tree_attention import plan, tree_attention, workspace
+from decoders.kernels.tree_attention import plan, tree_attention
 from decoders.models.transformer import Attention, TransformerConfig
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,12 +66,26 @@ def given(rows, queries, heads, slots, size, dtype=torch.float32, seed=0, group=
     )
 
 
-def planned(x: Given, splits: int | None):
+def prepared(x: Given, splits: int | None = None):
+    """What the kernel makes of mask and slots, its workspace and plan included."""
     rows, queries, every, size = x.qkv.shape
     heads = every - 2 * x.keys.shape[1]
-    return plan(
-        rows, queries, heads, x.keys.shape[2], size, x.qkv.dtype, x.qkv.device, splits=splits
+    shape = candidates.AttentionShape(
+        rows, queries, heads, x.keys.shape[2], size, x.qkv.dtype, x.qkv.device
     )
+    return candidates.Triton(splits).prepare(shape, x.mask, x.slots)
+
+
+def attended(x: Given, splits: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel's output, and the cache after it."""
+    qkv, rope, _, _, keys, values = x.arguments()
+    out = candidates.Triton().attend(qkv, rope, prepared(x, splits), keys, values)
+    return out, keys, values
+
+
+def by_reference(x: Given) -> tuple[Tensor, Tensor, Tensor]:
+    arguments = x.arguments()
+    return reference.tree_attention(*arguments), arguments[4], arguments[5]
 
 
 def close(found: Tensor, right: Tensor) -> None:
@@ -97,12 +111,11 @@ def test_the_kernel_runs_here_for_attention():
 def test_output_and_cache_equal_the_reference(shape):
     *sizes, splits = shape
     x = given(*sizes)
-    ours, theirs = x.arguments(), x.arguments()
-    found = tree_attention(*ours, chosen=planned(x, splits))
-    close(found, reference.tree_attention(*theirs))
-    close(ours[4], theirs[4])
-    assert torch.equal(ours[5], theirs[5])
-    assert not torch.equal(ours[4], x.keys)  # the new keys really were appended
+    (found, keys, values), right = attended(x, splits), by_reference(x)
+    close(found, right[0])
+    close(keys, right[1])
+    assert torch.equal(values, right[2])
+    assert not torch.equal(keys, x.keys)  # the new keys really were appended
 
 
 @pytest.mark.parametrize(
@@ -112,11 +125,10 @@ def test_output_and_cache_equal_the_reference(shape):
 def test_heads_that_share_keys_read_and_append_them(shape, group):
     *sizes, splits = shape
     x = given(*sizes, group=group)
-    ours, theirs = x.arguments(), x.arguments()
-    found = tree_attention(*ours, chosen=planned(x, splits))
-    close(found, reference.tree_attention(*theirs))
-    close(ours[4], theirs[4])
-    assert torch.equal(ours[5], theirs[5])
+    (found, keys, values), right = attended(x, splits), by_reference(x)
+    close(found, right[0])
+    close(keys, right[1])
+    assert torch.equal(values, right[2])
     apart = [x.qkv[:, :, : sizes[2]]]  # each head with keys and values of its own
     apart += [each.repeat_interleave(group, 2) for each in x.qkv[:, :, sizes[2] :].chunk(2, 2)]
     whole = [each.repeat_interleave(group, 1) for each in (x.keys, x.values)]
@@ -127,18 +139,18 @@ def test_heads_that_share_keys_read_and_append_them(shape, group):
 @pytest.mark.parametrize("queries", [1, 26])
 def test_half_precision(dtype, queries):
     x = given(2, queries, 2, 130, 32, dtype)
-    ours, theirs = x.arguments(), x.arguments()
-    found = tree_attention(*ours, chosen=planned(x, 2))
+    (found, keys, values), right = attended(x, 2), by_reference(x)
     assert found.dtype == dtype
-    close(found, reference.tree_attention(*theirs))
-    close(ours[4], theirs[4])
+    close(found, right[0])
+    close(keys, right[1])
+    assert torch.equal(values, right[2])
 
 
 def test_the_way_the_slots_are_split_does_not_matter():
     x = given(1, 9, 2, 300, 16)
-    whole = tree_attention(*x.arguments(), chosen=planned(x, 1))
+    whole, *_ = attended(x, 1)
     for splits in (2, 3, 5):
-        close(tree_attention(*x.arguments(), chosen=planned(x, splits)), whole)
+        close(attended(x, splits)[0], whole)
 
 
 def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
@@ -147,11 +159,10 @@ def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
     x.slots[:] = torch.arange(44, 84)
     x.mask[:] = False
     x.mask[..., 44:84] = True
-    ours, theirs = x.arguments(), x.arguments()
-    chosen = planned(x, 2)
+    chosen = plan(1, 40, 1, 128, 16, torch.float32, DEVICE, splits=2)
     assert chosen.splits == 2 and chosen.block == 32
-    close(tree_attention(*ours, chosen=chosen), reference.tree_attention(*theirs))
-    close(ours[4], theirs[4])
+    for ours, theirs in zip(attended(x, 2), by_reference(x), strict=True):
+        close(ours, theirs)
 
 
 def test_slots_outside_the_used_ones_are_never_read():
@@ -162,21 +173,20 @@ def test_slots_outside_the_used_ones_are_never_read():
     for row, end in enumerate(last.tolist()):
         x.keys[row, :, end:] = float("nan")
         x.values[row, :, end:] = float("nan")
-    close(tree_attention(*x.arguments(), chosen=planned(x, 3)), right)
+    close(attended(x, 3)[0], right)
 
 
-def test_layers_share_a_workspace_and_results_may_be_written_in_place():
-    x = given(2, 6, 2, 150, 16)
-    chosen = planned(x, 3)
-    space = workspace(2, 6, 2, 16, chosen, DEVICE)
-    space.sums.fill_(float("nan"))
-    out = torch.full((2, 6, 2, 16), float("nan"), device=DEVICE)
+def test_layers_share_a_workspace():
+    x, one = given(2, 6, 2, 150, 16), candidates.Triton()
+    _, _, sums, arrived, *how = prepared(x, 3)
+    sums.fill_(float("nan"))
     for seed in (1, 2):
         layer = given(2, 6, 2, 150, 16, seed=seed)
-        found = tree_attention(*layer.arguments(), chosen=chosen, space=space, out=out)
-        assert found is out
+        shared = (layer.mask, layer.slots, sums, arrived, *how)
+        keys, values = layer.arguments()[4:]
+        found = one.attend(layer.qkv, layer.rope, shared, keys, values)
         close(found, reference.tree_attention(*layer.arguments()))
-        assert not space.arrived.any()
+        assert not arrived.any()
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -200,32 +210,29 @@ def test_it_stands_in_for_the_transformer_s_attention(splits):
         index = caches[0].flat_index(x.slots)
         right = module(states, x.rope[:, None], bias, 1, caches[0], index)
         qkv = module.wqkv(states).view(2, 6, 6, 12)
-        found = tree_attention(
-            qkv, x.rope, x.mask, x.slots, *caches[1].read(1), chosen=planned(x, splits)
-        )
+        found = candidates.Triton().attend(qkv, x.rope, prepared(x, splits), *caches[1].read(1))
     torch.testing.assert_close(found.flatten(2), right, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(caches[1].data, caches[0].data, atol=1e-6, rtol=1e-6)
 
 
 def test_attention_that_does_not_fit_is_refused():
     x = given(1, 3, 2, 90, 16)
-    arguments = x.arguments()
-    with pytest.raises(DecoderError, match=r"mask must be \(1, 3, 90\) torch.bool"):
-        tree_attention(*arguments[:2], x.mask.float(), *arguments[3:])
-    with pytest.raises(DecoderError, match=r"H a multiple of K, found \(1, 3, 6, 16\)"):
-        tree_attention(*arguments[:4], *(each[:, :1].repeat(1, 3, 1, 1) for each in arguments[4:]))
-    with pytest.raises(DecoderError, match=r"keys must be \(1, 2, 90, 16\) torch.float32"):
-        tree_attention(*arguments[:4], x.keys.half(), x.values)
-    with pytest.raises(DecoderError, match=r"1\.\.64 queries.*found 70"):
-        tree_attention(*given(1, 70, 1, 90, 16).arguments())
-    with pytest.raises(DecoderError, match=r"one layout"):
-        turned = x.values.transpose(2, 3).contiguous().transpose(2, 3)
-        tree_attention(*arguments[:4], x.keys, turned)
-    with pytest.raises(DecoderError, match="workspace"):
-        small = workspace(1, 2, 2, 16, planned(x, 2), DEVICE)
-        tree_attention(*arguments, chosen=planned(x, 2), space=small)
+    _, _, *rest = prepared(x)
+
+    def refused(message: str, x: Given = x, **changed: Tensor) -> None:
+        each = vars(x) | {"rope": torch.view_as_real(x.rope)} | changed
+        with pytest.raises(DecoderError, match=message):
+            tree_attention(*each.values(), *rest)
+
+    refused(r"mask must be \(1, 3, 90\) torch.bool", mask=x.mask.float())
+    three = {name: getattr(x, name)[:, :1].repeat(1, 3, 1, 1) for name in ("keys", "values")}
+    refused(r"H a multiple of K, found \(1, 3, 6, 16\)", **three)
+    refused(r"keys must be \(1, 2, 90, 16\) torch.float32", keys=x.keys.half())
+    refused(r"1\.\.64 queries.*found 70", given(1, 70, 1, 90, 16))
+    turned = x.values.transpose(2, 3).contiguous().transpose(2, 3)
+    refused("one layout", values=turned)
     with pytest.raises(DecoderError, match=r"splits must be in 1\.\.16, found 17"):
-        planned(x, 17)
+        candidates.Triton(17)
 
 
 def test_the_choice_measures_the_kernel_too():

@@ -124,9 +124,10 @@ class TensorCores(Products):
         self.name, self.product = product.__name__, product
 
     def attend(self, qkv, rope, prepared, keys, values):
-        query = rotate_and_append(qkv, rope, prepared.slots, keys, values)
+        bias, slots = prepared
+        query = rotate_and_append(qkv, rope, slots, keys, values)
         scores = self.product(query, keys.transpose(-1, -2)) * query.shape[-1] ** -0.5
-        return self.product((scores + prepared.bias).softmax(-1), values).transpose(1, 2)
+        return self.product((scores + bias).softmax(-1), values).transpose(1, 2)
 
 
 @pytest.mark.parametrize(("queries", "slots"), [(5, 64), (58, 448), (1, 2480)])

@@ -6,6 +6,7 @@ The codes' tokens are scrambled, so that nothing passes that takes them to be in
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,20 +177,40 @@ def attention(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Ten
     return x + conv(mixed, w, f"{at}.proj_out")
 
 
+def level(x: torch.Tensor, w: dict[str, torch.Tensor], at: str, name: str) -> torch.Tensor:
+    """The blocks of a level, `name`.0, `name`.1, ..., with attention behind those that have it."""
+    n = 0
+    while f"{at}.{name}.{n}.conv1.weight" in w:
+        x = res(x, w, f"{at}.{name}.{n}")
+        x = attention(x, w, f"{at}.attn.{n}") if f"{at}.attn.{n}.q.weight" in w else x
+        n += 1
+    return x
+
+
+def decoded(
+    z: torch.Tensor,
+    w: dict[str, torch.Tensor],
+    middle: Sequence[str],
+    ups: Sequence[str],
+    name: str,
+) -> torch.Tensor:
+    """z [B, C, h, w] -> [B, 3, H, W] around [-1, 1]. middle, ups: names in `w` of the middle's
+    blocks, and of the levels, the coarsest first; name: of a level's blocks."""
+    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
+    first, between, last = (f"decoder.mid.{at}" for at in middle)
+    x = res(attention(res(x, w, first), w, between), w, last)
+    for at in ups:
+        x = level(x, w, f"decoder.{at}", name)
+        if f"decoder.{at}.upsample.conv.weight" in w:
+            x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+            x = conv(x, w, f"decoder.{at}.upsample.conv")
+    x = norm(x, w, "decoder.norm_out")
+    return conv(x * x.sigmoid(), w, "decoder.conv_out")
+
+
 def reference_pictures(model: Any, codes: torch.Tensor) -> torch.Tensor:
     """codes [B, GRID**2] -> [B, 3, H, W] float64 in [0, 1]."""
     w = {k: v.double() for k, v in vqgan_tensors(model).items()}
     z = w["quantize.embedding.weight"][codes].view(len(codes), GRID, GRID, DIM).permute(0, 3, 1, 2)
-    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
-    x = res(x, w, "decoder.mid.block_1")
-    x = attention(x, w, "decoder.mid.attn_1")
-    x = res(x, w, "decoder.mid.block_2")
-    for level in (1, 0):
-        for n in (0, 1):
-            x = res(x, w, f"decoder.up.{level}.block.{n}")
-        if level:
-            x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-            x = conv(x, w, f"decoder.up.{level}.upsample.conv")
-    x = norm(x, w, "decoder.norm_out")
-    x = conv(x * x.sigmoid(), w, "decoder.conv_out")
+    x = decoded(z, w, ("block_1", "attn_1", "block_2"), ("up.1", "up.0"), "block")
     return (x / 2 + 0.5).clamp(0, 1)

@@ -1,10 +1,11 @@
-"""Chameleon's checkpoint, which several files read: made once."""
+"""Chameleon's checkpoint with its drafter, which several files read: made once."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models.made.chameleon import published_drafter
 
 
 @pytest.fixture(scope="session")
@@ -14,4 +15,9 @@ def hf():
 
 @pytest.fixture(scope="session")
 def folder(hf, tmp_path_factory):
-    return C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+    from safetensors.torch import save_file
+
+    made = C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
+    (made / "drafter").mkdir()
+    save_file(published_drafter(hf)[1], made / "drafter" / "model.safetensors")
+    return made

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from decoders.models.janus import TEMPLATE
+from decoders.models.families import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models.made.chameleon import randomise
 
 WIDTH, HEADS, PREFIX = 32, 4, 64
 CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES}
@@ -66,23 +67,7 @@ def hf_model(kind: str) -> Any:
         names = vocabulary(kind) | {"<image>": 0}
         config = transformers.Emu3Config(text_config=text, vq_config=vq, vocabulary_map=names)
         model = transformers.Emu3ForConditionalGeneration(config).eval()
-    randomise(model)
-    return model.requires_grad_(False)
-
-
-def randomise(model: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, values in [*model.named_parameters(), *model.named_buffers()]:
-            if not values.is_floating_point() or "inv_freq" in name:
-                continue
-            noise = torch.randn(values.shape, generator=generator)
-            if values.ndim > 1:
-                values.copy_(noise * values[0].numel() ** -0.5)
-            elif "norm" in name and name.endswith(("weight", "running_var")):
-                values.copy_(1 + 0.3 * noise.clamp(-2, 2))
-            else:
-                values.copy_(0.1 * noise)
+    return randomise(model)
 
 
 def write_checkpoint(folder: Path, model: Any, kind: str) -> Path:

@@ -14,8 +14,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.chameleon import load_anole, load_lumina
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.families import load_anole, load_lumina
 from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
@@ -39,27 +38,11 @@ TREES: dict[str, Any] = {
 }
 
 
-def load(folder, row_end: bool, **options):
-    made = LOADERS[row_end](
-        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options
-    )
-    made.drafters["eagle"] = random_drafter(made)
-    return made
-
-
-def random_drafter(model: Any, seed: int = 5) -> EagleNet:
-    """Pulled towards the target's features, so that some drafts are accepted."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = ChameleonEagleNet(model.target.cfg)
-        for parameter in net.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
-        eye = torch.eye(C.WIDTH)
-        net.fc.weight.data = torch.cat([0.3 * eye, 0.8 * eye], 1)
-    net.code_tokens = model.target.code_tokens
-    net.embed_tokens.weight.data = model.target.tok_embeddings.weight.data.clone()
-    return net.eval().requires_grad_(False)
+def load(folder, row_end: bool):
+    return LOADERS[row_end](
+        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX,
+        drafters={"eagle": str(folder / "drafter")},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("row_end", [False, True])

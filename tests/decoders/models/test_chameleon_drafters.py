@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.api import DecoderError, Sampling
-from decoders.models.chameleon import load_lumina
 from decoders.models.checkpoint import open_checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.families import load_lumina
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_chameleon import (

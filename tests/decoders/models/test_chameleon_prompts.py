@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.models.chameleon import ANOLE, LUMINA, anole_template, lumina_template
 from decoders.models.checkpoint import Checkpoint
+from decoders.models.families import ANOLE, LUMINA, anole_template, lumina_template
 from decoders.models.hub import code_tokens
 from decoders.models.text.prompts import PromptEncoder, read_vocabulary
 from tests.decoders.models import chameleon_checkpoint as C

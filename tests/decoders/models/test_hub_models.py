@@ -17,7 +17,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.kernels.selected import Kernels
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models import chameleon, emu3, janus
+from decoders.models import families
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet
 from decoders.models.hub import config_of
@@ -33,8 +33,8 @@ from tests.decoders.models import llama_checkpoints as L
 
 PROMPTS = ["a red fox", "snow"]
 LOADERS: dict[str, Any] = {
-    "anole": chameleon.load_anole, "lumina": chameleon.load_lumina,
-    "janus": janus.load, "emu3": emu3.load,
+    "anole": families.load_anole, "lumina": families.load_lumina,
+    "janus": families.load_janus, "emu3": families.load_emu3,
 }  # fmt: skip
 ROW_ENDS = ("lumina", "emu3")
 KINDS = ("janus", "emu3")
@@ -176,7 +176,7 @@ def test_sizes_that_the_hub_leaves_out_are_transformers_own():
     published = {"model_type": "emu3_text_model", "rope_scaling": {"rope_type": "default"}}
     opened = Checkpoint(Path("emu3"), {"text_config": published}, {})
     usual = transformers.Emu3TextConfig()
-    found = config_of(emu3.EMU3, opened, 32769, 90, 160)
+    found = config_of(families.EMU3, opened, 32769, 90, 160)
     assert (found.width, found.ffn, found.layers) == (
         usual.hidden_size, usual.intermediate_size, usual.num_hidden_layers,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def test_sizes_that_the_hub_leaves_out_are_transformers_own():
     }  # fmt: skip
     opened = Checkpoint(Path("janus"), {"language_config": published}, {})
     llama = transformers.LlamaConfig()
-    found = config_of(janus.JANUS, opened, 16384, 24, 128)
+    found = config_of(families.JANUS, opened, 16384, 24, 128)
     assert (found.width, found.ffn, found.layers) == (
         llama.hidden_size, llama.intermediate_size, 30,
     )  # fmt: skip
@@ -197,7 +197,7 @@ def test_sizes_that_the_hub_leaves_out_are_transformers_own():
     assert (found.norm_eps, found.tokens) == (llama.rms_norm_eps, 102400 + 16384)
     assert found.rope_base == llama.rope_parameters["rope_theta"]
     with pytest.raises(DecoderError, match="must say hidden_size"):
-        config_of(emu3.EMU3, Checkpoint(Path("emu3"), {}, {}), 32769, 90, 160)
+        config_of(families.EMU3, Checkpoint(Path("emu3"), {}, {}), 32769, 90, 160)
 
 
 def test_unconditional_prompts(folders):
@@ -225,7 +225,7 @@ def same_model(kind: str, *places: Path) -> None:
 
 
 def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
-    layouts = (janus.TRANSFORMERS, janus.DEEPSEEK)
+    layouts = (families.TRANSFORMERS, families.DEEPSEEK)
     theirs, own = layouts
     pairs = [(theirs.words, own.words), (theirs.codes, own.codes)]
     pairs += [

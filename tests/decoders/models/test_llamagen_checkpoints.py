@@ -12,11 +12,20 @@ from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.llamagen import load
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle, net_of
+from tests.decoders.compositions import LOOP, SPECS, TREES
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]
+AR = SPECS["ar"]
+
+
+def hub(folder, **config):
+    """A model of the hub conversion's layout."""
+    checkpoint = R.write_hub(folder / "m", **config)
+    return load(dtype="float32", checkpoint=str(checkpoint))
 
 
 def features(batch: int = 2) -> TextFeatures:
@@ -59,11 +68,7 @@ def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layou
 
 
 def test_the_drafter_reads_the_released_conventions(tmp_path):
-    checkpoint = R.write_hub(tmp_path / "m")
-    drafter = R.write_drafter(tmp_path / "d")
-    model = load(dtype="float32", checkpoint=str(checkpoint))
-    from decoders.propose.drafters.eagle import Eagle
-
+    drafter, model = R.write_drafter(tmp_path / "d"), hub(tmp_path)
     text = features(1)
     with torch.inference_mode():
         states = our_states(model, text, torch.tensor([CODES[:3]]))
@@ -80,38 +85,24 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
     torch.testing.assert_close(got[0].double(), expected, atol=2e-4, rtol=1e-3)
 
 
-def spec(tree: PartSpec, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
+def spec(tree: str, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
+    eagle = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter})
     return DecoderSpec(
-        "d",
-        PartSpec("decoders.loops.speculative.Speculative"),
-        PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter}),
-        tree,
-        PartSpec(f"decoders.verify.{rule}", rule_kwargs),
+        "d", LOOP, eagle, TREES[tree], PartSpec(f"decoders.verify.{rule}", rule_kwargs)
     )
 
 
-TREES = {
-    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3}),
-    "eagle1": PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"}),
-    "eagle2": PartSpec(
-        "decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 3, "nodes": 8}
-    ),
-}
-
-
 @pytest.mark.parametrize(
-    ("tree", "pickled"), [("chain", True), ("eagle1", False), ("eagle2", False)]
+    ("tree", "pickled"), [("chain", True), ("static", False), ("dynamic", False)]
 )
 def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
-    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    model = hub(tmp_path)
     drafter = str(R.write_drafter(tmp_path / "d", pickled=pickled))
     greedy = Sampling(temperature=0, cfg=3.0)
     text = features(2)
     noise = Noise.for_prompts(0, ["a", "b"], model.target.length)
-    ar = build_decoder(
-        model, DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")), greedy
-    )
-    fast = build_decoder(model, spec(TREES[tree], "exact.Exact", drafter), greedy)
+    ar = build_decoder(model, AR, greedy)
+    fast = build_decoder(model, spec(tree, "exact.Exact", drafter), greedy)
     expected = ar.generate(text, noise)
     got = fast.generate(text, noise)
     assert torch.equal(got.codes, expected.codes)
@@ -121,9 +112,7 @@ def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
 
 
 def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path):
-    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
-    from decoders.propose.drafters.eagle import net_of
-
+    model = hub(tmp_path)
     bare = net_of(model, str(R.write_drafter(tmp_path / "d", without="embed_tokens.weight")))
     assert torch.equal(bare.embed_tokens.weight, model.target.tok_embeddings.weight)
     unbiased = net_of(model, str(R.write_drafter(tmp_path / "e", without="fc.bias")))
@@ -140,33 +129,31 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     assert model.target.cfg.classes == 10
     text = model.text.encode(["3", "9"])
     noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
-    part = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
-    codes = build_decoder(model, part, Sampling(cfg=2.0)).generate(text, noise).codes
+    codes = build_decoder(model, AR, Sampling(cfg=2.0)).generate(text, noise).codes
     assert codes.shape == (2, R.GRID**2)
     drafter = str(R.write_drafter(tmp_path / "d", input_type="c2i"))
     fast = build_decoder(
-        model, spec(TREES["eagle2"], "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
+        model, spec("dynamic", "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
     )
-    ar = build_decoder(model, part, Sampling(temperature=0, cfg=2.0))
+    ar = build_decoder(model, AR, Sampling(temperature=0, cfg=2.0))
     assert torch.equal(fast.generate(text, noise).codes, ar.generate(text, noise).codes)
 
 
 def test_the_hash_of_what_was_loaded_is_kept(tmp_path):
-    folder = R.write_hub(tmp_path / "m")
-    model = load(dtype="float32", checkpoint=str(folder))
-    content = (folder / "model.safetensors").read_bytes()
+    model = hub(tmp_path)
+    content = (tmp_path / "m" / "model.safetensors").read_bytes()
     assert model.weights_sha256["model.safetensors"] == hashlib.sha256(content).hexdigest()
 
 
 def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_path, caplog):
-    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
+    model = hub(tmp_path)
     assert "no LlamaGen VQ tokenizer" in caplog.text
     with pytest.raises(DecoderError, match=r"pictures need the VQ tokenizer.*vq_ds16_t2i\.pt"):
         model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
     with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
         build_decoder(
             model,
-            spec(TREES["eagle2"], "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
+            spec("dynamic", "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
             Sampling(cfg=3.0),
         )
 
@@ -216,9 +203,7 @@ def test_a_hub_that_cannot_be_reached_is_one_error(tmp_path, monkeypatch):
         raise huggingface_hub.errors.LocalEntryNotFoundError("no route to host")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    model = load(dtype="float32", checkpoint=str(R.write_hub(tmp_path / "m")))
-    from decoders.propose.drafters.eagle import net_of
-
+    model = hub(tmp_path)
     message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
     with pytest.raises(DecoderError, match=message):
         net_of(model, "some/drafter")
@@ -287,10 +272,7 @@ def test_a_lost_tensor_is_named(tmp_path):
     ],
 )
 def test_a_drafter_that_does_not_fit_is_refused(tmp_path, config, message):
-    from decoders.propose.drafters.eagle import net_of
-
-    checkpoint = R.write_hub(tmp_path / "m", block_size=256)
-    model = load(dtype="float32", checkpoint=str(checkpoint))
+    model = hub(tmp_path, block_size=256)
     folder = R.write_drafter(tmp_path / "d", **config)
     with pytest.raises(DecoderError, match=message):
         net_of(model, str(folder))

@@ -11,7 +11,7 @@ from decoders.models.checkpoint import open_checkpoint
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import LLAMAGEN, load_pictures, read_vq
 from tests.decoders.models import released as R
-from tests.decoders.models.chameleon_checkpoint import attention, conv, norm, res
+from tests.decoders.models.chameleon_checkpoint import attention, conv, decoded, level, norm, res
 
 CONFIG = VQConfig(
     codes=40, dim=8, channels=32, ch_mult=(1, 2), z_channels=64, grid=4, group_width=1
@@ -29,35 +29,19 @@ def release_file(path) -> dict[str, torch.Tensor]:
     return {k: v.double() for k, v in state.items()}
 
 
-def middle(x, w, at):
-    return res(attention(res(x, w, f"{at}.0"), w, f"{at}.1"), w, f"{at}.2")
-
-
-def level(x, w, at, blocks, with_attention):
-    for i in range(blocks):
-        x = res(x, w, f"{at}.res.{i}")
-        if with_attention:
-            x = attention(x, w, f"{at}.attn.{i}")
-    return x
-
-
 def reference_decode(codes, w):
     table = F.normalize(w["quantize.embedding.weight"], dim=-1)
     z = table[codes].view(len(codes), 4, 4, -1).permute(0, 3, 1, 2)
-    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
-    x = level(middle(x, w, "decoder.mid"), w, "decoder.conv_blocks.0", 3, True)
-    x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    x = conv(x, w, "decoder.conv_blocks.0.upsample.conv")
-    x = norm(level(x, w, "decoder.conv_blocks.1", 3, False), w, "decoder.norm_out")
-    return conv(x * x.sigmoid(), w, "decoder.conv_out")
+    return decoded(z, w, "012", ("conv_blocks.0", "conv_blocks.1"), "res")
 
 
 def reference_codes(images, w):
     x = conv(images * 2 - 1, w, "encoder.conv_in")
-    x = F.pad(level(x, w, "encoder.conv_blocks.0", 2, False), (0, 1, 0, 1))
+    x = F.pad(level(x, w, "encoder.conv_blocks.0", "res"), (0, 1, 0, 1))
     at = "encoder.conv_blocks.0.downsample.conv"
     x = F.conv2d(x, w[f"{at}.weight"], w[f"{at}.bias"], stride=2)
-    x = middle(level(x, w, "encoder.conv_blocks.1", 2, True), w, "encoder.mid")
+    x = res(level(x, w, "encoder.conv_blocks.1", "res"), w, "encoder.mid.0")
+    x = res(attention(x, w, "encoder.mid.1"), w, "encoder.mid.2")
     x = norm(x, w, "encoder.norm_out")
     z = conv(conv(x * x.sigmoid(), w, "encoder.conv_out"), w, "quant_conv")
     z = F.normalize(z.permute(0, 2, 3, 1), dim=-1)

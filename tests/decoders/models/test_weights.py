@@ -1,14 +1,32 @@
-"""Reading and writing weights: checksums, shapes, and what is never unpickled."""
+"""Reading and writing weights: checksums, shapes, what is never unpickled; files that are no
+weights, tensors that cannot be, and indices that point elsewhere: what the command line's cases
+(tests/edge/cases_checkpoints.py) do not have."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import zipfile
 
 import pytest
 import torch
 
-from decoders.api import DecoderError
-from decoders.models.weights import load_into, read_json, read_tensors, write_weights
+from decoders.api import DecoderError, Sampling
+from decoders.models.checkpoint import open_checkpoint, read_pickle
+from decoders.models.llamagen import load
+from decoders.models.text.t5 import T5Encoder
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.pictures import LLAMAGEN, read_vq
+from decoders.models.weights import (
+    checked,
+    load_into,
+    read_json,
+    read_tensors,
+    require_weights,
+    write_weights,
+)
+from tests.decoders.models import released as R
+from tests.decoders.models.made.t5 import save_t5
 
 
 @pytest.fixture
@@ -82,6 +100,10 @@ def test_a_broken_card_is_refused(tmp_path, text, says):
             r"expected \(2, 3\), found \(2, 4\)",
         ),
         ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "x": torch.zeros(1)}, "unexpected"),
+        (
+            {"weight": torch.zeros(2, 3, dtype=torch.int8), "bias": torch.zeros(2)},
+            r"safetensors: the tensor weight is int8",
+        ),
     ],
 )
 def test_weights_of_another_module_are_refused(tensors, says):
@@ -98,3 +120,147 @@ def test_what_an_error_lists_is_in_order():
     places = [str(refused.value).index(f"{name}.weight: expected") for name in "abcd"]
     assert places == sorted(places)
     assert "e.weight" not in str(refused.value)
+
+
+# ---- files of other kinds -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".bin", ".pt"])
+def test_a_file_that_is_no_checkpoint_is_named_as_what_it_is(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    path.write_bytes(b"/annex/objects/SHA256E-s12--ab.bin\n")
+    read = read_tensors if ending == ".safetensors" else read_pickle
+    for reader in (read, require_weights, lambda p: open_checkpoint(str(p))):
+        with pytest.raises(DecoderError, match="git annex get"):
+            reader(path)
+
+
+def test_files_under_another_ending_say_which_one_is_theirs(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "b.safetensors")
+    with pytest.raises(DecoderError, match=r"give it the ending \.bin"):
+        read_tensors(tmp_path / "b.safetensors")
+
+
+def test_a_cut_or_damaged_bin_is_not_called_a_program(tmp_path):
+    path = tmp_path / "m.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "no tensors")
+    with pytest.raises(DecoderError, match="cannot be read"):
+        read_pickle(path)
+    torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+    old = path.read_bytes()
+    for content in (old[:40], b"\x80\x02\xff" + old[3:], old[:30] + b"\xff\xfe" + old[32:]):
+        path.write_bytes(content)
+        with pytest.raises(DecoderError, match=r"cannot be read|refused"):
+            read_pickle(path)
+
+
+BAD = {
+    "sparse": (torch.eye(2).to_sparse(), "sparse"),
+    "empty": (torch.ones(0, 2), "is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_tensors_that_cannot_be_weights_are_refused_by_file_and_name(kind):
+    tensor, says = BAD[kind]
+    with pytest.raises(DecoderError, match=f"m.bin: the tensor a.weight .*{says}"):
+        checked(tensor, "a.weight", "m.bin")
+
+
+def test_zero_vectors_and_zero_biases_are_weights():
+    for tensor, name in ((torch.zeros(3), "a.weight"), (torch.zeros(2, 3), "q_norm.bias")):
+        assert checked(tensor, name, "m.bin") is tensor
+
+
+# ---- indices ------------------------------------------------------------------------------------
+
+
+def sharded(folder, change):
+    R.write_hub(folder, shards=2)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"] = {k: change(v) for k, v in index["weight_map"].items()}
+    path.write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("wrong", [3, None, [], "a\0b"])
+def test_an_index_that_names_no_files_is_refused(tmp_path, wrong):
+    with pytest.raises(DecoderError, match=r"weight_map|which is not in"):
+        load(checkpoint=str(sharded(tmp_path / "m", lambda file: wrong)))
+
+
+def test_the_links_of_the_hubs_cache_are_followed(tmp_path):
+    blobs, snapshot = tmp_path / "models--x--y/blobs", tmp_path / "models--x--y/snapshots/abc"
+    R.write_hub(blobs, shards=2)
+    snapshot.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert load(checkpoint=str(snapshot), dtype="float32").target.width == R.WIDTH
+
+
+# ---- tokenizers that only decode ----------------------------------------------------------------
+
+VQ = VQConfig(codes=24, dim=4, channels=32, ch_mult=(1, 2), res_blocks=1, z_channels=8, grid=4,
+              group_width=1)  # fmt: skip
+
+
+def vq_file(path, keep):
+    torch.manual_seed(0)
+    state = LlamaGenVQ(VQ).state_dict()
+    torch.save({"model": {k: v for k, v in state.items() if keep(k)}}, path)
+    return open_checkpoint(str(path))
+
+
+def decodes(name):
+    return not name.startswith(("encoder.", "quant_conv."))
+
+
+def test_a_file_with_a_decoder_alone_draws_the_same_pictures(tmp_path):
+    whole = read_vq(LLAMAGEN, vq_file(tmp_path / "whole.pt", lambda name: True), 4)
+    half = read_vq(LLAMAGEN, vq_file(tmp_path / "half.pt", decodes), 4)
+    codes = torch.arange(16).view(1, 16)
+    assert torch.equal(half.decode(codes), whole.decode(codes))
+    assert whole.encode(torch.rand(1, 3, 8, 8)).shape == (1, 16)
+    with pytest.raises(DecoderError, match="decoder without an encoder"):
+        half.encode(torch.rand(1, 3, 8, 8))
+
+
+def test_a_model_with_a_decoder_alone_loads_and_draws(tmp_path):
+    folder = R.write_hub(tmp_path / "m")
+    vq_file(folder / "vq_ds16_t2i.pt", decodes)
+    model = load(dtype="float32", checkpoint=str(folder))
+    assert model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 3, 8, 8)
+    assert model.sampling == Sampling(cfg=7.5, top_k=R.VOCAB)
+
+
+def test_half_an_encoder_is_not_taken_for_none(tmp_path):
+    torn = vq_file(tmp_path / "torn.pt", lambda name: name != "encoder.conv_out.bias")
+    with pytest.raises(DecoderError, match=r"missing encoder\.conv_out\.bias"):
+        read_vq(LLAMAGEN, torn, 4)
+    without = vq_file(tmp_path / "enc.pt", lambda name: not name.startswith("decoder."))
+    with pytest.raises(DecoderError, match=r"expected decoder\.conv_in\.weight"):
+        read_vq(LLAMAGEN, without, 4)
+
+
+# ---- code of others -----------------------------------------------------------------------------
+
+
+def test_code_in_a_text_encoders_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    """`auto_map` names a module beside config.json for classes that transformers has itself;
+    loading it would make the file `ran`."""
+    folder, ran = save_t5(tmp_path / "t5"), tmp_path / "ran"
+    (folder / "custom.py").write_text(
+        f"open({str(ran)!r}, 'w').close()\n"
+        "from transformers import PreTrainedTokenizerFast as Mine, T5Config as Config\n"
+    )
+    names = {"AutoConfig": "custom.Config", "AutoTokenizer": [None, "custom.Mine"]}
+    for name in ("config.json", "tokenizer_config.json"):
+        content = json.loads((folder / name).read_text()) | {"auto_map": names}
+        (folder / name).write_text(json.dumps(content))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
+    encoder = T5Encoder(str(folder), length=4, dtype=torch.float32)
+    assert encoder.encode(["a cat"]).features.any()
+    assert not asked and not ran.exists()

@@ -16,7 +16,7 @@ from torch import Tensor
 from decoders.api import Generation, ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models import chameleon, llamagen
+from decoders.models import families, llamagen
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
@@ -75,7 +75,7 @@ def chameleon_model(
 LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
     "LlamaGen hub": (hub, CAPTIONS),
     "LlamaGen classes": (lambda d: single_file(d, classes=10), CLASSES),
-    "Lumina": (lambda d: chameleon_model(chameleon.load_lumina, d), SCENES),
+    "Lumina": (lambda d: chameleon_model(families.load_lumina, d), SCENES),
 }
 
 
@@ -241,7 +241,7 @@ def test_the_released_recipe_reads_one_row_an_image(done: Done) -> None:
 def test_a_half_precision_target_is_trained_on_in_either_precision(
     precision: str, tmp_path: Path
 ) -> None:
-    model = chameleon_model(chameleon.load_anole, tmp_path, "bfloat16")
+    model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
     learner, ring = EagleLearner(model), ring_of(model, SCENES, True, None)
     config = replace(CONFIG, steps=8, warmup=1, precision=precision)
     target = transformer_of(model)

@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoders.api import ImageModel
 from decoders.cache import KVCache
+from decoders.executed import executed
+from decoders.execution.cpu.layers import pack
 from decoders.execution.cpu.library import missing
-from decoders.execution.cpu.packing import pack
+from decoders.models.small import random_model
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
 
 PREFIX = 4
@@ -133,3 +136,9 @@ def threads(count: int) -> Iterator[None]:
 def packed_into(net: Any) -> None:
     """A net whose layers and matrix run in the kernel."""
     net.packed = pack(net)
+
+
+def model_of(kernel: bool, **shape: Any) -> ImageModel:
+    """A small random model, in the kernel or not."""
+    model = random_model(**({"vocab": 64, "grid": 4, "width": 32} | shape))
+    return executed(model, "cpu") if kernel else model

@@ -12,20 +12,17 @@ from decoders.api import DecoderError, Generation, ImageModel, NumericalError, S
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided
 from decoders.executed import executed
-from decoders.execution.cpu.layers import NativeLayers
-from decoders.execution.cpu.packing import pack, reason
-from decoders.execution.cpu.speculation import NativeStep
-from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.cpu.layers import NativeLayers, pack, reason
+from decoders.execution.cpu.speculation import NativeNext, NativeStep
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, LOOP, STATIC
 from tests.decoders.compositions import OWN as OWN_DRAFTERS
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
-from tests.decoders.execution.cpu.cases import needs_kernel, network
+from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 EARLY = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
-CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
 LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
 RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
 OWN = PartSpec("tests.decoders.execution.cpu.test_judge.Doubled", {"k": 20})
@@ -40,13 +37,6 @@ SPECS = {
     "released_chain": DecoderSpec("released_chain", LOOP, EAGLE, CHAIN, RELEASED),
     "own rule": DecoderSpec("own rule", LOOP, EAGLE, STATIC, OWN),
 }
-
-
-def model_of(kernel: bool) -> ImageModel:
-    model = random_model(vocab=64, grid=4, width=32)
-    if kernel:
-        return executed(model, "cpu")
-    return model
 
 
 def image(

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Sampling, TextFeatures
 from decoders.executed import executed
-from decoders.execution.cpu.drafting import NativeDraft
-from decoders.execution.cpu.growing import native_draft
+from decoders.execution.cpu.drafting import NativeDraft, native_draft
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleSession

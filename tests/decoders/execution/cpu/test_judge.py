@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError
 from decoders.executed import executed, judge_of
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.rules import native_test_children, rule_of
 from decoders.models.small import random_model
-from decoders.propose.drafters.eagle import Eagle
 from decoders.verify.children import test_children as judged_by_tensors
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
@@ -92,39 +91,6 @@ def test_shapes_that_do_not_fit_are_refused():
         native_test_children(rule_of(Exact()), p, None, codes.int(), valid)
     with pytest.raises(DecoderError, match="expected q"):
         native_test_children(rule_of(Exact()), p, p[:, :1], codes, valid)
-
-
-@pytest.mark.parametrize("cfg", [1.0, 3.0])
-def test_a_drafter_call_gives_the_logits_features_and_masks_of_the_tensor_code(cfg: float):
-    sessions = []
-    for own in (True, False):
-        model = random_model(vocab=50, grid=4, width=32)  # 50 codes: no multiple of a panel
-        drafter = Eagle(model)
-        if own:
-            model = executed(model, "cpu")
-            drafter = Eagle(model)
-            model.execution.offer(drafter.net, "the drafter")
-        sampling = Sampling(cfg=cfg)
-        with torch.inference_mode():
-            text = model.text.encode(["a", "b"])
-            rows = sampling.guidance_rows
-            hidden = model.target.prefill(text, rows, model.target.new_cache(2 * rows, 4))
-            session = drafter.begin(text, hidden, sampling, 3, 6)
-            assert (drafter.net.packed is not None) == own
-            told = torch.cat([hidden[:, -1:]] * 2, 1)
-            codes, count = torch.tensor([[3, 4], [5, 49]]), torch.tensor([2, 1])
-            first = session.advance(told, codes, count, torch.tensor([0, 1]))
-            one = session.expand(
-                torch.tensor([[7, 8], [9, 10]]), torch.tensor([1, 2]), torch.zeros(2, 2).long(), 1
-            )
-            two = session.expand(
-                torch.tensor([[1], [2]]), torch.tensor([4]), torch.tensor([[2], [1]]), 2
-            )
-        kept = session.cache.data[..., 1:, :]  # what stands before both captions is not computed
-        sessions.append((first, one, two, session.features, session.seen, kept))
-    for have, want in zip(*sessions, strict=True):
-        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
-    assert sessions[0][1].shape == (2, 2, 50)
 
 
 def test_an_index_outside_its_table_is_refused_before_anything_is_written():

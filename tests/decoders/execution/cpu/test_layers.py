@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from decoders.execution.cpu.layers import NativeLinear
 from decoders.models.eagle_net import EagleNet
 from tests.decoders.execution.cpu.cases import (
     PREFIX,
+    Step,
     error,
     needs_kernel,
     network,
@@ -25,16 +29,21 @@ from tests.decoders.execution.cpu.cases import (
 
 pytestmark = needs_kernel
 CLOSE = 1e-5  # float32
-STEPS = {
-    "prefill": lambda net: prefill(net),
-    "a full cache": lambda net: prefill(net, capacity=4),
-    "one code": lambda net: tree(net, rows=2, nodes=1),
-    "a tree": lambda net: tree(net, rows=2, nodes=9),
-    "four queries": lambda net: tree(net, rows=1, nodes=4, capacity=16),
-    "one row": lambda net: tree(net, rows=1, nodes=2),
-    "a large tree": lambda net: tree(net, rows=6, nodes=26, capacity=51),
-    "many rows": lambda net: tree(net, rows=19, nodes=3),
-}
+CASES: dict[str, tuple[dict[str, Any], Callable[[Any], Step], float]] = {
+    "prefill": ({}, prefill, CLOSE),
+    "a full cache": ({}, partial(prefill, capacity=4), CLOSE),
+    "one code": ({}, partial(tree, rows=2, nodes=1), CLOSE),
+    "a tree": ({}, partial(tree, rows=2, nodes=9), CLOSE),
+    "four queries": ({}, partial(tree, rows=1, nodes=4, capacity=16), CLOSE),
+    "one row": ({}, partial(tree, rows=1, nodes=2), CLOSE),
+    "a large tree": ({}, partial(tree, rows=6, nodes=26, capacity=51), CLOSE),
+    "many rows": ({}, partial(tree, rows=19, nodes=3), CLOSE),
+}  # shape of the network, the step, and how near it must be
+for _nodes in (1, 5, 9):
+    _step = partial(tree, rows=3, nodes=_nodes)
+    for _dim in (16, 32, 64, 128):
+        CASES[f"{_nodes} codes, heads of {_dim}"] = {"dim": _dim, "heads": 3}, _step, CLOSE
+    CASES[f"{_nodes} codes, bfloat16"] = {"dim": 64, "dtype": torch.bfloat16}, _step, 0.03
 
 
 def both(net, step):
@@ -44,28 +53,13 @@ def both(net, step):
     return *step.run(net), *wanted
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_forward_is_pytorchs(name: str) -> None:
-    net = network()
-    out, cache, wanted, wanted_cache = both(net, STEPS[name](net))
-    assert out.shape == wanted.shape and error(out, wanted) < CLOSE
-    assert error(cache, wanted_cache) < CLOSE
-
-
-@pytest.mark.parametrize("dim", [16, 32, 64, 128])
-@pytest.mark.parametrize("nodes", [1, 5])
-def test_heads_of_every_width(dim: int, nodes: int) -> None:
-    net = network(dim, heads=3)
-    out, cache, wanted, wanted_cache = both(net, tree(net, 2, nodes))
-    assert error(out, wanted) < CLOSE and error(cache, wanted_cache) < CLOSE
-
-
-@pytest.mark.parametrize("nodes", [1, 9])
-def test_in_bfloat16_it_stays_within_its_rounding(nodes: int) -> None:
-    net = network(64, dtype=torch.bfloat16)
-    out, cache, wanted, wanted_cache = both(net, tree(net, 3, nodes))
-    assert out.dtype == torch.bfloat16
-    assert error(out, wanted) < 0.03 and error(cache, wanted_cache) < 0.03
+    shape, step, close = CASES[name]
+    net = network(**shape)
+    out, cache, wanted, wanted_cache = both(net, step(net))
+    assert out.shape == wanted.shape and out.dtype == wanted.dtype
+    assert error(out, wanted) < close and error(cache, wanted_cache) < close
 
 
 def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch() -> None:

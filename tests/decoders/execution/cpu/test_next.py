@@ -4,6 +4,7 @@ to the tensor code."""
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,24 +12,18 @@ import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.executed import executed
-from decoders.execution.cpu.stepping import NativeNext
+from decoders.execution.cpu.speculation import NativeNext
 from decoders.execution.eager import Eager
 from decoders.loops import autoregressive
 from decoders.loops.autoregressive import Autoregressive
-from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
+from tests.decoders.execution.cpu.cases import model_of as model_in
 from tests.decoders.execution.cpu.cases import needs_kernel, threads
 
 pytestmark = needs_kernel
 PROMPTS = ["a b", "c d e", "f"]
-
-
-def model_of(kernel: bool, **shape: Any) -> ImageModel:
-    model = random_model(**({"vocab": 50, "grid": 4, "width": 32} | shape))
-    if kernel:
-        model = executed(model, "cpu")
-    return model
+model_of = partial(model_in, vocab=50)
 
 
 def image(model: ImageModel, sampling: Sampling, batch: int = 1) -> Generation:

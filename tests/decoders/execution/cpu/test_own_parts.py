@@ -21,8 +21,7 @@ from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from tests.decoders.execution.cpu.cases import needs_kernel
-from tests.decoders.execution.cpu.test_decoders import model_of
+from tests.decoders.execution.cpu.cases import model_of, needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]
 SAMPLING = Sampling(cfg=2.0)

@@ -14,8 +14,6 @@ from tests.decoders.execution.cpu.test_layers import (  # noqa: F401
     test_a_forward_is_pytorchs,
     test_a_product_alone,
     test_a_row_alone_has_the_bits_it_has_in_a_batch,
-    test_heads_of_every_width,
-    test_in_bfloat16_it_stays_within_its_rounding,
 )
 from tests.decoders.execution.cpu.test_next import (  # noqa: F401
     calls,

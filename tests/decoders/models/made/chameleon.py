@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.chameleon import BLOCK, DOWN, SIZE
+from decoders.models.families import BLOCK, DOWN, SIZE
+from tests.decoders.models.made.llamagen import random_vq
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
@@ -48,62 +49,53 @@ def write_tokenizer(path: Path, names: Mapping[str, int]) -> None:
     made.save(str(path))
 
 
+def randomise(module: Any, seed: int = 0) -> Any:
+    """Random weights and statistics, frozen: distributions far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, values in [*module.named_parameters(), *module.named_buffers()]:
+        if not values.is_floating_point() or "inv_freq" in name:
+            continue
+        noise = torch.randn(values.shape, generator=generator)
+        if "norm" in name:
+            one = float(name.endswith(("weight", "running_var")))
+            values.data.copy_(one + 0.3 * noise.clamp(-2, 2))
+        else:
+            scale = values[0].numel() ** -0.5 if values.ndim > 1 else 0.1
+            values.data.copy_(scale * noise)
+    return module.requires_grad_(False)
+
+
 def hf_model(names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0) -> Any:
-    """transformers' Chameleon with random weights, distributions far from uniform. settings: of its
-    configuration."""
+    """transformers' Chameleon with random weights. settings: of its configuration."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
     config = ChameleonConfig(**{"vocabulary_map": dict(names), **settings})
-    model = ChameleonForConditionalGeneration(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        fan = parameter[0].numel() if parameter.ndim > 1 else 1
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            parameter.data = 0.3 * noise + (1.0 if name.endswith("weight") else 0.0)
-        elif parameter.ndim == 1:
-            parameter.data = 0.1 * noise
-        else:
-            parameter.data = noise * fan**-0.5
+    model = randomise(ChameleonForConditionalGeneration(config).eval(), seed)
     model.lm_head.weight.data *= SHARP
-    return model.requires_grad_(False)
+    return model
 
 
 def published_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
     """transformers' decoder layer with random weights, and the drafter's file it stands for."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer
 
-    layer = ChameleonDecoderLayer(hf.config, 0).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(11)
-    for name, parameter in layer.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        norm = "norm" in name
-        parameter.data = 0.3 * noise if norm else noise * parameter.shape[-1] ** -0.5
-        if norm and name.endswith("weight"):
-            parameter.data += 1
+    layer = randomise(ChameleonDecoderLayer(hf.config, 0).eval(), 11)
     named = {f"layers.0.{name}": values.clone() for name, values in layer.state_dict().items()}
     named["embed_tokens.weight"] = hf.model.embed_tokens.weight.clone()
     width = hf.config.hidden_size
     eye = torch.eye(width)
     named["fc.weight"] = torch.cat([0.3 * eye, 0.8 * eye], 1)
-    named["fc.bias"] = 0.1 * torch.randn(width, generator=generator)
+    named["fc.bias"] = 0.1 * torch.randn(width, generator=torch.Generator().manual_seed(11))
     return layer, named
 
 
 def write_vqgan(path: Path, codes: int, channels: int = 32) -> Path:
     """Meta's vqgan.ckpt: 16 pixels a code."""
-    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
     from decoders.models.vq.pictures import CHAMELEON
 
-    config = VQConfig(
-        codes=codes, channels=channels, ch_mult=(1,) * 5, res_blocks=1, z_channels=channels,
-        l2_norm=False, group_width=1, attention=False,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        state = LlamaGenVQ(config).state_dict()
+    levels, state = random_vq(codes, channels, l2_norm=False, attention=False)
     state["quantize.embedding.weight"].normal_(generator=torch.Generator().manual_seed(0))
-    named = {CHAMELEON.name(name, len(config.ch_mult)): tensor for name, tensor in state.items()}
+    named = {CHAMELEON.name(name, levels): tensor for name, tensor in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"state_dict": named}, path)
     return path

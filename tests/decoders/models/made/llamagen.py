@@ -177,19 +177,23 @@ def write_drafter(
     return folder
 
 
-def write_vq(path: Path, codes: int, channels: int = 32) -> Path:
-    """A VQ tokenizer as the release has it (vq_ds16_t2i.pt): 8 numbers a code, 16 pixels a code."""
+def random_vq(codes: int, channels: int, **own: Any) -> tuple[int, dict[str, Tensor]]:
+    """The levels of a VQ network with 16 pixels a code, and its tensors under LlamaGen's names."""
     from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 
     config = VQConfig(
         codes=codes, channels=channels, ch_mult=(1,) * 5, res_blocks=1, z_channels=channels,
-        group_width=1,
+        group_width=1, **own,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = LlamaGenVQ(config)
+        return len(config.ch_mult), LlamaGenVQ(config).state_dict()
+
+
+def write_vq(path: Path, codes: int, channels: int = 32) -> Path:
+    """A VQ tokenizer as the release has it (vq_ds16_t2i.pt): 8 numbers a code."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"model": made.state_dict()}, path)
+    torch.save({"model": random_vq(codes, channels)[1]}, path)
     return path
 
 
