@@ -12,19 +12,13 @@ In text the three codes are the last ones. On a raster the nearest are left, abo
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
-from decoders.cache import Reads
-from decoders.capability import RESTART, Known
+from decoders.api import DecoderError, ImageModel
 from decoders.distribution import code_logits
-from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import FLOAT, fill, save, trained
+from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
 CONTEXTS = ("raster", "line")
@@ -83,34 +77,22 @@ class ChimeraNet(nn.Module):
         return self.head(both.to(self.head.weight.dtype))
 
 
-class ChimeraSession(Known, DraftSession):
-    """Drafts for B images: their codes by place, and of every node its feature and the codes that
-    it is read with."""
+class ChimeraSession(Session):
+    """What it keeps of the images are their codes by place, and of every node its feature and the
+    codes that it is read with."""
 
-    known = RESTART
-
-    def __init__(
-        self, net: ChimeraNet, sampling: Sampling, batch: int, like: Tensor, most: int, nodes: int
-    ) -> None:
-        self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
-        device, size = like.device, net.cfg.length + most
+    def _allocate(self, like: Tensor, nodes: int) -> None:
+        device, batch = like.device, len(self.root_code)
+        size = self.net.cfg.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
         self.line = torch.zeros(batch, nodes + 1, OLDER + 1, dtype=torch.long, device=device)
         self.features = torch.zeros(len(like), nodes + 1, like.shape[-1], device=device)
         self.span = torch.arange(size, device=device)
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
-        self.calls = 0
-
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.api.DraftSession`. What is behind the root is never read."""
-        del text, prefix_hidden
-        self.calls = 0
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        last = count[:, None] - 1  # [B, 1]
+        last = self._root(codes, count)  # [B, 1]
         self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
-        self.root_code.copy_(codes.gather(1, last)[:, 0])
         self.place.copy_(start[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
         before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
@@ -138,55 +120,43 @@ class ChimeraSession(Known, DraftSession):
         t = net.encode(context).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
-        head: Any = net  # what code_logits reads of a target
-        return code_logits(head, torch.cat([features, t], -1), self.cfg, places)
+        return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
 
 
-class Chimera(Drafter):
-    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
-    train drafter=chimera` wrote; None: untrained. context: see the module."""
+class Chimera(Trained):
+    """The drafter as a part, see `Trained`. context: see the module."""
+
+    opens = ChimeraSession
 
     def __init__(
         self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
     ) -> None:
-        self.net = trained(model, checkpoint, lambda model: ChimeraNet(model, context), FLOAT)
-        check_match(self.net, model.target)
+        self.context = context
+        super().__init__(model, checkpoint)
+
+    def made(self, model: ImageModel) -> ChimeraNet:
+        return ChimeraNet(model, self.context)
 
     def __str__(self) -> str:
-        return f"chimera({'raster' if self.net.raster else 'line'})"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> ChimeraSession:
-        return ChimeraSession(self.net, sampling, text.batch, prefix_hidden, max_new, nodes)
+        return f"chimera({self.context})"
 
 
-class ChimeraLearner:
-    """Trains the net (`decoders.training.states.Learner`): a deeper draft reads the feature
-    that was drafted one depth above."""
-
-    net: nn.Module
-    reads: Reads = ()
+class ChimeraLearner(NetLearner):
+    """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
 
     def __init__(
         self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
     ) -> None:
-        net = ChimeraNet(model, context)
-        if checkpoint is not None:
-            fill(net, model, checkpoint)
-        self.net = self.chimera = net.to(model.device).float()
-        self.start = transformer_of(model).prefix - 1
+        self.context = context
+        super().__init__(model, checkpoint)
+
+    def made(self, model: ImageModel) -> ChimeraNet:
+        return ChimeraNet(model, self.context)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        net, codes = self.chimera, states.codes  # [R, L]
-        read = states.hidden.float() if noise is None else states.hidden + noise
+        net, codes, read = self.net, states.codes, self.read(states, noise)  # [R, L]
         every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
         features, drafted = read[:, self.start + every], []
         for d in range(1, depth + 1):
@@ -201,7 +171,7 @@ class ChimeraLearner:
 
     def _context(self, codes: Tensor, places: Tensor, roots: Tensor) -> Tensor:
         """Codes [R, L], places [m] with their roots -> [R, m, 3]."""
-        net = self.chimera
+        net = self.net
         none = net.embedding.num_embeddings - 1
         if net.raster:
             rows = places.expand(len(codes), -1)
@@ -211,6 +181,3 @@ class ChimeraLearner:
             torch.where(places >= i, codes[:, (places - i).clamp_min(0)], none) for i in (1, 2, 3)
         ]
         return torch.stack(lines, -1)
-
-    def save(self, folder: Path) -> str:
-        return save(self.net, folder)
