@@ -45,7 +45,7 @@ from decoders.loops.speculative_run import (
     tree_mask,
     visited_pairs,
 )
-from decoders.loops.start import Composed, Stopwatch, begin, require_finite
+from decoders.loops.start import Composed, require_finite
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
@@ -135,15 +135,10 @@ class Speculative(Composed):
         """Prefill of target and proposer, and the first code; in the tensors of `kept`, the run of
         as many earlier images, where there is one."""
         target, proposer = self.model.target, self.proposer
-        watch = Stopwatch(self.model.device)
         most = self._capacity(target.length, 0)
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
-        record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
-        noise = noise.stepping(record.steps, self.renews)
-        start = begin(self.model, self.sampling, text, noise, capacity, kept)
-        record.check(start.law)
-        record.first(start.first)
-        watch.lap("prefill")
+        start, shared = self.started(text, noise, capacity, proposer.depth + 1, kept)
+        record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
             self._probe(start, record)
             watch.restart()
@@ -152,18 +147,15 @@ class Speculative(Composed):
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
         return Run(
-            F.pad(valid, (0, most - target.prefix), value=True),
-            noise,
-            start.cache,
-            session,
-            self.verifier.begin(start),
-            record,
-            PairSampler(pairs, noise, target.length, proposer.depth),
-            watch,
-            ones,
-            torch.full_like(ones, session.calls),
-            first_seen(start, proposer, record.codes, self.drawn),
-            torch.arange(most, device=self.model.device),
+            open=F.pad(valid, (0, most - target.prefix), value=True),
+            session=session,
+            state=self.verifier.begin(start),
+            pairs=PairSampler(pairs, start.noise, target.length, proposer.depth),
+            length=ones,
+            drafter_calls=torch.full_like(ones, session.calls),
+            seen=first_seen(start, proposer, record.codes, self.drawn),
+            slots=torch.arange(most, device=self.model.device),
+            **shared,
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:

@@ -36,11 +36,11 @@ class Truncated(Autoregressive):
         self.cut = rule.truncated
 
     def first(self, start: Start, record: Recorder) -> Tensor:
-        codes = start.first
-        if not self.sampling.greedy:
-            cut = self.cut(start.law)
-            codes = sample(cut, start.noise.uniform[:, 0, TARGET_SLOT])
-            note(record, torch.zeros_like(codes[:1]), start.law, cut)
+        if self.sampling.greedy:
+            return start.first
+        cut = self.cut(start.law)
+        codes = sample(cut, start.noise.uniform[:, 0, TARGET_SLOT])
+        note(record, torch.zeros_like(codes[:1]), start.law, cut)
         record.first(codes)
         return codes
 

@@ -42,7 +42,7 @@ class EarlyExitSession(CachedSession):
     """It reads codes, and the prefix as the target does."""
 
     def _allocate(self, like: Tensor, nodes: int) -> None:
-        self.start = self.net.prefix
+        self.start, self.target = self.net.prefix, self.net  # its head
         super()._allocate(like, nodes)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
