@@ -21,9 +21,9 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.kinds import Positive, Within
-from decoders.verify.corrected import Corrected, correction
+from decoders.verify.corrected import Corrected, Residual
 from decoders.verify.exact import residual as exact_residual
-from decoders.verify.lantern import ROWS, latent_space
+from decoders.verify.lantern import ROWS, Metric, latent_space
 
 RELEASED_WINDOW = (-7, 6)  # ranks relative to x
 RELEASED_IDS = 10_000
@@ -39,13 +39,13 @@ class Gsd(Corrected):
         group: Annotated[int, Within(1, 1024)] = 10,
         theta_p: Positive = 0.15,
         theta_d: Positive = 0.5,
-        residual: str = "lemma",
-        metric: str = "tokenizer",
+        residual: Residual = "lemma",
+        metric: Metric = "tokenizer",
         beyond_support: bool = False,
         released: bool = False,
     ) -> None:
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
-        self.released, self.residual = released, "paper" if released else correction(residual)
+        self.released, self.residual = released, "paper" if released else residual
         self.beyond_support = beyond_support or released
         if released:
             latents, self.far = input_embeddings(model)

@@ -14,17 +14,15 @@ shapes round differently.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Settled, Verifier
+from decoders.api import Draft, Law, Settled, Verifier
 from decoders.noise import TARGET_SLOT, sample
 from decoders.verify.by_node import settled
 from decoders.verify.children import at_node, children_of, walk
-
-DRAWS = ("gumbel", "uniform")
 
 
 def drawn(p: Tensor, gumbel: Tensor) -> Tensor:
@@ -36,10 +34,8 @@ class Gumbel(Verifier):
     """draw: gumbel, equal to `decoders.loops.gumbel` (`decoder=ar_gumbel`); or uniform, equal to
     plain AR."""
 
-    def __init__(self, model: Any = None, draw: str = "gumbel") -> None:
+    def __init__(self, model: Any = None, draw: Literal["gumbel", "uniform"] = "gumbel") -> None:
         del model  # it needs nothing from it
-        if draw not in DRAWS:
-            raise DecoderError(f"acceptance.draw is one of {', '.join(DRAWS)}, found {draw!r}")
         self.draw = draw
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ rule (METHODS 4, points 1 and 2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,8 @@ from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
 
-RESIDUALS = ("paper", "released")
+Residual = Literal["paper", "released"]
+Metric = Literal["tokenizer", "raw", "cosine"]
 ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 
@@ -58,17 +59,13 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
 def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
     """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
     the released tables were built from."""
-    if metric == "tokenizer":
-        return codebook
-    if metric == "raw":
-        if raw is None:
-            raise DecoderError(
-                "metric=raw: this tokenizer has no raw codebook; use metric=tokenizer"
-            )
-        return raw
     if metric == "cosine":
         return F.normalize(codebook.float(), dim=-1)
-    raise DecoderError(f"acceptance.metric is 'tokenizer', 'raw' or 'cosine', found {metric!r}")
+    if metric == "tokenizer":
+        return codebook
+    if raw is None:
+        raise DecoderError("metric=raw: this tokenizer has no raw codebook; use metric=tokenizer")
+    return raw
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,6 @@ class RelaxedRule(Known, AcceptRule):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
     def __init__(self, model: ImageModel, k: int, residual: str, metric: str) -> None:
-        if residual not in RESIDUALS:
-            raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
         space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
         self.k, self.residual, self.metric = int(k), residual, metric
         self.beyond_support |= residual == "released"  # uniform where nothing is left
@@ -160,8 +155,8 @@ class Lantern(RelaxedRule):
         model: Any,
         k: int = 1000,
         delta: float = 0.2,
-        residual: str = "paper",
-        metric: str = "tokenizer",
+        residual: Residual = "paper",
+        metric: Metric = "tokenizer",
     ) -> None:
         if not 0 <= delta <= 1:
             raise DecoderError(
@@ -189,8 +184,8 @@ class LanternPP(RelaxedRule):
         model: Any,
         k: int = 10,
         lam: float = 2.0,
-        residual: str = "paper",
-        metric: str = "tokenizer",
+        residual: Residual = "paper",
+        metric: Metric = "tokenizer",
     ) -> None:
         if not lam >= 1:
             raise DecoderError(

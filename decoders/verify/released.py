@@ -19,19 +19,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Draft, Law, Settled, Start, Test
+from decoders.api import AcceptRule, Draft, Law, Settled, Start, Test
 from decoders.kinds import Amount, Positive, Share, Within
 from decoders.noise import ACCEPT_SLOT, NODE_SLOT
 from decoders.verify.by_node import ByNode
 from decoders.verify.children import Path, Verdicts
 from decoders.verify.exact import Exact, residual
 from decoders.verify.gumbel import drawn
-from decoders.verify.typical import Typical
+from decoders.verify.entropy import Typical
 
 FILL = 1e-10  # what Cosmos' sampler adds to every code of the residual
 
@@ -140,10 +140,8 @@ class Filled(Exact):
 
     beyond_support = True
 
-    def __init__(self, model: Any = None, at_miss: str = "filled") -> None:
+    def __init__(self, model: Any = None, at_miss: Literal["filled", "target"] = "filled") -> None:
         super().__init__(model)
-        if at_miss not in ("filled", "target"):
-            raise DecoderError(f"acceptance.at_miss is 'filled' or 'target', found {at_miss!r}")
         self.at_miss = at_miss
 
     def __str__(self) -> str:
