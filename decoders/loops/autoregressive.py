@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +17,7 @@ from decoders.api import (
     CodeKind,
     DecoderError,
     Generation,
-    ImageModel,
     Piece,
-    Sampling,
     Start,
     TextFeatures,
 )
@@ -46,17 +44,15 @@ class Autoregressive(Composed):
 
     known: ClassVar = {Capability.NEXT: ("next", "draw")}
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        given = {"drafter and tree (or proposer)": proposer, "acceptance": verifier}
+    def __post_init__(self) -> None:
+        given = {"drafter and tree (or proposer)": self.proposer, "acceptance": self.verifier}
         extra = [name for name, part in given.items() if part is not None]
         if extra:
             raise DecoderError(
                 f"the autoregressive loop has no {', no '.join(extra)}; set drafter=none tree=none "
                 "acceptance=none"
             )
-        super().__init__(model, sampling)
+        super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]

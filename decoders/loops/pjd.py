@@ -14,42 +14,39 @@ advance evenly.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, ImageModel, Sampling
+from decoders.api import CodeKind
 from decoders.distribution import law_of, pick
 from decoders.kinds import Within
-from decoders.loops.zipar import Asked, Rows, Run, Width
-from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, OVERRUN, TARGET_SLOT, sample
-from decoders.propose.window import certain, copied, fresh_uniforms
+from decoders.loops.zipar import Asked, First, Rows, Run, Width
+from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, sample
+from decoders.propose.window import Codes, certain, copied, fresh_uniforms
 from decoders.verify.exact import ratio, residual
 
 
+@dataclass(eq=False, repr=False)
 class Pjd(Rows):
     """window: codes of a row in a forward, its newest code with them. threshold: the paper's T."""
 
     exercised: ClassVar = {"threshold": 1}  # images of the gate have rows of a few codes
     keeps = True
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        threshold: Width = 6,
-        lanes: Annotated[int, Within(0, 10**6)] = 0,
-        first: str = "newest",
-    ) -> None:
-        self.wide = window
-        super().__init__(model, sampling, (proposer, verifier), threshold, first)
-        if lanes and self.most > 1:
-            self.most = lanes
+    window: Codes = 16
+    threshold: Width = 6
+    lanes: Annotated[int, Within(0, 10**6)] = 0
+    first: First = "newest"
+
+    def __post_init__(self) -> None:
+        self.wide, self.lag = self.window, self.threshold
+        super().__post_init__()
+        if self.lanes and self.most > 1:
+            self.most = self.lanes
 
     def __str__(self) -> str:
         return f"pjd(window={self.wide}, threshold={self.lag}, lanes={self.most})"

@@ -20,11 +20,9 @@ from decoders.api import (
     DecoderError,
     Draft,
     Generation,
-    ImageModel,
     Law,
     Piece,
     Proposer,
-    Sampling,
     Settled,
     Start,
     TextFeatures,
@@ -62,25 +60,22 @@ class Speculative(Composed):
         Capability.SETTLE: ("settle",),
     }
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Proposer | None = None,
-        verifier: Verifier | None = None,
-    ) -> None:
-        if proposer is None or verifier is None:
-            parts = {"drafter and tree, or a proposer": proposer, "acceptance rule": verifier}
+    def __post_init__(self) -> None:
+        if self.proposer is None or self.verifier is None:
+            parts = {
+                "drafter and tree, or a proposer": self.proposer, "acceptance rule": self.verifier,
+            }  # fmt: skip
             raise DecoderError(
                 "speculative decoding needs a drafter, a tree and an acceptance rule; "
                 f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
             )
-        proposer, verifier = completed(proposer, Proposer), completed(verifier, Verifier)
-        super().__init__(model, sampling, proposer, verifier)
-        drafter = proposer.drafter
+        self.proposer = completed(self.proposer, Proposer)
+        self.verifier = completed(self.verifier, Verifier)
+        super().__post_init__()
+        drafter = self.proposer.drafter
         self.grows = self.grows and not (drafter is not None and drafter.reads_cache)
         self.renews = self.verifier.looks_ahead
-        self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
+        self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
         self.drawn = True  # whether drafts are drawn, see `_probe`
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, ImageModel, Piece, Sampling, TextFeatures
+from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.cache import aligned
 from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
@@ -47,25 +47,20 @@ class Run(Moving):
     above: Tensor  # [B, W, V], the laws of the last row
 
 
+@dataclass(eq=False, repr=False)
 class Ssd(Batched):
     """rows: of a block. rounds: of a block; 0: as many as it has codes, which is exact."""
 
     called = "a loop over blocks"
     exercised: ClassVar = {"rows": 2}  # of the gate's images, so that a block has more than 2 codes
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        rows: Annotated[int, Within(1, 10**6)] = 1,
-        rounds: Annotated[int, Within(0, 10**6)] = 2,
-    ) -> None:
-        super().__init__(model, sampling, proposer, verifier)
-        height, self.row = model.target.grid()
-        self.wide = min(rows, max(1, height - 1)) * self.row  # N
-        self.rounds = rounds
+    rows: Annotated[int, Within(1, 10**6)] = 1
+    rounds: Annotated[int, Within(0, 10**6)] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        height, self.row = self.model.target.grid()
+        self.wide = min(self.rows, max(1, height - 1)) * self.row  # N
 
     def __str__(self) -> str:
         return f"ssd(block={self.wide}, rounds={self.rounds or 'all'})"

@@ -51,19 +51,20 @@ class Moving:
         return len(self.record.codes)
 
 
+@dataclass(eq=False, repr=False)
 class Composed(Known, Decoder, Loop):
     """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
     at the places that it leaves open (`Verifier.looks_ahead`)."""
 
     model: ImageModel
+    sampling: Sampling
+    proposer: Any = None
+    verifier: Any = None
+
     renews = False
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        self.model, self.sampling = model, sampling
-        self.proposer, self.verifier = proposer, verifier
-        self.execution: Execution = model.execution or Eager()
+    def __post_init__(self) -> None:
+        self.execution: Execution = self.model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
 
@@ -83,19 +84,18 @@ class Composed(Known, Decoder, Loop):
 
 
 class Batched(Composed):
-    """A loop whose images of a batch are done in the same step, or wait for the slowest. called:
-    its name in messages. A subclass says what its runs begin with (`begin`) and how many steps they take."""
+    """A loop whose images of a batch are done in the same step, or wait for the slowest. A subclass
+    says what its runs begin with (`begin`) and how many steps they take. called: its name in
+    messages."""
 
     called: ClassVar[str]
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        if proposer is not None or verifier is not None:
+    def __post_init__(self) -> None:
+        if self.proposer is not None or self.verifier is not None:
             raise DecoderError(
                 f"{self.called} has no drafter, tree, proposer or acceptance; set all to none"
             )
-        super().__init__(model, sampling)
+        super().__post_init__()
 
     @torch.inference_mode()
     def generate(

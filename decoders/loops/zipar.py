@@ -19,21 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import (
-    CodeKind,
-    DecoderError,
-    Generation,
-    ImageModel,
-    Piece,
-    Sampling,
-    TextFeatures,
-)
+from decoders.api import CodeKind, Generation, Piece, TextFeatures
 from decoders.cache import aligned
 from decoders.distribution import code_logits, law_of, processed
 from decoders.kinds import Within
@@ -44,7 +36,7 @@ from decoders.propose.maximal import coupled
 from decoders.propose.window import Places, fresh_uniforms
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
-FIRSTS = ("newest", "above")
+First = Literal["newest", "above"]
 Width = Annotated[int, Within(1, 10**6)]
 
 
@@ -76,20 +68,17 @@ class Rows(Batched):
     """Rows that are decoded in parallel; a subclass says how a lane goes on (`ask`, `settle`)."""
 
     called = "a loop over rows"
+    lag: int  # codes of a row before the next one opens
+    first: First
     wide = 1  # M
     keeps = False  # whether laws are kept from step to step
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, parts: Sequence[Any], lag: int, first: str
-    ) -> None:
-        """lag: codes of a row before the next one opens."""
-        if first not in FIRSTS:
-            raise DecoderError(f"loop.first is one of {', '.join(FIRSTS)}, found {first!r}")
-        super().__init__(model, sampling, *parts)
-        self.row = model.target.grid()[1]
-        self.lag, self.first = min(lag, self.row), first
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.row = self.model.target.grid()[1]
+        self.lag = min(self.lag, self.row)
         self.most = -(-self.row // self.lag)  # K
-        self.kind = Places.of(model.target)
+        self.kind = Places.of(self.model.target)
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
@@ -247,24 +236,20 @@ class Rows(Batched):
         run.told.logical_and_((lane < run.lanes[:, None])[..., None])
 
 
+@dataclass(eq=False, repr=False)
 class ZipAR(Rows):
     """window: codes of a row before the next one opens. first: what stands in for the last code of
     the row above: newest, or above (DiagD)."""
 
     exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        window: Width = 8,
-        adaptive: bool = False,
-        first: str = "newest",
-    ) -> None:
-        self.adaptive = self.keeps = adaptive
-        super().__init__(model, sampling, (proposer, verifier), window, first)
+    window: Width = 8
+    adaptive: bool = False
+    first: First = "newest"
+
+    def __post_init__(self) -> None:
+        self.lag, self.keeps = self.window, self.adaptive
+        super().__post_init__()
 
     def __str__(self) -> str:
         return f"zipar(window={self.lag}, adaptive={self.adaptive}, first={self.first})"

@@ -24,8 +24,5 @@ class Gumbel(Window):
 
     couples = True
 
-    def __str__(self) -> str:
-        return f"gumbel(window={self.depth + 1}, init={self.init})"
-
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
         return drawn(law, noise.gumbel(places, law.shape[-1]))

@@ -12,35 +12,27 @@ code H = 24 places back, a row of its images: `init=vertical`, `back`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.kinds import Amount, Within
-from decoders.noise import DRAFT_SLOT, OVERRUN, sample
+from decoders.noise import DRAFT_SLOT, sample
 from decoders.propose.window import Left, Window, fresh_uniforms
 from decoders.verify.exact import residual
 
 
+@dataclass(eq=False, repr=False)
 class Jacobi(Window):
     """Exact with any `init`, unless released. The released init is `random`; with it a draft is
     biased from its second law on, as a test with a one-hot q is exact however its draft was
     selected."""
 
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        init: str = "uniform",
-        released: bool = False,
-        back: Amount = 0,
-    ) -> None:
-        super().__init__(model, window, init, back)
-        self.released = released
+    released: bool = False
 
     def __str__(self) -> str:
-        name = "jacobi_released" if self.released else "jacobi"
+        name = self.called("released" * self.released)
         if self.init == "vertical":
             return f"{name}_vertical(window={self.depth + 1}, back={self.back or 'a row'})"
         return f"{name}(window={self.depth + 1}, init={self.init})"

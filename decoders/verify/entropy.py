@@ -14,8 +14,8 @@
 
   H is not normalised: at lambda 0.5 every place with H >= 2 accepts everything where
   TV(p, q) < delta, as on most images. `lam: 1e9` is that ablation (eps = inf) for all places. A
-  node's law is sum_{q > p} min(q - p, eps q) away from p, so less than delta. The paper's correction
-  norm((p - q)+) is the lemma's own.
+  node's law is sum_{q > p} min(q - p, eps q) away from p, so less than delta. The paper's
+  correction norm((p - q)+) is the lemma's own.
 * `Entropy` (2510.09012; decoders.md (x)):
 
       accept where min(1, p/q) > (0.5 + (r - 0.5) c) s,  s = H / 8,  c = 1 - H / 16,  r uniform
@@ -30,6 +30,7 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
@@ -50,19 +51,15 @@ def drafted_by(p: Tensor, q: Tensor | None) -> Tensor:
     return torch.ones_like(p) if q is None else q
 
 
+@dataclass(eq=False, repr=False)
 class Typical(Corrected):
     """eps: a draft of this probability always passes; alpha: share of exp(-H) from which it does
     (`posterior_threshold` and `posterior_alpha` in Medusa)."""
 
-    def __init__(
-        self,
-        model: Any = None,
-        eps: Share = 0.09,
-        alpha: Positive = 0.3,
-        residual: Residual = "lemma",
-    ) -> None:
-        del model  # the rule needs nothing from it
-        self.eps, self.alpha, self.residual = eps, alpha, residual
+    model: InitVar[Any] = None
+    eps: Share = 0.09
+    alpha: Positive = 0.3
+    residual: Residual = "lemma"
 
     def __str__(self) -> str:
         return f"typical(eps={self.eps:g}, alpha={self.alpha:g}, residual={self.residual})"
@@ -83,14 +80,15 @@ class Typical(Corrected):
         return normalised(torch.where(self.typical(p), p, 0.0), p)
 
 
+@dataclass(eq=False, repr=False)
 class Csd(Corrected):
     """lam: lambda. delta: TV(p, q) from which on the exact rule decides."""
 
     beyond_support = True  # a draft with p(x) = 0 is accepted with probability eps
 
-    def __init__(self, model: Any = None, lam: NotNegative = 0.5, delta: Share = 0.35) -> None:
-        del model  # the rule needs nothing from it
-        self.lam, self.delta = lam, delta
+    model: InitVar[Any] = None
+    lam: NotNegative = 0.5
+    delta: Share = 0.35
 
     def __str__(self) -> str:
         return f"csd(lambda={self.lam:g}, delta={self.delta:g})"
@@ -103,21 +101,16 @@ class Csd(Corrected):
         return torch.minimum(drafted, p + eps * drafted)
 
 
+@dataclass(eq=False, repr=False)
 class Entropy(Corrected):
     """scale_only: the paper's ablation, c = 1. t0, alpha, theta: of the sampler; the paper has
     (2.5, 3, 0.6) for LlamaGen and (2, 2.5, 0.6) for Lumina-mGPT."""
 
-    def __init__(
-        self,
-        model: Any = None,
-        scale_only: bool = False,
-        t0: NotNegative = 2.5,
-        alpha: Positive = 3.0,
-        theta: Positive = 0.6,
-    ) -> None:
-        del model  # the rule needs nothing from it
-        self.scale_only = scale_only
-        self.t0, self.alpha, self.theta = t0, alpha, theta
+    model: InitVar[Any] = None
+    scale_only: bool = False
+    t0: NotNegative = 2.5
+    alpha: Positive = 3.0
+    theta: Positive = 0.6
 
     def __str__(self) -> str:
         return f"entropy(c={'1' if self.scale_only else '1-H/16'})"

@@ -29,9 +29,9 @@ from decoders.kinds import Amount, Positive, Share, Within
 from decoders.noise import ACCEPT_SLOT, NODE_SLOT
 from decoders.verify.by_node import ByNode
 from decoders.verify.children import Path, Verdicts
+from decoders.verify.entropy import Typical
 from decoders.verify.exact import Exact, residual
 from decoders.verify.gumbel import drawn
-from decoders.verify.entropy import Typical
 
 FILL = 1e-10  # what Cosmos' sampler adds to every code of the residual
 

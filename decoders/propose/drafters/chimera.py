@@ -12,16 +12,18 @@ In text the three codes are the last ones. On a raster the nearest are left, abo
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import ImageModel
 from decoders.distribution import code_logits
 from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
-CONTEXTS = ("raster", "line")
+Context = Literal["raster", "line"]
 OLDER = 2  # codes of a context besides the last one
 
 
@@ -32,8 +34,6 @@ class ChimeraNet(nn.Module):
 
     def __init__(self, model: ImageModel, context: str) -> None:
         super().__init__()
-        if context not in CONTEXTS:
-            raise DecoderError(f"drafter.context is one of {CONTEXTS}, found {context!r}")
         target = transformer_of(model)
         self.cfg, self.raster, self.columns = target.cfg, context == "raster", target.grid()[1]
         width, vocab = target.width, target.vocab_size
@@ -129,7 +129,7 @@ class Chimera(Trained):
     opens = ChimeraSession
 
     def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
+        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
     ) -> None:
         self.context = context
         super().__init__(model, checkpoint)
@@ -145,7 +145,7 @@ class ChimeraLearner(NetLearner):
     """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
 
     def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
+        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
     ) -> None:
         self.context = context
         super().__init__(model, checkpoint)

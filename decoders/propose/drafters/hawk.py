@@ -128,7 +128,9 @@ class HawkLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes = self.net, states.codes  # [R, L]
-        read = self.read(states, noise)[:, self.start :]  # [R, L, D], the states that predicted the codes
+        read = self.read(states, noise)[
+            :, self.start :
+        ]  # [R, L, D], the states that predicted the codes
         below, drafted = net.below(read, codes), []
         every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
         for d in range(min(depth, DEPTHS)):

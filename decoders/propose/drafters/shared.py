@@ -32,8 +32,8 @@ FLOAT = torch.float32
 
 
 class Session(Known, DraftSession):
-    """Drafts for B images, of whose target there are R rows (conditional, then unconditional). kept:
-    the target's cache, of a drafter that reads it."""
+    """Drafts for B images, kept as R rows (conditional, then unconditional). kept: the target's
+    cache, of a drafter that reads it."""
 
     known = RESTART
 

@@ -159,7 +159,7 @@ def test_other_drafters_are_refused(hf, model, tmp_path, case):
 
 def test_another_target_is_refused(hf, model, tmp_path):
     _, file = published(hf)
-    with pytest.raises(DecoderError, match="no config.json beside"):
+    with pytest.raises(DecoderError, match=r"no config\.json beside"):
         load(write(tmp_path, file), random_model())
     with pytest.raises(DecoderError, match="is no EAGLE drafter"):
         load(write(tmp_path / "other", {"a.weight": torch.zeros(2)}), model)

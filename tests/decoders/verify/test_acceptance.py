@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from decoders.models.small import random_model
+from decoders.verify.entropy import Typical
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP, LanternWithin, latent_space, neighbour_table
-from decoders.verify.entropy import Typical
 
 VOCAB = 6
 

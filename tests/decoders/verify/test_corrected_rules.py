@@ -14,12 +14,10 @@ from bench.judge.gate.laws import random_pairs
 from decoders.api import DecoderError, Draft
 from decoders.models.small import random_model
 from decoders.verify.cool_sd import CoolSD, Lenience
-from decoders.verify.entropy import Csd
-from decoders.verify.entropy import Entropy
+from decoders.verify.entropy import Csd, Entropy, Typical
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP, LanternWithin
-from decoders.verify.entropy import Typical
 from metrics.node_law import Spot
 from metrics.node_law import node_law as law_of
 
