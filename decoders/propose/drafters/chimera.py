@@ -81,7 +81,7 @@ class ChimeraSession(Session):
     """What it keeps of the images are their codes by place, and of every node its feature and the
     codes that it is read with."""
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         device, batch = like.device, len(self.root_code)
         size = self.net.cfg.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
@@ -91,7 +91,7 @@ class ChimeraSession(Session):
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        last = self._root(codes, count)  # [B, 1]
+        last = self.root(codes, count)  # [B, 1]
         self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
         self.place.copy_(start[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]

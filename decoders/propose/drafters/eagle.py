@@ -30,10 +30,10 @@ class EagleSession(CachedSession):
 
     known: ClassVar = {Capability.EAGLE_SESSION: ("advance", "expand", "_forward", "_logits")}
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         self.start = self.target.prefix - 1  # P - 1
         self.kernels = self.target.kernels  # the target's attention, if any
-        super()._allocate(like, nodes)
+        super().allocate(like, nodes)
         self.features = like.new_zeros(len(like), nodes + 1, like.shape[-1])
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:

@@ -41,9 +41,9 @@ def first_layers(target: Transformer, layers: int) -> Transformer:
 class EarlyExitSession(CachedSession):
     """It reads codes, and the prefix as the target does."""
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         self.start, self.target = self.net.prefix, self.net  # its head
-        super()._allocate(like, nodes)
+        super().allocate(like, nodes)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         return self.net.new_cache(rows, capacity)

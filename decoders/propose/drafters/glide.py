@@ -76,8 +76,8 @@ class GlideSession(CachedSession):
 
     start = 0
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
-        super()._allocate(like, nodes)
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        super().allocate(like, nodes)
         assert self.kept is not None
         shape, device = (len(like), self.kept.capacity), like.device
         self.open = torch.ones(shape, dtype=torch.bool, device=device)

@@ -77,7 +77,7 @@ class HawkSession(Session):
     """What it keeps of the images are the vertical head's outputs by place, and the logits of all
     depths behind the root."""
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         net, device = self.net, like.device
         size = net.cfg.length + self.max_new
         self.cached = torch.zeros(len(like), size, like.shape[-1], device=device)  # [R, size, D]
@@ -86,7 +86,7 @@ class HawkSession(Session):
         self.span = torch.arange(max(size, DEPTHS), device=device)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        net, copies, last = self.net, self.copies, self._root(codes, count)  # [B, 1]
+        net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]
         self.calls += 1
         root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
         told = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T]

@@ -51,14 +51,14 @@ class Session(Known, DraftSession):
         self.net, self.target, self.cfg = net, model.target, sampling.cfg
         self.copies, self.max_new, self.kept = sampling.guidance_rows, max_new, kept
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=prefix_hidden.device)
-        self._allocate(prefix_hidden, nodes)
+        self.allocate(prefix_hidden, nodes)
         self._read(text, prefix_hidden)
 
     def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
         """See `decoders.api.DraftSession`. What is behind the root is written before it is read."""
         self._read(text, prefix_hidden)
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         """Makes what is kept of the images, on the device of `like` [R, P, D]."""
 
     def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
@@ -69,7 +69,7 @@ class Session(Known, DraftSession):
         """[B, ...] -> [R, ...]."""
         return values if self.copies == 1 else torch.cat([values] * self.copies)
 
-    def _root(self, codes: Tensor, count: Tensor) -> Tensor:
+    def root(self, codes: Tensor, count: Tensor) -> Tensor:
         """Keeps the last committed code; returns which of the codes it is, [B, 1]."""
         last = count[:, None] - 1
         self.root_code.copy_(codes.gather(1, last)[:, 0])
@@ -84,7 +84,7 @@ class CachedSession(Session):
     start: int  # the slot of an image's first code
     features: Tensor | None = None  # [R, nodes + 1, D], what was predicted at every node, if read
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         rows, device = len(like), like.device
         capacity = aligned(self.start + self.target.length + self.max_new + nodes + 1)
         self.cache = self._new_cache(rows, capacity)
@@ -111,7 +111,7 @@ class CachedSession(Session):
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
         seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
-        last = self._rows(self._root(codes, count))  # [R, 1]
+        last = self._rows(self.root(codes, count))  # [R, 1]
         self.root_slot.copy_(slots.gather(1, last))
         out = take(self._forward(self._rows(codes), hidden, slots, slots, seen), last)
         self.seen[:, :1] = take(seen, last)

@@ -32,13 +32,13 @@ Part = Annotated[float, Within(0, 1, above=True, below=True)]
 class VerticalSession(Session):
     """The target's states of the last row and step, [R, row + T, D], by place."""
 
-    def _allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, like: Tensor, nodes: int) -> None:
         self.row = self.target.grid()[1]
         self.states = like.new_zeros(len(like), self.row + self.max_new, like.shape[-1])
         self.place = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the next code
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        self._root(codes, count)
+        self.root(codes, count)
         self.place.copy_((start + count)[:, None])
         span = torch.arange(codes.shape[1], device=codes.device)
         self.states.scatter_(1, self.slots(start[:, None] + span), hidden)

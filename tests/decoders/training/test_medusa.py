@@ -87,7 +87,7 @@ def test_training_raises_acceptance_and_what_is_saved_loads(tmp_path: Path) -> N
     assert all(b > a + 0.1 for a, b in zip(before.overlap, after.overlap, strict=True))
     learner.save(tmp_path)
     again = MedusaLearner(MODEL, str(tmp_path), heads=4)
-    assert len(again.medusa.heads) == 2  # the file says how many
+    assert len(again.net.heads) == 2  # the file says how many
     saved = acceptance(again, TARGET, [states], SAMPLING, 4)
     assert saved.overlap == pytest.approx(after.overlap, abs=0.02)
 
