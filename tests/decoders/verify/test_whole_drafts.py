@@ -166,15 +166,6 @@ def test_every_execution_gives_the_same_codes(how: str, rule: PartSpec, choices:
     assert torch.equal(*made)
 
 
-def test_batches_do_not_change_an_image() -> None:
-    model = random_model(vocab=16, grid=4)
-    decoder = build_decoder(model, spec(WIDE, TRAVERSAL, EAGLE), Sampling(cfg=2.0))
-    both = decoder.generate(model.text.encode(["a", "b"]), Noise.for_prompts(3, ["a", "b"], 16))
-    for row, name in enumerate("ab"):
-        one = decoder.generate(model.text.encode(["a"]), Noise.for_prompts(3, [name], 16))
-        assert torch.equal(both.codes[row], one.codes[0])
-
-
 def test_the_exact_rule_is_as_exact_by_enumeration() -> None:
     assert law(spec(WIDE, EXACT)).tv < 1e-9
 
