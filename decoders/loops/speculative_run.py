@@ -29,7 +29,7 @@ from decoders.execution.state import rebind, tensors
 from decoders.loops.recording import Expected, Finished, PairSampler
 from decoders.loops.start import Moving
 from decoders.noise import Noise
-from decoders.verify.children import ancestry, children_of
+from decoders.verify.children import ancestry_of, children_of
 
 
 @dataclass(kw_only=True)
@@ -145,9 +145,7 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
     [B, 1]: the root's slot."""
-    above = draft.ancestry
-    if above is None:
-        above = ancestry(draft.parents, draft.levels)
+    above = ancestry_of(draft)
     nodes = above.shape[1]
     if copies > 1:
         base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)

@@ -56,8 +56,8 @@ class Composed(Known, Decoder, Loop):
     """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
     at the places that it leaves open (`Verifier.looks_ahead`)."""
 
-    model: ImageModel
-    sampling: Sampling
+    model: ImageModel = field()
+    sampling: Sampling = field()
     proposer: Any = None
     verifier: Any = None
 

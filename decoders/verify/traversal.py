@@ -24,7 +24,7 @@ from decoders.api import Draft, Settled
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.verify.by_node import WholeDraft, drawn_from, settled
-from decoders.verify.children import ancestry, at_node, children_of, drop_sibling, path_to
+from decoders.verify.children import ancestry_of, at_node, children_of, drop_sibling, path_to
 
 
 class Traversal(WholeDraft):
@@ -37,9 +37,7 @@ class Traversal(WholeDraft):
         q = drawn_from(draft, "traversal verification")
         alpha, m = weights(p, q, draft)  # [B, N + 1], [B, N + 1, V]
         u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
-        above = draft.ancestry
-        if above is None:
-            above = ancestry(draft.parents, draft.levels)
+        above = ancestry_of(draft)
         hit = u < alpha
         hit[:, 0] = True  # where all else was removed
         order = torch.where(hit, turn(draft, above), draft.codes.shape[1])

@@ -26,7 +26,7 @@ from decoders.loops.recording import expected_of
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
 from decoders.propose.window import pick_rows
-from decoders.verify.children import ancestry, table_order
+from decoders.verify.children import ancestry_of, table_order
 
 UNSKIPPED = 6  # released: the place of the root's child up to which no step is skipped
 
@@ -280,7 +280,7 @@ class Alike:
 
 def leaves(tree: Draft) -> tuple[Tensor, Tensor]:
     """The leaves that can be reached, [B, N + 1] bool, and who is above whom, [B, N + 1, N + 1]."""
-    above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
+    above = ancestry_of(tree)
     child = tree.children.reshape(len(tree.codes), -1)
     linked = torch.zeros_like(tree.codes).scatter(1, child, 1).bool()
     linked[:, 0] = True

@@ -58,8 +58,10 @@ def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> 
         point = torch.nn.functional.one_hot(torch.tensor(x), V).float()
         against = q if drawn else point
         left = (moved - against).clamp_min(0)
-        assert float(found.accept) == pytest.approx(min(1.0, moved[x] / against[x]), abs=1e-6)
-        assert float(found.strict) == pytest.approx(min(1.0, p[x] / against[x]), abs=1e-6)
+        assert float(found.accept) == pytest.approx(
+            float(min(1.0, moved[x] / against[x])), abs=1e-6
+        )
+        assert float(found.strict) == pytest.approx(float(min(1.0, p[x] / against[x])), abs=1e-6)
         assert float(found.moved) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
         assert float(found.moved) <= max(bound, 0) + 1e-6
         assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(float(found.moved), abs=1e-6)
