@@ -2,14 +2,11 @@
 
 Every open row has a window of drafts, redrawn from the target's last law at their places. A draft
 sees the codes of all rows and the earlier drafts of its own row. The topmost row is speculative
-Jacobi decoding. The others keep drafts while u <= p(x) / q(x), q the law of the iteration before,
-and stop at the first miss without a correction: that place is drawn again. They draft no further
-than the row above has codes. A row opens once the row above has `threshold` codes.
-
-The target changes, as in `decoders.loops.zipar`, and drafts of lower rows are tested until one
-passes, which selects them. With the threshold at a row's width one row is open: SJD, code by code.
-How many rows may be open at once is not in the notes: `lanes`, by default as many as rows that
-advance evenly.
+Jacobi decoding. The others keep drafts while u <= p(x) / q(x), and stop at the first miss without a
+correction: that place is drawn again. They draft no further than the row above has codes. A row
+opens once the row above has `threshold` codes. The target changes, as in `decoders.loops.zipar`.
+With the threshold at a row's width one row is open: SJD, code by code. `lanes`: how many rows may
+be open at once, by default as many as advance evenly.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Speculative decoding whose accepted lengths are read off a recording: what steps cost, not codes.
 
-Every step is really computed: the tree is drafted, verified and judged, the cache commits a path.
-Only how many drafts a step accepts is taken from elsewhere, because it follows from trained weights
-and the cost of a step does not. So step costs can be measured at the size of a model whose
-checkpoint is not at hand. The codes that come out are nobody's distribution: such a run is labelled
-*replayed* wherever it appears, and has no quality figures.
-
-In step s of an image, min(recorded length, deepest node of the draft) drafts are accepted, along
-the path to that node (first children, where they reach as deep). Which recorded image is followed
-is drawn with the image's own noise; when it ends, the next one is followed.
+Every step is really computed; only how many drafts it accepts is taken from elsewhere, as that
+follows from trained weights and a step's cost does not. So steps can be measured at the size of a
+model whose checkpoint is not at hand. The codes are nobody's distribution: such a run is labelled
+*replayed*, and has no quality figures. In step s of an image min(recorded length, deepest node of
+the draft) drafts are accepted, along the path to that node. Which recorded image is followed is
+drawn with the image's own noise; when it ends, the next one is followed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Rounds over a block of rows: SSD (2606.20543, decoders.md) without its heads.
 
 A block is a few whole rows. Its first code is drawn by the forward that ends the block before. The
-others are drafted at once: at each column from the law that the target gave one row up, in the
-place of the paper's vertical heads. A round is one forward over the block; each code alone is then
-coupled to its new law p, which becomes its q. After `rounds` of them the block stands, and one more
-forward reads it. The first row, which has none above, is decoded code by code.
-
-A round settles one more code: what stands before it is final, so its p is too. With as many rounds
-as a block has codes (`rounds: 0`) this is exact, and no faster than AR. With fewer, codes behind
-stand on a p that was read under codes since replaced: the schedule changes the law, and nothing
-bounds by how much. Published SSD drafts the argmax of its heads and declares a soft q.
+others are drafted at once: at each column from the law that the target gave one row up. A round is
+one forward over the block; each code is then coupled to its new law p, which becomes its q. After
+`rounds` of them the block stands, and one more forward reads it. The first row, which has none
+above, is decoded code by code. A round settles one more code: what stands before it is final. With
+as many rounds as a block has codes (`rounds: 0`) this is exact, and no faster than AR. With fewer
+the schedule changes the law, and nothing bounds by how much.
 """
 
 from __future__ import annotations

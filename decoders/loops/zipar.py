@@ -1,17 +1,14 @@
 """Rows of an image in parallel: ZipAR (2412.04062, decoders.md (q)).
 
 A row opens once the row above has `window` codes; a forward then adds a code to every open row. So
-a code is drawn from a law that has not seen all of the row above: the target changes, by how much
-`bench context` measures. With the window at a row's width only one row is open: AR, code by code.
+the target changes, by how much `bench context` measures. With the window at a row's width only one
+row is open: AR, code by code. Lane k of an image is its k-th open row, the topmost first.
 
-Lane k of an image is its k-th open row, the topmost first. The topmost one goes on into the next
-row where that is not open. The first code of a row is drawn before the row above has its last
-code: its newest code stands in for it (`first: newest`), or, after DiagD (2503.14070), the last
-code of the nearest complete row (`first: above`; DiagD has the frame before). Nothing else ever
-sees the stand-in. Once a row is complete its last code is read again in its true context.
-
-Adaptive: the first code of a row is drawn a step early and coupled to the law that has seen one
-code more, step by step. The row opens once that keeps the code.
+The first code of a row is drawn before the row above has its last code: its newest code stands in
+for it (`first: newest`), or, after DiagD (2503.14070), the last code of the nearest complete row
+(`first: above`). Nothing else sees the stand-in. Once a row is complete its last code is read again
+in its true context. Adaptive: the first code of a row is drawn a step early and coupled to the law
+that has seen one code more, step by step. The row opens once that keeps the code.
 """
 
 from __future__ import annotations

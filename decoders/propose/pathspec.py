@@ -4,11 +4,9 @@ Each of K chains is a window of its own: redrawn from the target's laws read alo
 and declared so. `Paths` commits one of them. Exact: the chains' first drafts are tested one after
 the other, each against what the ones before have left of p, and the first that passes is followed.
 
-As released (`longest`) every chain is tested alone, each with min(1, p/q) and norm((p - q)+), and
-the one with the longest accepted prefix is committed. The paper calls that lossless. But to take a
-chain because it was accepted makes accepted codes too likely: with K drafts from one q and
-b = sum min(p, q), A = 1 - (1 - b)^K, a code's law is A min(p, q) / b + (1 - A) norm((p - q)+). The
-paper's term over siblings (lambda) is not in the released scheme, nor here.
+As released (`longest`) every chain is tested alone, and the one with the longest accepted prefix is
+committed. That makes accepted codes too likely: with K drafts from one q and b = sum min(p, q),
+A = 1 - (1 - b)^K, a code's law is A min(p, q) / b + (1 - A) norm((p - q)+).
 """
 
 from __future__ import annotations

@@ -1,31 +1,17 @@
-"""Rules that look at the entropy of the target, H in nats.
+"""Rules that look at the target's entropy H, in nats (decoders.md). Papers without a correction of
+their own have lemma R's here.
 
-* `Typical` (Medusa, 2401.10774; decoders.md (g)): a draft passes where the target finds it typical,
-
-      a(x) = [p(x) > min(eps, alpha exp(-H(p)))]
-
-  Medusa commits nothing else than such drafts and the root's own code. Here the rule has the best
-  correction for its acceptance (lemma R). ``residual: paper`` goes on with p itself. Medusa's own
-  loop is `decoders.verify.released.Medusa`.
-* `Csd` (2606.27829; decoders.md (w)): where target and drafter are near, every draft is accepted
-  more often, by a share of the entropy,
-
-      eps = lambda H(p) if TV(p, q) < delta else 0,  a(x) = min(1, p(x) / q(x) + eps)
-
-  H is not normalised: at lambda 0.5 every place with H >= 2 accepts everything where
-  TV(p, q) < delta, as on most images. `lam: 1e9` is that ablation (eps = inf) for all places. A
-  node's law is sum_{q > p} min(q - p, eps q) away from p, so less than delta. The paper's
-  correction norm((p - q)+) is the lemma's own.
-* `Entropy` (2510.09012; decoders.md (x)):
-
-      accept where min(1, p/q) > (0.5 + (r - 0.5) c) s,  s = H / 8,  c = 1 - H / 16,  r uniform
-
-  so a(x) = clip((min(1, p/q) / s - 0.5) / c + 0.5, 0, 1). The paper prints c = 1 - 16 H, with which
-  a is near 0.5 whatever the ratio: read as a slip. The rule was not released, and neither paper nor
-  code has a correction for it: this is lemma R's. `scale_only`: c = 1. The paper's sampler changes
-  the target. Where the law is sharp it is sampled at a higher temperature, where it is flat at a
-  lower one, T = T0 exp(-H / alpha) + theta, H after top-k and top-p, as in the released code.
-  `truncated` gives that law, which `decoders.loops.truncated` samples from.
+* `Typical` (Medusa, 2401.10774; (g)): a(x) = [p(x) > min(eps, alpha exp(-H))]. Medusa commits
+  nothing else than such drafts and the root's own code: `decoders.verify.released.Medusa`.
+* `Csd` (2606.27829; (w)): a(x) = min(1, p(x) / q(x) + eps), eps = lambda H where TV(p, q) < delta,
+  else 0. At lambda 0.5 every place with H >= 2 and TV(p, q) < delta accepts everything; `lam: 1e9`
+  is that ablation (eps = inf) for all places. A node's law is sum_{q > p} min(q - p, eps q) away
+  from p, so less than delta. The paper's correction is the lemma's own.
+* `Entropy` (2510.09012; (x)): accepts where min(1, p/q) > (0.5 + (r - 0.5) c) s, s = H / 8,
+  c = 1 - H / 16, r uniform; so a(x) = clip((min(1, p/q) / s - 0.5) / c + 0.5, 0, 1). The paper
+  prints c = 1 - 16 H, with which a is near 0.5 whatever the ratio: read as a slip. Its sampler
+  changes the target: T = T0 exp(-H / alpha) + theta, H after top-k and top-p, as in the released
+  code. `truncated` gives that law, which `decoders.loops.truncated` samples from.
 """
 
 from __future__ import annotations

@@ -3,13 +3,9 @@ one, while sampling.
 
 At every node the code is the one that AR would draw there: argmax(log p + g), g the place's row of
 Gumbel numbers. A child that equals it is accepted; the first place where none does gets the code
-itself. So the output does not depend on drafter, tree, batch or shard, and what is equal can be
-tested for equality: this verifier is the gate's first test of a loop (`bench.judge.gate.equal`).
-
-`draw: uniform` compares with the draw of the plain AR row, by inverse CDF. Drafts that are drawn
-with the same Gumbel rows are accepted with probability at least (1 - TV) / (1 + TV), others with
-sum p q only. Equality holds in float32, up to ties between codes that two forwards of different
-shapes round differently.
+itself. So the output does not depend on drafter, tree, batch or shard, in float32 and up to ties.
+Drafts that are drawn with the same rows are accepted with probability at least (1 - TV) / (1 + TV),
+others with sum p q only. `draw: uniform` compares with the draw of the plain AR row, by inverse CDF.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Chimera's n-gram drafter (2402.15758): three codes and the target's state say the next one.
 
-The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. What is known
-at a place is t and a feature, at first the target's state that predicted the root, then the
-drafter's own: f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the
-target's, twice. There is no attention: the state has read everything, so the paper's layer over all
-states is left out here, and a forward costs the same at every place.
+The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. The feature is
+at first the target's state that predicted the root, then the drafter's own:
+f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the target's, twice.
+The state has read everything, so the paper's layer over all states is left out.
 
 In text the three codes are the last ones. On a raster the nearest are left, above and above-left
 (``context: raster``); ``line`` is the paper's choice, so that the two can be compared.

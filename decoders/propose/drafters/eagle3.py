@@ -2,13 +2,9 @@
 features of several of the target's layers, and nothing holds what it predicts to be the target's.
 
 The features of a place are one matrix, 2 C + D -> D, over a low, a middle and the last layer. What
-a lower layer is given is read off the target's cache, as its values: a matrix times the normed
-state, with as many entries as the state where no heads share values. So the target keeps and
-returns nothing more than it does anyway.
-
-A deeper draft reads the drafter's own output in the place of the features, in decoding as in
-training, up to seven steps (`EagleLearner.draft` unrolls; the recipe says how far). The loss has no
-term on features (`loss.regression=0`).
+a lower layer is given is read off the target's cache, as its values, so the target keeps nothing
+more than it does anyway. A deeper draft reads the drafter's own output in the place of the
+features, in decoding as in training. The loss has no term on features (`loss.regression=0`).
 """
 
 from __future__ import annotations

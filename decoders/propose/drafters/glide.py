@@ -1,15 +1,10 @@
 """GliDe drafter (2402.02082): one layer that glimpses at the target's last keys and values.
 
 Self-attention over the codes, cross-attention over what the target's last layer keeps, a
-feed-forward; embedding and head are the target's. It reads no state, so its own keys and values are
-functions of the codes alone, and a deeper draft needs nothing of the one above but its code.
-
-When a draft is made, the target has not read the root yet: the newest keys that any node of a step
-sees are those of the code before the root. Training masks them alike at every depth, which is the
-paper's block-wise mask at the block that a step really has.
-
-CaPE, which gives unsure nodes more children, is a tree's affair and not here: `tree=dynamic` spends
-its nodes by confidence.
+feed-forward; embedding and head are the target's. It reads no state, so a deeper draft needs
+nothing of the one above but its code. When a draft is made, the target has not read the root yet:
+the newest keys that any node sees are those of the code before the root. Training masks them alike
+at every depth. CaPE, which gives unsure nodes more children, is a tree's affair: `tree=dynamic`.
 """
 
 from __future__ import annotations

@@ -3,12 +3,9 @@ row above it.
 
 The horizontal head of distance d reads the target's state that predicted the root, and the root's
 code. The vertical head reads the state that predicted the code above-right of the place, and that
-code: this state has read the code above. It is run once when a code is committed, and its output
-waits a row (``cached``). Their sum goes through a residual block and one matrix. All depths are one
-forward, as nothing of a draft is read by the next: a node's law follows from its depth.
-
-Known from notes on the paper alone. That the root's and the neighbour's codes are read, and that
-the heads are summed, are choices of this file.
+code; it is run once when a code is committed, and its output waits a row (``cached``). Their sum
+goes through a residual block and one matrix. All depths are one forward: a node's law follows from
+its depth. That codes are read, and that the heads are summed, are choices of this file.
 """
 
 from __future__ import annotations

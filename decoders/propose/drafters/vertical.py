@@ -1,15 +1,10 @@
 """Drafts from the law one row up (Hawk, 2510.25739, decoders.md (k)), without training.
 
-Hawk trains heads for the codes below, and keeps what they say for a row's time. The target's own
-law at the place one row up costs one head: its state is kept from when that place was decided. So
-
-    q(n) = p(n - row), read after the codes before that place; in the first row the newest known law
-
-depends on committed codes alone, and suits every tree and every verifier. All drafts of a level
-have one law, whatever their parents: as in Hawk's pool. Hawk draws from several laws side by side
-and tests each draft against its own; a node here has one law, so `EagleVertical` mixes them:
-
-    q = (1 - share) q_EAGLE + share p(n - row)
+The target's own law at the place one row up costs one head: its state is kept from when that place
+was decided. So q(n) = p(n - row), read after the codes before that place; in the first row the
+newest known law. It depends on committed codes alone, and suits every tree and every verifier. All
+drafts of a level have one law, as in Hawk's pool. Hawk draws from several laws side by side; a node
+here has one, so `EagleVertical` mixes them: q = (1 - share) q_EAGLE + share p(n - row).
 """
 
 from __future__ import annotations
