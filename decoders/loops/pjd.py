@@ -23,7 +23,7 @@ from decoders.distribution import law_of, pick
 from decoders.kinds import Within
 from decoders.loops.zipar import Asked, First, Rows, Run, Width
 from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, sample
-from decoders.propose.window import Codes, certain, copied, fresh_uniforms
+from decoders.propose.window import Codes, fresh_uniforms, redrawn
 from decoders.verify.exact import ratio, residual
 
 
@@ -63,14 +63,10 @@ class Pjd(Rows):
         told = run.told[..., :-1]  # [B, K, M - 1]
         span = torch.arange(self.wide - 1, device=told.device)
         places = (run.place[..., None] + span).flatten(1)  # [B, K (M - 1)]
-        law = torch.where(told[..., None], run.laws[:, :, :-1], 1 / run.laws.shape[-1])
-        if self.sampling.greedy:
-            law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
-        law, fresh = law.flatten(1, 2), ~told.flatten(1)
-        codes = sample(law, fresh_uniforms(run.noise, places, DRAFT_SLOT)[..., 0])
-        image = run.record.codes
-        codes, known = copied("uniform", self.kind, codes, fresh, image[:, :1], image, places)
-        law = torch.where(known[..., None], certain(codes, law), law)
+        u = fresh_uniforms(run.noise, places, DRAFT_SLOT)[..., 0]
+        asked = self.kind, run.record.codes[:, :1], run.record.codes, places
+        law = run.laws[:, :, :-1].flatten(1, 2)
+        codes, law = redrawn(law, told.flatten(1), u, asked, self.sampling.greedy)
         shape = told.shape[1:]
         return codes.unflatten(1, shape), law.unflatten(1, shape)
 

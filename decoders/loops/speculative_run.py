@@ -132,10 +132,8 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
             f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
             f"{'None' if draft.q is None else 'a tensor'}"
         )
-    kept.codes.copy_(draft.codes)
-    kept.parents.copy_(draft.parents)
-    kept.depth.copy_(draft.depth)
-    kept.children.copy_(draft.children)
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(kept, name).copy_(getattr(draft, name))
     if draft.q is not None and kept.q is not None:
         kept.q.copy_(draft.q)
     seen.p.copy_(p)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.kinds import Amount, Within
-from decoders.noise import OVERRUN
+from decoders.noise import OVERRUN, sample
 from decoders.propose.trees.static import Static, drop_impossible
 
 Init = Literal["uniform", "random", "horizontal", "vertical", "sample"]
@@ -186,6 +186,23 @@ def certain(codes: Tensor, like: Tensor) -> Tensor:
 def pick_rows(values: Tensor, rows: Tensor) -> Tensor:
     """values [B, N, V], rows [B, n] -> [B, n, V]."""
     return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def redrawn(
+    law: Tensor,
+    told: Tensor,
+    u: Tensor,
+    asked: tuple[Places, Tensor, Tensor, Tensor],
+    greedy: bool,
+) -> tuple[Tensor, Tensor]:
+    """Drafts [B, W] from law [B, W, V] where that is told [B, W] bool, else from the uniform one, and
+    the laws that are declared. u [B, W]; asked: `kind`, `root`, `image` and `places` of `copied`."""
+    kind, root, image, places = asked
+    law = torch.where(told[..., None], law, 1 / law.shape[-1])
+    if greedy:
+        law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
+    codes, known = copied("uniform", kind, sample(law, u), ~told, root, image, places)
+    return codes, torch.where(known[..., None], certain(codes, law), law)
 
 
 def fresh_uniforms(noise: Any, places: Tensor, slot: int, count: int = 1) -> Tensor:

@@ -5,7 +5,7 @@ At every node the code is the one that AR would draw there: argmax(log p + g), g
 Gumbel numbers. A child that equals it is accepted; the first place where none does gets the code
 itself. So the output does not depend on drafter, tree, batch or shard, in float32 and up to ties.
 Drafts that are drawn with the same rows are accepted with probability at least (1 - TV) / (1 + TV),
-others with sum p q only. `draw: uniform` compares with the draw of the plain AR row, by inverse CDF.
+others with sum p q only. `draw: uniform` compares with the draw of the plain AR row.
 """
 
 from __future__ import annotations
