@@ -147,9 +147,9 @@ def check_keywords(
 ) -> None:
     """DecoderError where a keyword is not what `made` annotates it with; its default always is."""
     hints = hints_of(made)
-    if dataclasses.is_dataclass(made):  # a field's annotation is read in the module of its class
-        own = [base for base in inspect.getmro(made) if "__init__" in vars(base)]  # type: ignore
-        hints = {name: hint for base in own for name, hint in hints_of(base).items()} | hints
+    if isinstance(made, type) and dataclasses.is_dataclass(made):
+        for base in inspect.getmro(made):  # a field is annotated in the words of its own module
+            hints = (hints_of(base) if "__init__" in vars(base) else {}) | hints
     for name, value in kwargs.items():
         if name in hints and not (name in parameters and value is parameters[name].default):
             try:

@@ -195,8 +195,8 @@ def redrawn(
     asked: tuple[Places, Tensor, Tensor, Tensor],
     greedy: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Drafts [B, W] from law [B, W, V] where that is told [B, W] bool, else from the uniform one, and
-    the laws that are declared. u [B, W]; asked: `kind`, `root`, `image` and `places` of `copied`."""
+    """Drafts [B, W] of law [B, W, V] where that is told [B, W] bool, else of 1 / V; and the
+    declared laws. u [B, W]; asked: `kind`, `root`, `image` and `places` of `copied`."""
     kind, root, image, places = asked
     law = torch.where(told[..., None], law, 1 / law.shape[-1])
     if greedy:

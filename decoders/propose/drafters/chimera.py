@@ -11,6 +11,7 @@ In text the three codes are the last ones. On a raster the nearest are left, abo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -122,35 +123,27 @@ class ChimeraSession(Session):
         return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
 
 
-class Chimera(Trained):
-    """The drafter as a part, see `Trained`. context: see the module."""
+class OfContext:
+    """context: see the module."""
+
+    def __init__(
+        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
+    ) -> None:
+        self.made = partial(ChimeraNet, context=context)
+        super().__init__(model, checkpoint)  # type: ignore[call-arg]
+
+
+class Chimera(OfContext, Trained):
+    """The drafter as a part, see `Trained`."""
 
     opens = ChimeraSession
 
-    def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
-    ) -> None:
-        self.context = context
-        super().__init__(model, checkpoint)
-
-    def made(self, model: ImageModel) -> ChimeraNet:
-        return ChimeraNet(model, self.context)
-
     def __str__(self) -> str:
-        return f"chimera({self.context})"
+        return f"chimera({'raster' if self.net.raster else 'line'})"
 
 
-class ChimeraLearner(NetLearner):
+class ChimeraLearner(OfContext, NetLearner):
     """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
-
-    def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
-    ) -> None:
-        self.context = context
-        super().__init__(model, checkpoint)
-
-    def made(self, model: ImageModel) -> ChimeraNet:
-        return ChimeraNet(model, self.context)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

@@ -67,14 +67,16 @@ class Eagle3Session(EagleSession):
         return self.net.fused(hidden, self.kept.taken(self.net.reads, slots))
 
 
+def untrained(model: ImageModel) -> Eagle3Net:
+    """A net for the model's target, float32."""
+    return fresh(model, Eagle3Net)
+
+
 class Eagle3(Trained):
     """The drafter as a part, see `Trained`."""
 
     opens, label = Eagle3Session, "eagle3"
-    reads_cache, dtype = True, None
-
-    def made(self, model: ImageModel) -> Eagle3Net:
-        return fresh(model, Eagle3Net)
+    made, reads_cache, dtype = staticmethod(untrained), True, None
 
 
 class Eagle3Learner(EagleLearner):
@@ -82,10 +84,11 @@ class Eagle3Learner(EagleLearner):
     drafter of the model's, whose weights it starts with; None starts from random weights and the
     target's embedding."""
 
-    def made(self, model: ImageModel) -> Eagle3Net:
-        net = fresh(model, Eagle3Net)
-        self.reads = net.reads
-        return net
+    made = staticmethod(untrained)
+
+    @property
+    def reads(self) -> Reads:
+        return self.net.reads
 
     def filled(self, model: ImageModel, checkpoint: str) -> Any:
         if type(model.drafters.get(checkpoint)) is not EagleNet:

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, TextFeatures
-from decoders.cache import KEYS, VALUES, KVCache
+from decoders.cache import KEYS, VALUES, KVCache, Reads
 from decoders.kernels.reference import additive
 from decoders.models.parts import RMSNorm
-from decoders.models.shape import TransformerConfig, rope_table
+from decoders.models.shape import rope_table
 from decoders.models.transformer import Layer, attend, rotate, turns
 from decoders.propose.drafters.eagle_learner import Entries, Head
 from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
@@ -27,18 +27,24 @@ from decoders.training.states import Drafted, States, transformer_of
 
 
 class GlideNet(nn.Module):
-    """The trained part. ``cfg`` is the target's configuration."""
+    """The trained part. ``cfg`` is the target's configuration; it starts with its last norm."""
 
     rope: Tensor
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, model: ImageModel) -> None:
         super().__init__()
-        self.cfg = cfg
+        target = transformer_of(model)
+        self.cfg = cfg = target.cfg
+        self.reads: Reads = (cfg.layers - 1, KEYS), (cfg.layers - 1, VALUES)
         self.layer = Layer(cfg)
         self.glimpse_norm, self.norm = (RMSNorm(cfg.width, cfg.norm_eps) for _ in range(2))
         self.query = nn.Linear(cfg.width, cfg.width, bias=False)
         self.out = nn.Linear(cfg.width, cfg.width, bias=False)
         self.register_buffer("rope", rope_table(cfg), persistent=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(target.norm.weight)
+            for linear in (self.out, self.layer.attention.wo, self.layer.feed_forward.w2):
+                linear.weight.mul_(0.5)
 
     def glimpse(self, x: Tensor, rope: Tensor, bias: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Cross-attention of x [R, T, D] over the target's keys and values [R, K, S, d]; bias
@@ -109,19 +115,17 @@ class Glide(Trained):
     """The drafter as a part, see `Trained`."""
 
     opens, label = GlideSession, "glide"
-    reads_cache = True
-
-    def made(self, model: ImageModel) -> GlideNet:
-        return made(model)
+    made, reads_cache = GlideNet, True
 
 
 class GlideLearner(NetLearner):
     """Trains the layer."""
 
-    def made(self, model: ImageModel) -> GlideNet:
-        last = self.target.cfg.layers - 1
-        self.reads = (last, KEYS), (last, VALUES)
-        return made(model)
+    made = GlideNet
+
+    @property
+    def reads(self) -> Reads:
+        return self.net.reads
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -151,14 +155,3 @@ class GlideLearner(NetLearner):
             )
             drafted.append(Drafted(reads + 1, out, Head(target)))
         return drafted
-
-
-def made(model: ImageModel) -> GlideNet:
-    """An untrained net for the model's target, float32, with the target's last norm."""
-    target = transformer_of(model)
-    net = GlideNet(target.cfg)
-    with torch.no_grad():
-        net.norm.weight.copy_(target.norm.weight)
-        for linear in (net.out, net.layer.attention.wo, net.layer.feed_forward.w2):
-            linear.weight.mul_(0.5)
-    return net

@@ -109,17 +109,13 @@ class HawkSession(Session):
 class Hawk(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label = HawkSession, "hawk"
-
-    def made(self, model: ImageModel) -> HawkNet:
-        return HawkNet(model)
+    opens, label, made = HawkSession, "hawk", HawkNet
 
 
 class HawkLearner(NetLearner):
     """Trains the heads."""
 
-    def made(self, model: ImageModel) -> HawkNet:
-        return HawkNet(model)
+    made = HawkNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

@@ -171,25 +171,23 @@ class NetDrafter(Drafter):
 
 class Trained(NetDrafter):
     """checkpoint: a name of the model's drafters, or a folder that `bench train` wrote; None:
-    untrained. A class says which net it has (`made`), and in which dtype, None: the model's."""
+    untrained. made: a model -> an untrained net for its target, float32; dtype: what it is used in,
+    None: the model's."""
 
+    made: Any
     dtype: ClassVar[torch.dtype | None] = FLOAT
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.net, self.model = trained(model, checkpoint, self.made, self.dtype), model
         check_match(self.net, model.target)
 
-    def made(self, model: ImageModel) -> Any:
-        """An untrained net for the model's target, float32."""
-        raise NotImplementedError("a drafter says which net it has")
-
 
 class NetLearner:
     """Trains the net of a drafter (`decoders.training.states.Learner`); checkpoint: one to go on
-    from, as of `Trained`."""
+    from, and made: as of `Trained`."""
 
+    made: Any
     net: Any
-    reads: Reads = ()
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.target = transformer_of(model)
@@ -197,9 +195,10 @@ class NetLearner:
         net = self.made(model) if checkpoint is None else self.filled(model, checkpoint)
         self.net = net.to(model.device).float()
 
-    def made(self, model: ImageModel) -> Any:
-        """As of `Trained`."""
-        raise NotImplementedError("a learner says which net it trains")
+    @property
+    def reads(self) -> Reads:
+        """What of the target's cache the net is trained with."""
+        return ()
 
     def filled(self, model: ImageModel, checkpoint: str) -> Any:
         """A net with the weights of a checkpoint."""
