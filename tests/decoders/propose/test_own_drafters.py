@@ -12,14 +12,12 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Sampling, completed
 from decoders.compose import resolve
-from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
-from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.losses import LossConfig, acceptance, drafter_loss, logits_at
 from decoders.training.states import (
     Images,
@@ -62,17 +60,6 @@ def some_states(learner: Any, batch: int = 3) -> States:
     codes = torch.randint(24, (batch, LENGTH), generator=torch.Generator().manual_seed(1))
     made = target_states(TARGET, Images(text, codes), None, learner.reads)
     return unpack(pack(made), None)
-
-
-@pytest.mark.parametrize("tree", [Chain(depth=3), Dynamic(depth=3, top_k=3, nodes=8)], ids=str)
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_greedy_equals_ar(name: str, tree: Any) -> None:
-    greedy = Sampling(temperature=0, cfg=2.0)
-    prompts = ["a", "bb", "ccc"]
-    text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, LENGTH)
-    ar = Autoregressive(MODEL, greedy).generate(text, noise)
-    made = Speculative(MODEL, greedy, Grown(part_of(name), tree), ByNode(Exact()))
-    assert torch.equal(made.generate(text, noise).codes, ar.codes)
 
 
 def cached(states: States, upto: int) -> Any:
