@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import (
+    CodeKind,
     DecoderError,
     Draft,
     Generation,
@@ -33,7 +34,7 @@ from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits, law_of
 from decoders.execution.state import put_row
-from decoders.loops.recording import PairSampler, Recorder, kinds, rows_at_once
+from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_run import (
     Queue,
     Run,
@@ -219,10 +220,13 @@ class Speculative(Composed):
         """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
         finished one writes behind its end, where its length is."""
         record = run.record
+        # RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
+        drafts = F.pad(settled.relaxed.to(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)
+        last = settled.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         record.write(
             run.length,
             committed,
-            kind=kinds(drafted, settled.relaxed, settled.bonus),
+            kind=torch.where(drafted, drafts, last[:, None]),
             moved=settled.moved,
             bound=settled.bound,
             step=(record.steps + 1)[:, None].expand_as(committed),

@@ -275,8 +275,9 @@ def trained(
         fill(net, model, checkpoint)
     for name, value in list(net.named_parameters()):
         assign(net, name, value.detach().to(model.device, dtype or model.dtype))
-    for name, table in list(net.named_buffers()):  # keep their types: places, bars, rotations
-        net.register_buffer(name, table.to(model.device), persistent=False)
+    for module in net.modules():  # tables keep their types: places, bars, rotations
+        for name, table in list(module.named_buffers(recurse=False)):
+            setattr(module, name, table.to(model.device))
     net = net.eval().requires_grad_(False)
     if isinstance(found, Stored):
         model.drafters[str(checkpoint)] = net
