@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Decoder, Drafter, ImageModel, Piece, Sampling, TextFeatures
+from decoders.api import Decoder, ImageModel, Piece, Sampling, TextFeatures
 from decoders.cache import BLOCK
 from decoders.compose import PartSpec, assembled
 from decoders.distribution import processed
@@ -30,7 +30,7 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.start import Stopwatch, begin
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.grown import Grown
+from decoders.propose.jacobi import Jacobi
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -86,25 +86,6 @@ class Steps:
 
     def __call__(self) -> Any:
         return self.call()
-
-
-@dataclass
-class Silent(Drafter):
-    """A drafter, and its session of one image, that costs nothing and says the same to everything:
-    where the target alone is timed."""
-
-    root_code: Tensor  # [1] int64
-    logits: Tensor  # [1, V] float32
-    calls: int = 0
-
-    def begin(self, *_: Any) -> Silent:
-        return self
-
-    def advance(self, *_: Any) -> Tensor:
-        return self.logits
-
-    def expand(self, codes: Tensor, *_: Any) -> Tensor:
-        return self.logits[:, None].expand(-1, codes.shape[1], -1)  # [1, w, V]
 
 
 def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps:
@@ -176,9 +157,7 @@ def prefills(loop: Speculative, text: TextFeatures) -> list[Call]:
 
 def verification(model: ImageModel, sampling: Sampling, text: TextFeatures, nodes: int) -> Call:
     """The target's forward over a chain of `nodes` nodes, as `speculative_step` does."""
-    code = torch.zeros(1, dtype=torch.long, device=model.device)
-    silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
-    loop = Speculative(model, sampling, Grown(silent, Chain(depth=nodes)), ByNode(Exact()))
+    loop = Speculative(model, sampling, Jacobi(None, nodes + 1), ByNode(Exact()))
     return speculative_step(loop, text, 1)[1]
 
 
