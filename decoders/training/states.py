@@ -142,14 +142,15 @@ class Drafted:
 
 
 class Learner(Protocol):
-    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast.
-
-    ``reads``: the target's keys and values that it reads (`States.kept`); those of a place are of
-    the state there.
-    """
+    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast."""
 
     net: nn.Module
-    reads: Reads = ()
+
+    @property
+    def reads(self) -> Reads:
+        """The target's keys and values that it reads (`States.kept`); those of a place are of the
+        state there."""
+        return ()
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

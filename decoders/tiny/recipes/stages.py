@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def _entry(
     """Writes the weights of a part; returns what the card says of it. config: a dataclass, or what
     stands for one."""
     return {
-        "config": asdict(config) if is_dataclass(config) else config,
+        "config": config if isinstance(config, dict) else asdict(config),
         "sha256": write_weights(module, plan.weights / f"{name}.safetensors", dtype),
         "data": data,
         "figures": figures,
