@@ -2,12 +2,10 @@
 redrawn from the target's last law at its place, and that law is declared.
 
 As released, with `decoders.verify.released.BatchLeast`: drafts that a row has accepted, but the
-batch has not committed, are kept with the law that they were once drawn from. At that row's first
+batch has not committed, are kept with the law that they were once drawn from; at that row's first
 rejection the draft comes from norm((p - q)+), while p is declared. Both are biased, as the tests
-have selected these drafts (lemma J). A batch of one is plain SJD.
-
-HB-SJD (2608.18183) is this window in a batch whose rows advance alone. Its new drafts repeat the
-code H = 24 places back, a row of its images: `init=vertical`, `back`.
+have selected these drafts (lemma J). HB-SJD (2608.18183) is this window in a batch whose rows
+advance alone, with new drafts that repeat the code a row back: `init=vertical`, `back`.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 The first levels of the window hold K candidates each, shared by all nodes of the level above; a
 chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The
 others are drawn from p without it, without replacement. So all K are an exact draw without
-replacement from p, which is declared; the walk takes the first accepted one.
-
-As released, the siblings come from norm((p - q)+), while p is declared for them. A first candidate
-that was kept stays in that law, so a sibling may repeat it. With the verifier
-`decoders.verify.released.LongestPath` that is the released decoder. Both are biased.
+replacement from p, which is declared; the walk takes the first accepted one. As released, the
+siblings come from norm((p - q)+), while p is declared for them, and one may repeat a first
+candidate that was kept: biased, as its verifier is, `decoders.verify.released.LongestPath`.
 """
 
 from __future__ import annotations

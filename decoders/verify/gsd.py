@@ -3,12 +3,9 @@ their group.
 
 C(x) holds x, and of the codes next to x in the order of p those of nearly the same probability and
 nearly the same latent. Then a(x) = min(1, p(C(x)) / q(C(x))); with deterministic children q(C) = 1.
-The correction is lemma R's; ``residual: paper`` is norm((p - q)+).
-
-``released: true`` is the authors' code. Its window is the ranks r - 7 to r + 6, cut at the likely
-end of the order; at the unlikely end, r < 7, the exact test decides. Distances are squared and
-between the language model's input embeddings, not the codebook's vectors. A window with a token id
-above 10,000 goes without distances.
+The correction is lemma R's; ``residual: paper`` is norm((p - q)+). ``released: true`` is the
+authors' code: ranks r - 7 to r + 6, the exact test at r < 7, squared distances of the language
+model's input embeddings, and none in a window with a token id above 10,000.
 """
 
 from __future__ import annotations

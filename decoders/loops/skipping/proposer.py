@@ -3,12 +3,10 @@
 Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
 paths that look alike (`Alike`). A path of the draft tree, chosen uniformly, is taken as it is, cut
 to the mean codes per forward less one; the next root comes from the target's last law. The drafter
-goes on from there with its old feature. The following step's forward runs on the taken codes too.
-So a skipped and a verified step are one draft here: a chain, and a tree under it.
-
-As released: the path is cut to the mean length of this draft's paths, and the next root is the
-draft at the cut, so one more code is untested. The drafter reads the last features of as many codes
-as are taken. Nothing is skipped before six codes are there; the first row is not exempt.
+goes on from there with its old feature, and the next forward runs on the taken codes too: a skipped
+and a verified step are one draft here, a chain with a tree under it. As released, the path is cut
+to the mean length of this draft's paths, the next root is the draft at the cut, the drafter reads
+the last features of as many codes as are taken, and nothing is skipped before six codes are there.
 """
 
 from __future__ import annotations

@@ -2,20 +2,16 @@
 
 What the files do not say comes from the target: image side, prefix, rotation, padding. LlamaGen's
 released drafters were trained without a padding mask (METHODS 6); ours say in config.json, under
-``lantern_bench``, what they were trained with.
+``lantern_bench``, what they were trained with. How those of Chameleon models differ (Anole,
+Lumina-mGPT; the released code's `cnets` modules):
 
-What the released code for Chameleon models does (Anole, Lumina-mGPT; its `cnets` modules), and how
-it differs from LlamaGen's:
-
-* The layer is a whole Chameleon layer: **with** an input norm and with normalised queries and keys.
-  ``fc`` takes [embedding of the token ; state], as everywhere; no final norm before the head.
-* Its prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
+* The layer has an input norm, and normalised queries and keys; still no final norm before the head.
+* The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
   1..P - 1 of the prompt, and state P - 1 has code 0. (The released *training* script pairs state i
   with token i; which of the two a published file was trained with, only its acceptance tells.)
-* Positions are the target's, 1-D and rotated by halves; those of the unconditional row count from
-  its own first token. Only differences matter, so the shared left padding gives the same numbers.
-* Padding is masked, as in the target: the conditional and the unconditional row have masks of their
-  own. The prefix of LlamaGen's drafters is not masked.
+* Positions are the target's, 1-D and rotated by halves. Those of the unconditional row count from
+  its own first token; only differences matter, so the shared left padding gives the same numbers.
+* Padding is masked, as in the target: both rows have masks of their own.
 * The embedding is the target's input embedding (LlamaGen's released drafters hold the output head).
 * ``config.json`` is not in every release; all but the number of heads follows from the tensors.
 """

@@ -4,10 +4,8 @@ most.
 A node's weight w is the drafter's probability of its path, so 1 + sum w is what the drafter expects
 per forward. Levels are added while the best `nodes` weights together grow by more than `theta`. The
 tree is then the best `nodes` of all. Its children are deterministic, so it is exact (METHODS 3).
-
-A step has static shapes. So all `depth` levels are drafted in every step, and those past the stop
-only fill places that would stay empty. A node has at most `top_k` children, and as many nodes of a
-level are expanded; with nodes <= top_k this is the published tree.
+Shapes are static, so all `depth` levels are drafted in every step, and those past the stop only
+fill places that would stay empty. With nodes <= top_k this is the published tree.
 """
 
 from __future__ import annotations
