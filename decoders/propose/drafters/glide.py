@@ -94,6 +94,9 @@ class GlideSession(CachedSession):
         super()._read(text, prefix_hidden)
         self.open[:, : self.net.cfg.prefix].copy_(text.row_mask(self.copies))
 
+    def _visible(self, slots: Tensor) -> Tensor:
+        return self.places <= slots[..., None]  # no prefix
+
     def _forward(
         self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
     ) -> Tensor:

@@ -108,15 +108,21 @@ class CachedSession(Session):
         above; seen [R, T, S] -> [R, T, D], what the head reads."""
         raise NotImplementedError("a session says what its net does")
 
+    def _visible(self, slots: Tensor) -> Tensor:
+        """What committed codes at slots [R, T] see, [R, T, S] bool."""
+        return (self.behind & (self.places <= slots[..., None])) | self.prefix
+
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
-        seen = (self.behind & (self.places <= slots[..., None])) | self.prefix  # [R, T, S]
-        last = self._rows(self.root(codes, count))  # [R, 1]
-        self.root_slot.copy_(slots.gather(1, last))
+        seen = self._visible(slots)
+        last = self.root(codes, count)  # [B, 1]
+        self.root_slot.copy_(self._rows((self.start + start)[:, None] + last))
+        last = self._rows(last)  # [R, 1]
         out = take(self._forward(self._rows(codes), hidden, slots, slots, seen), last)
         self.seen[:, :1] = take(seen, last)
-        if self.features is not None:
+        if self.features is not None:  # what the head reads then, too: no launch for a copy of it
             self.features[:, :1] = out
+            out = self.features[:, :1]
         return self._logits(out, 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
