@@ -52,7 +52,8 @@ class Known:
         cls.known = inherited | dict(said)
 
 
-RESTART = {Capability.RESTART: ("__init__", "restart")}  # a subclass that keeps more has its own
+# A subclass that keeps more has its own.
+RESTART: Mapping[Capability, tuple[str, ...]] = {Capability.RESTART: ("__init__", "restart")}
 
 
 def knows(part: Any, piece: Capability) -> bool:

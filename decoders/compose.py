@@ -3,6 +3,7 @@ subclassed)."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -146,6 +147,9 @@ def check_keywords(
 ) -> None:
     """DecoderError where a keyword is not what `made` annotates it with; its default always is."""
     hints = hints_of(made)
+    if isinstance(made, type) and dataclasses.is_dataclass(made):
+        for base in inspect.getmro(made):  # a field is annotated in the words of its own module
+            hints = (hints_of(base) if "__init__" in vars(base) else {}) | hints
     for name, value in kwargs.items():
         if name in hints and not (name in parameters and value is parameters[name].default):
             try:

@@ -12,13 +12,14 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Decoder, Drafter, ImageModel, Piece, Sampling, TextFeatures
+from decoders.api import Decoder, ImageModel, Piece, Sampling, TextFeatures
 from decoders.cache import BLOCK
 from decoders.compose import PartSpec, assembled
 from decoders.distribution import processed
@@ -29,7 +30,7 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.start import Stopwatch, begin
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.grown import Grown
+from decoders.propose.jacobi import Jacobi
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -42,30 +43,22 @@ Call = Callable[[], Any]
 
 
 @dataclass
-class Record:
-    """What an execution asks of a run's record: on which device it is."""
-
-    codes: Tensor
-
-
-@dataclass
 class State:
-    """What a piece reads and changes; `shape` decides the shapes of its tensors."""
+    """What a piece on a device reads and changes; `shape` decides the shapes of its tensors;
+    session: its drafter's."""
 
-    watch: Stopwatch
+    device: torch.device
     shape: int
     tensors: dict[str, Tensor]
-    record: Record
     session: Any = None
     path: dict[str, str] = field(default_factory=dict)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
     pairs: None = None  # nothing is recorded
 
-
-def state(device: torch.device, shape: int, tensors: dict[str, Tensor], **parts: Any) -> State:
-    """The state of a piece on a device; parts: its drafter's session."""
-    record = Record(torch.zeros(1, dtype=torch.long, device=device))
-    return State(Stopwatch(device), shape, tensors, record, **parts)
+    def __post_init__(self) -> None:
+        self.watch = Stopwatch(self.device)
+        codes = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.record = SimpleNamespace(codes=codes)  # an execution asks on which device it is
 
 
 @dataclass
@@ -93,25 +86,6 @@ class Steps:
 
     def __call__(self) -> Any:
         return self.call()
-
-
-@dataclass
-class Silent(Drafter):
-    """A drafter, and its session of one image, that costs nothing and says the same to everything:
-    where the target alone is timed."""
-
-    root_code: Tensor  # [1] int64
-    logits: Tensor  # [1, V] float32
-    calls: int = 0
-
-    def begin(self, *_: Any) -> Silent:
-        return self
-
-    def advance(self, *_: Any) -> Tensor:
-        return self.logits
-
-    def expand(self, codes: Tensor, *_: Any) -> Tensor:
-        return self.logits[:, None].expand(-1, codes.shape[1], -1)  # [1, w, V]
 
 
 def ar_steps(model: ImageModel, sampling: Sampling, text: TextFeatures) -> Steps:
@@ -183,9 +157,7 @@ def prefills(loop: Speculative, text: TextFeatures) -> list[Call]:
 
 def verification(model: ImageModel, sampling: Sampling, text: TextFeatures, nodes: int) -> Call:
     """The target's forward over a chain of `nodes` nodes, as `speculative_step` does."""
-    code = torch.zeros(1, dtype=torch.long, device=model.device)
-    silent = Silent(code, torch.zeros(1, model.target.vocab_size, device=model.device))
-    loop = Speculative(model, sampling, Grown(silent, Chain(depth=nodes)), ByNode(Exact()))
+    loop = Speculative(model, sampling, Jacobi(None, nodes + 1), ByNode(Exact()))
     return speculative_step(loop, text, 1)[1]
 
 
@@ -221,7 +193,7 @@ def draft_call(model: ImageModel, sampling: Sampling, text: TextFeatures, name: 
             return (logits.softmax(-1).topk(1, -1).indices,)
         return processed(logits, sampling, given["u"])
 
-    return repeated(model, Alone("draft", step), state(device, 1, given, session=session))
+    return repeated(model, Alone("draft", step), State(device, 1, given, session))
 
 
 def products(
@@ -230,30 +202,23 @@ def products(
     """The products of a network's body and of the target's head on R rows of T queries, by what
     multiplies in a step, so many times a call in the CPU kernel; None for a plug-in whose layers
     are not where they are expected."""
-    natives = _natives(model, net)
-    if natives is not None:
-        return Steps(times, native_products(*natives, rows, queries, times=times))
+    native = attended(model, net, rows, queries, 0, times)
     nets = [body, model.target.output]
-    if not all(isinstance(m, nn.Module) for m in nets):
-        return None
+    if native is not None or not all(isinstance(m, nn.Module) for m in nets):
+        return native
     return Steps(1, linears(model, nn.ModuleList(nets), rows * queries))
 
 
 def attended(
     model: ImageModel, net: Any, rows: int, queries: int, seen: int, times: int = 1
 ) -> Steps | None:
-    """The same with attention over `seen` slots; None outside the CPU kernel."""
-    natives = _natives(model, net)
-    if natives is None:
-        return None
-    return Steps(times, native_products(*natives, rows, queries, seen, times))
-
-
-def _natives(model: ImageModel, net: Any) -> tuple[Native, Native] | None:
+    """The same in the CPU kernel alone, None outside it; with attention over `seen` > 0 slots."""
     if model.execution is None:
         return None
     own, target = model.execution.native(net), model.execution.native(model.target)
-    return None if own is None or target is None else (own, target)
+    if own is None or target is None:
+        return None
+    return Steps(times, native_products(own, target, rows, queries, seen, times))
 
 
 def linears(model: ImageModel, module: nn.Module, rows: int) -> Call:
@@ -270,7 +235,7 @@ def linears(model: ImageModel, module: nn.Module, rows: int) -> Call:
     def step(run: State) -> tuple[Tensor, ...]:
         return tuple(F.linear(run.tensors[str(m.in_features)], m.weight, m.bias) for m in layers)
 
-    return repeated(model, Alone("forward", step), state(model.device, rows, inputs))
+    return repeated(model, Alone("forward", step), State(model.device, rows, inputs))
 
 
 def native_products(

@@ -46,9 +46,13 @@ class TextFeatures:
         drop = torch.arange(copies * self.batch, device=self.mask.device) >= self.batch
         return self._each(lambda t: torch.cat([t] * copies)), drop
 
-    def rows(self, images: Sequence[int] | slice) -> TextFeatures:
+    def rows(self, images: Sequence[int] | slice | Tensor) -> TextFeatures:
         """Those of some of the prompts."""
         return self._each(lambda t: t[images])
+
+    def to(self, device: torch.device) -> TextFeatures:
+        """The same captions on another device."""
+        return self._each(lambda t: t.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> TextFeatures:
         every = (self.features, self.mask, self.uncond, self.uncond_mask)

@@ -6,8 +6,8 @@ Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,43 +17,26 @@ from decoders.api import (
     CodeKind,
     DecoderError,
     Generation,
-    ImageModel,
     Piece,
-    Sampling,
     Start,
     TextFeatures,
 )
-from decoders.cache import BLOCK, KVCache, aligned
+from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
 from decoders.loops.recording import Recorder, batch_by_batch
-from decoders.loops.start import Composed, Stopwatch, begin, choose, require_finite
+from decoders.loops.start import Composed, Moving, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
 AT_ONCE = 64  # codes that one call of a step may choose
 
 
-@dataclass
-class Run:
-    """The moving state of B images. Its tensors are changed in place: an execution may hold their
-    addresses."""
-
+@dataclass(kw_only=True)
+class Run(Moving):
     seen: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
-    noise: Noise
-    cache: KVCache
-    record: Recorder
-    watch: Stopwatch
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
     room: int = 1  # codes that a step may choose; it says how many it did
-    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
-    pairs: None = None  # nothing is verified
-
-    @property
-    def shape(self) -> int:
-        """What decides the shapes of a step: B."""
-        return len(self.codes)
 
 
 class Autoregressive(Composed):
@@ -61,17 +44,15 @@ class Autoregressive(Composed):
 
     known: ClassVar = {Capability.NEXT: ("next", "draw")}
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        given = {"drafter and tree (or proposer)": proposer, "acceptance": verifier}
+    def __post_init__(self) -> None:
+        given = {"drafter and tree (or proposer)": self.proposer, "acceptance": self.verifier}
         extra = [name for name, part in given.items() if part is not None]
         if extra:
             raise DecoderError(
                 f"the autoregressive loop has no {', no '.join(extra)}; set drafter=none tree=none "
                 "acceptance=none"
             )
-        super().__init__(model, sampling)
+        super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]
@@ -118,20 +99,15 @@ class Autoregressive(Composed):
 
     def begin(self, text: TextFeatures, noise: Noise) -> Run:
         """Prefill and the first code."""
-        target, sampling, device = self.model.target, self.sampling, self.model.device
-        watch, length = Stopwatch(device), target.length
-        most = self._capacity(length)
+        target, most = self.model.target, self._capacity(self.model.target.length)
         capacity = self._capacity(BLOCK) if self.grows else most
         kept = self.execution.kept(self, text.batch)
-        start = begin(self.model, sampling, text, noise, capacity, kept)
-        record = Recorder(text.batch, length, 1, device)
-        record.check(start.law)
-        first = self.first(start, record)
-        valid = text.row_mask(sampling.guidance_rows)  # [R, P]
+        start, shared = self.started(text, noise, capacity, 1, kept)
+        codes = self.first(start, shared["record"])
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         seen = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
-        place = torch.ones(1, dtype=torch.long, device=device)
-        watch.lap("prefill")
-        return Run(seen, noise, start.cache, record, watch, first, place)
+        place = torch.ones(1, dtype=torch.long, device=self.model.device)
+        return Run(seen=seen, codes=codes, place=place, **shared)
 
     def _capacity(self, codes: int) -> int:
         """Cache slots for so many codes, of the image's at most."""
@@ -139,8 +115,8 @@ class Autoregressive(Composed):
         return aligned(target.prefix + min(codes, target.length))
 
     def first(self, start: Start, record: Recorder) -> Tensor:
-        """Records the first code of every image, [B]."""
-        record.first(start.first)
+        """The first code of every image, [B], where it is not the recorded one recorded."""
+        del record
         return start.first
 
     def next(self, run: Run) -> tuple[int]:

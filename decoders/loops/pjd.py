@@ -2,54 +2,48 @@
 
 Every open row has a window of drafts, redrawn from the target's last law at their places. A draft
 sees the codes of all rows and the earlier drafts of its own row. The topmost row is speculative
-Jacobi decoding. The others keep drafts while u <= p(x) / q(x), q the law of the iteration before,
-and stop at the first miss without a correction: that place is drawn again. They draft no further
-than the row above has codes. A row opens once the row above has `threshold` codes.
-
-The target changes, as in `decoders.loops.zipar`, and drafts of lower rows are tested until one
-passes, which selects them. With the threshold at a row's width one row is open: SJD, code by code.
-How many rows may be open at once is not in the notes: `lanes`, by default as many as rows that
-advance evenly.
+Jacobi decoding. The others keep drafts while u <= p(x) / q(x), and stop at the first miss without a
+correction: that place is drawn again. They draft no further than the row above has codes. A row
+opens once the row above has `threshold` codes. The target changes, as in `decoders.loops.zipar`.
+With the threshold at a row's width one row is open: SJD, code by code. `lanes`: how many rows may
+be open at once, by default as many as advance evenly.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, ImageModel, Sampling
+from decoders.api import CodeKind
 from decoders.distribution import law_of, pick
 from decoders.kinds import Within
-from decoders.loops.zipar import Asked, Rows, Run, Width
-from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, OVERRUN, TARGET_SLOT, sample
-from decoders.propose.window import certain, copied, fresh_uniforms
+from decoders.loops.zipar import Asked, First, Rows, Run, Width
+from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, sample
+from decoders.propose.window import Codes, fresh_uniforms, redrawn
 from decoders.verify.exact import ratio, residual
 
 
+@dataclass(eq=False, repr=False)
 class Pjd(Rows):
     """window: codes of a row in a forward, its newest code with them. threshold: the paper's T."""
 
     exercised: ClassVar = {"threshold": 1}  # images of the gate have rows of a few codes
     keeps = True
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        threshold: Width = 6,
-        lanes: Annotated[int, Within(0, 10**6)] = 0,
-        first: str = "newest",
-    ) -> None:
-        self.wide = window
-        super().__init__(model, sampling, (proposer, verifier), threshold, first)
-        if lanes and self.most > 1:
-            self.most = lanes
+    window: Codes = 16
+    threshold: Width = 6
+    lanes: Annotated[int, Within(0, 10**6)] = 0
+    first: First = "newest"
+
+    def __post_init__(self) -> None:
+        self.wide, self.lag = self.window, self.threshold
+        super().__post_init__()
+        if self.lanes and self.most > 1:
+            self.most = self.lanes
 
     def __str__(self) -> str:
         return f"pjd(window={self.wide}, threshold={self.lag}, lanes={self.most})"
@@ -69,14 +63,10 @@ class Pjd(Rows):
         told = run.told[..., :-1]  # [B, K, M - 1]
         span = torch.arange(self.wide - 1, device=told.device)
         places = (run.place[..., None] + span).flatten(1)  # [B, K (M - 1)]
-        law = torch.where(told[..., None], run.laws[:, :, :-1], 1 / run.laws.shape[-1])
-        if self.sampling.greedy:
-            law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
-        law, fresh = law.flatten(1, 2), ~told.flatten(1)
-        codes = sample(law, fresh_uniforms(run.noise, places, DRAFT_SLOT)[..., 0])
-        image = run.record.codes
-        codes, known = copied("uniform", self.kind, codes, fresh, image[:, :1], image, places)
-        law = torch.where(known[..., None], certain(codes, law), law)
+        u = fresh_uniforms(run.noise, places, DRAFT_SLOT)[..., 0]
+        asked = self.kind, run.record.codes[:, :1], run.record.codes, places
+        law = run.laws[:, :, :-1].flatten(1, 2)
+        codes, law = redrawn(law, told.flatten(1), u, asked, self.sampling.greedy)
         shape = told.shape[1:]
         return codes.unflatten(1, shape), law.unflatten(1, shape)
 

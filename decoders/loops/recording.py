@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import (
-    CodeKind,
     DecoderError,
     Draft,
     Generation,
@@ -193,17 +191,6 @@ class PairSampler:
         ]
         p, q, children, valid, depth, place, image = columns
         return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
-
-
-def kinds(drafted: Tensor, relaxed: Tensor, leaf: Tensor) -> Tensor:
-    """drafted [B, D + 1] bool, which of a step's codes are drafts; relaxed [B, D] bool; leaf [B]
-    bool (the last accepted node had no child to reject) -> CodeKind [B, D + 1] uint8 of the codes.
-
-    RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
-    """
-    draft = F.pad(relaxed.to(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)  # [B, D + 1]
-    last = leaf.to(torch.uint8) + int(CodeKind.CORRECTED)
-    return torch.where(drafted, draft, last[:, None])
 
 
 class Expected:

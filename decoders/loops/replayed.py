@@ -1,19 +1,17 @@
 """Speculative decoding whose accepted lengths are read off a recording: what steps cost, not codes.
 
-Every step is really computed: the tree is drafted, verified and judged, the cache commits a path.
-Only how many drafts a step accepts is taken from elsewhere, because it follows from trained weights
-and the cost of a step does not. So step costs can be measured at the size of a model whose
-checkpoint is not at hand. The codes that come out are nobody's distribution: such a run is labelled
-*replayed* wherever it appears, and has no quality figures.
-
-In step s of an image, min(recorded length, deepest node of the draft) drafts are accepted, along
-the path to that node (first children, where they reach as deep). Which recorded image is followed
-is drawn with the image's own noise; when it ends, the next one is followed.
+Every step is really computed; only how many drafts it accepts is taken from elsewhere, as that
+follows from trained weights and a step's cost does not. So steps can be measured at the size of a
+model whose checkpoint is not at hand. The codes are nobody's distribution: such a run is labelled
+*replayed*, and has no quality figures. In step s of an image min(recorded length, deepest node of
+the draft) drafts are accepted, along the path to that node. Which recorded image is followed is
+drawn with the image's own noise; when it ends, the next one is followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path as FilePath
 from typing import Any
@@ -24,10 +22,7 @@ from torch import Tensor
 from decoders.api import (
     DecoderError,
     Draft,
-    ImageModel,
     Law,
-    Proposer,
-    Sampling,
     Settled,
     Start,
     Verifier,
@@ -42,39 +37,37 @@ FINEST = 100  # steps at most in which a stated mean is met exactly
 RECORDS = "records.parquet"
 
 
+@dataclass(eq=False, repr=False)
 class Replayed(Speculative):
-    """The speculative loop with accepted lengths of a recording (`trace` and `decoder`), or with a
-    stated mean accepted length (`mal`, the bonus code counted)."""
+    """The speculative loop with accepted lengths of a recording, or with a stated mean accepted
+    length, `mal`, the bonus code counted. trace: a run's folder or its records.parquet; decoder:
+    whose rows of it. Raises DecoderError where not exactly one of `mal` and `trace` is given, or
+    neither fits."""
 
     replayed = True  # what the harness labels
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Proposer | None = None,
-        verifier: Verifier | None = None,
-        mal: float | None = None,
-        trace: str | None = None,
-        decoder: str | None = None,
-    ) -> None:
-        """trace: a run's folder or its records.parquet; decoder: whose rows of it. Raises
-        DecoderError where not exactly one of `mal` and `trace` is given, or neither fits."""
+    mal: float | None = None
+    trace: str | None = None
+    decoder: str | None = None
+
+    def __post_init__(self) -> None:
+        verifier = self.verifier
         replay = None if verifier is None else Recorded(completed(verifier, Verifier))
-        super().__init__(model, sampling, proposer, replay)
-        if (mal is None) == (trace is None):
+        self.verifier = replay
+        super().__post_init__()
+        if (self.mal is None) == (self.trace is None):
             raise DecoderError(
                 "replayed acceptance needs loop.mal (a mean accepted length, such as 3.6) or "
                 "loop.trace (a run's folder), and not both"
             )
-        if mal is not None:
-            recorded = [even_lengths(mal, self.proposer.depth)]
-            self.source = f"mal={mal:g}"
+        if self.mal is not None:
+            recorded = [even_lengths(self.mal, self.proposer.depth)]
+            self.source = f"mal={self.mal:g}"
         else:
-            recorded = recorded_lengths(FilePath(str(trace)), decoder)
-            self.source = f"{decoder} of {trace}"
+            recorded = recorded_lengths(FilePath(str(self.trace)), self.decoder)
+            self.source = f"{self.decoder} of {self.trace}"
         assert replay is not None
-        replay.follow(recorded, model.device)
+        replay.follow(recorded, self.model.device)
 
     def __str__(self) -> str:
         return f"replayed({self.source})"

@@ -17,14 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import (
+    CodeKind,
     DecoderError,
     Draft,
     Generation,
-    ImageModel,
     Law,
     Piece,
     Proposer,
-    Sampling,
     Settled,
     Start,
     TextFeatures,
@@ -35,7 +34,7 @@ from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits, law_of
 from decoders.execution.state import put_row
-from decoders.loops.recording import PairSampler, Recorder, kinds, rows_at_once
+from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_run import (
     Queue,
     Run,
@@ -45,7 +44,7 @@ from decoders.loops.speculative_run import (
     tree_mask,
     visited_pairs,
 )
-from decoders.loops.start import Composed, Stopwatch, begin, require_finite
+from decoders.loops.start import Composed, require_finite
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
@@ -62,25 +61,22 @@ class Speculative(Composed):
         Capability.SETTLE: ("settle",),
     }
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Proposer | None = None,
-        verifier: Verifier | None = None,
-    ) -> None:
-        if proposer is None or verifier is None:
-            parts = {"drafter and tree, or a proposer": proposer, "acceptance rule": verifier}
+    def __post_init__(self) -> None:
+        if self.proposer is None or self.verifier is None:
+            parts = {
+                "drafter and tree, or a proposer": self.proposer, "acceptance rule": self.verifier,
+            }  # fmt: skip
             raise DecoderError(
                 "speculative decoding needs a drafter, a tree and an acceptance rule; "
                 f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
             )
-        proposer, verifier = completed(proposer, Proposer), completed(verifier, Verifier)
-        super().__init__(model, sampling, proposer, verifier)
-        drafter = proposer.drafter
+        self.proposer = completed(self.proposer, Proposer)
+        self.verifier = completed(self.verifier, Verifier)
+        super().__post_init__()
+        drafter = self.proposer.drafter
         self.grows = self.grows and not (drafter is not None and drafter.reads_cache)
         self.renews = self.verifier.looks_ahead
-        self.synchronous = model.device.type == "cpu"  # a look at the lengths costs nothing
+        self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
         self.drawn = True  # whether drafts are drawn, see `_probe`
 
@@ -135,15 +131,10 @@ class Speculative(Composed):
         """Prefill of target and proposer, and the first code; in the tensors of `kept`, the run of
         as many earlier images, where there is one."""
         target, proposer = self.model.target, self.proposer
-        watch = Stopwatch(self.model.device)
         most = self._capacity(target.length, 0)
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
-        record = Recorder(text.batch, target.length, proposer.depth + 1, self.model.device)
-        noise = noise.stepping(record.steps, self.renews)
-        start = begin(self.model, self.sampling, text, noise, capacity, kept)
-        record.check(start.law)
-        record.first(start.first)
-        watch.lap("prefill")
+        start, shared = self.started(text, noise, capacity, proposer.depth + 1, kept)
+        record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
             self._probe(start, record)
             watch.restart()
@@ -152,18 +143,15 @@ class Speculative(Composed):
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
         return Run(
-            F.pad(valid, (0, most - target.prefix), value=True),
-            noise,
-            start.cache,
-            session,
-            self.verifier.begin(start),
-            record,
-            PairSampler(pairs, noise, target.length, proposer.depth),
-            watch,
-            ones,
-            torch.full_like(ones, session.calls),
-            first_seen(start, proposer, record.codes, self.drawn),
-            torch.arange(most, device=self.model.device),
+            open=F.pad(valid, (0, most - target.prefix), value=True),
+            session=session,
+            state=self.verifier.begin(start),
+            pairs=PairSampler(pairs, start.noise, target.length, proposer.depth),
+            length=ones,
+            drafter_calls=torch.full_like(ones, session.calls),
+            seen=first_seen(start, proposer, record.codes, self.drawn),
+            slots=torch.arange(most, device=self.model.device),
+            **shared,
         )
 
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
@@ -232,10 +220,13 @@ class Speculative(Composed):
         """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
         finished one writes behind its end, where its length is."""
         record = run.record
+        # RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
+        drafts = F.pad(settled.relaxed.to(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)
+        last = settled.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         record.write(
             run.length,
             committed,
-            kind=kinds(drafted, settled.relaxed, settled.bonus),
+            kind=torch.where(drafted, drafts, last[:, None]),
             moved=settled.moved,
             bound=settled.bound,
             step=(record.steps + 1)[:, None].expand_as(committed),

@@ -7,7 +7,7 @@ Apart from the loop (`decoders.loops.speculative`), which says in which order a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from decoders.api import (
     DecoderError,
     Draft,
-    Piece,
     Proposer,
     ProposerSession,
     Seen,
@@ -25,39 +24,24 @@ from decoders.api import (
     TextFeatures,
     completed,
 )
-from decoders.cache import KVCache
 from decoders.capability import Capability, knows
 from decoders.execution.state import rebind, tensors
-from decoders.loops.recording import Expected, Finished, PairSampler, Recorder
-from decoders.loops.start import Stopwatch
+from decoders.loops.recording import Expected, Finished, PairSampler
+from decoders.loops.start import Moving
 from decoders.noise import Noise
-from decoders.verify.children import ancestry, children_of
+from decoders.verify.children import ancestry_of, children_of
 
 
-@dataclass
-class Run:
-    """The moving state of B images. Its tensors are changed in place: an execution may hold their
-    addresses."""
-
+@dataclass(kw_only=True)
+class Run(Moving):
     open: Tensor  # [R, most S] bool, slots open to every query: valid prefix, and all behind it
-    noise: Noise
-    cache: KVCache
     session: ProposerSession
     state: Any  # the verifier's
-    record: Recorder
     pairs: PairSampler
-    watch: Stopwatch
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     drafter_calls: Tensor  # [B]
     seen: Seen
     slots: Tensor  # [most S] int64, 0, 1, ...
-    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
-
-    @property
-    def shape(self) -> int:
-        """What decides the shapes of a step: B."""
-        return len(self.length)
 
 
 class Queue:
@@ -148,10 +132,8 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
             f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
             f"{'None' if draft.q is None else 'a tensor'}"
         )
-    kept.codes.copy_(draft.codes)
-    kept.parents.copy_(draft.parents)
-    kept.depth.copy_(draft.depth)
-    kept.children.copy_(draft.children)
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(kept, name).copy_(getattr(draft, name))
     if draft.q is not None and kept.q is not None:
         kept.q.copy_(draft.q)
     seen.p.copy_(p)
@@ -161,9 +143,7 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
     [B, 1]: the root's slot."""
-    above = draft.ancestry
-    if above is None:
-        above = ancestry(draft.parents, draft.levels)
+    above = ancestry_of(draft)
     nodes = above.shape[1]
     if copies > 1:
         base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)

@@ -1,58 +1,40 @@
 """Rounds over a block of rows: SSD (2606.20543, decoders.md) without its heads.
 
 A block is a few whole rows. Its first code is drawn by the forward that ends the block before. The
-others are drafted at once: at each column from the law that the target gave one row up, in the
-place of the paper's vertical heads. A round is one forward over the block; each code alone is then
-coupled to its new law p, which becomes its q. After `rounds` of them the block stands, and one more
-forward reads it. The first row, which has none above, is decoded code by code.
-
-A round settles one more code: what stands before it is final, so its p is too. With as many rounds
-as a block has codes (`rounds: 0`) this is exact, and no faster than AR. With fewer, codes behind
-stand on a p that was read under codes since replaced: the schedule changes the law, and nothing
-bounds by how much. Published SSD drafts the argmax of its heads and declares a soft q.
+others are drafted at once: at each column from the law that the target gave one row up. A round is
+one forward over the block; each code is then coupled to its new law p, which becomes its q. After
+`rounds` of them the block stands, and one more forward reads it. The first row, which has none
+above, is decoded code by code. A round settles one more code: what stands before it is final. With
+as many rounds as a block has codes (`rounds: 0`) this is exact, and no faster than AR. With fewer
+the schedule changes the law, and nothing bounds by how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import (
-    CodeKind,
-    DecoderError,
-    Generation,
-    ImageModel,
-    Piece,
-    Sampling,
-    TextFeatures,
-)
-from decoders.cache import KVCache, aligned
+from decoders.api import CodeKind, Piece, TextFeatures
+from decoders.cache import aligned
 from decoders.distribution import code_logits, law_of
 from decoders.kinds import Within
-from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
-from decoders.loops.start import Composed, Stopwatch, begin, require_finite
+from decoders.loops.recording import PairSampler
+from decoders.loops.start import Batched, Moving
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
 from decoders.propose.window import certain, fresh_uniforms
 
 
-@dataclass
-class Run:
-    """The moving state of B images, all at the same block and round. Its tensors are changed in
-    place: an execution may hold their addresses. N: codes of the largest block."""
+@dataclass(kw_only=True)
+class Run(Moving):
+    """All images are at the same block and round. N: codes of the largest block."""
 
     open: Tensor  # [R, S] bool, the valid prefix
-    noise: Noise
-    cache: KVCache
-    record: Recorder
-    pairs: PairSampler
-    watch: Stopwatch
     place: Tensor  # [1] int64, the block's first place
     size: Tensor  # [1] int64, its codes
     turn: Tensor  # [1] int64, rounds done
@@ -60,37 +42,22 @@ class Run:
     codes: Tensor  # [B, N] int64
     q: Tensor  # [B, N, V], the laws of these codes
     above: Tensor  # [B, W, V], the laws of the last row
-    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
-
-    @property
-    def shape(self) -> int:
-        """What decides the shapes of a step: B."""
-        return len(self.codes)
 
 
-class Ssd(Composed):
+@dataclass(eq=False, repr=False)
+class Ssd(Batched):
     """rows: of a block. rounds: of a block; 0: as many as it has codes, which is exact."""
 
+    called = "a loop over blocks"
     exercised: ClassVar = {"rows": 2}  # of the gate's images, so that a block has more than 2 codes
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        rows: Annotated[int, Within(1, 10**6)] = 1,
-        rounds: Annotated[int, Within(0, 10**6)] = 2,
-    ) -> None:
-        if proposer is not None or verifier is not None:
-            raise DecoderError(
-                "rounds over blocks have no drafter, tree, proposer or acceptance; set all to none"
-            )
-        super().__init__(model, sampling)
-        height, self.row = model.target.grid()
-        self.wide = min(rows, max(1, height - 1)) * self.row  # N
-        self.rounds = rounds
+    rows: Annotated[int, Within(1, 10**6)] = 1
+    rounds: Annotated[int, Within(0, 10**6)] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        height, self.row = self.model.target.grid()
+        self.wide = min(self.rows, max(1, height - 1)) * self.row  # N
 
     def __str__(self) -> str:
         return f"ssd(block={self.wide}, rounds={self.rounds or 'all'})"
@@ -107,53 +74,33 @@ class Ssd(Composed):
             size = min(self.wide, length - start)
             yield size, min(self.rounds or size - 1, size - 1)
 
-    @torch.inference_mode()
-    def generate(
-        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
-    ) -> Generation:
-        """See `decoders.api.Decoder`. All images of a batch are done in the same step."""
-        decode = partial(self._decoded, pairs=pairs)
-        return batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
-
-    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
-        """The run of one batch, all of its codes chosen."""
-        run = self.execution.begin(self, self.begin(text, noise, pairs))
-        size, placed = self.model.target.length, 0
-        for count, rounds in self.blocks():
-            placed += count
-            for _ in range(rounds + (placed < size)):  # nobody reads the last block
-                visited = self.execution.step(self, run)
-                if run.pairs.wanted is not None:
-                    run.pairs.offer(*visited)
-        require_finite(run.record, "decoding blocks in rounds")
-        return run
+    def steps(self, run: Run) -> Iterator[int]:
+        rounds = [rounds for _, rounds in self.blocks()]
+        return iter(range(sum(rounds) + len(rounds) - 1))  # nobody reads the last block
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
-        """Prefill and the first code."""
-        target, sampling, device = self.model.target, self.sampling, self.model.device
-        watch, size, batch = Stopwatch(device), target.length, text.batch
-        slots = aligned(target.prefix + size + self.wide)
-        kept = self.execution.kept(self, batch)
-        record = Recorder(batch, size, self.wide, device)
-        noise = noise.stepping(record.steps, False)
-        start = begin(self.model, sampling, text, noise, slots, kept)
-        record.check(start.law)
-        record.first(start.first)
-        record.kind.fill_(int(CodeKind.TARGET))
+        target = self.model.target
+        slots = aligned(target.prefix + target.length + self.wide)
+        kept = self.execution.kept(self, text.batch)
+        start, shared = self.started(text, noise, slots, self.wide, kept)
+        shared["record"].kind.fill_(int(CodeKind.TARGET))
         codes = F.pad(start.first[:, None], (0, self.wide - 1))  # [B, N], certain drafts
         q = certain(codes, start.law[:, None].expand(-1, self.wide, -1))
         q[:, 0] = start.law
-        blank = torch.zeros(1, dtype=torch.long, device=device)
-        run = Run(
-            F.pad(text.row_mask(sampling.guidance_rows), (0, slots - target.prefix)),
-            noise, start.cache, record, PairSampler(pairs, noise, size), watch,
-            blank, blank.clone(), blank.clone(), blank.clone(),
-            codes, q, q[:, : self.row].clone(),
-        )  # fmt: skip
-        run.size.fill_(min(self.row, size))
-        run.rounds.copy_(run.size - 1)
-        watch.lap("prefill")
-        return run
+        blank = torch.zeros(1, dtype=torch.long, device=self.model.device)
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
+        return Run(
+            open=F.pad(valid, (0, slots - target.prefix)),
+            pairs=PairSampler(pairs, start.noise, target.length),
+            place=blank,
+            size=blank + min(self.row, target.length),
+            turn=blank.clone(),
+            rounds=blank + min(self.row, target.length) - 1,
+            codes=codes,
+            q=q,
+            above=q[:, : self.row].clone(),
+            **shared,
+        )
 
     def forward(self, run: Run) -> tuple[Tensor]:
         """The target on the block -> guided logits [B, N, V] of the codes behind its own. What lies

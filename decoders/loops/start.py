@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,33 +15,113 @@ from decoders.api import (
     Decoder,
     DecoderError,
     Execution,
+    Generation,
     ImageModel,
     Loop,
     NumericalError,
+    Piece,
     Sampling,
     Start,
     TextFeatures,
 )
+from decoders.cache import KVCache
 from decoders.capability import Known
 from decoders.distribution import code_logits, processed
 from decoders.execution.eager import Eager
-from decoders.loops.recording import Recorder
+from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
 from decoders.noise import TARGET_SLOT, Noise
 
 
+@dataclass(kw_only=True)
+class Moving:
+    """The moving state of B images, of any loop. Its tensors are changed in place: an execution may
+    hold their addresses."""
+
+    noise: Noise
+    cache: KVCache
+    record: Recorder
+    watch: Stopwatch
+    pairs: PairSampler | None = None  # None: nothing is verified
+    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
+
+    @property
+    def shape(self) -> int:
+        """What decides the shapes of a step: B."""
+        return len(self.record.codes)
+
+
+@dataclass(eq=False, repr=False)
 class Composed(Known, Decoder, Loop):
-    """A decoder that an execution runs piece by piece."""
+    """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
+    at the places that it leaves open (`Verifier.looks_ahead`)."""
 
-    model: ImageModel
+    model: ImageModel = field()
+    sampling: Sampling = field()
+    proposer: Any = None
+    verifier: Any = None
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        self.model, self.sampling = model, sampling
-        self.proposer, self.verifier = proposer, verifier
-        self.execution: Execution = model.execution or Eager()
+    renews = False
+
+    def __post_init__(self) -> None:
+        self.execution: Execution = self.model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
+
+    def started(
+        self, text: TextFeatures, noise: Noise, slots: int, width: int, kept: Any = None
+    ) -> tuple[Start, dict[str, Any]]:
+        """The prefill, its first codes recorded, and what every `Moving` begins with. slots: of the
+        cache, see `begin`; width: codes that a step may commit. The noise counts the steps."""
+        watch = Stopwatch(self.model.device)
+        record = Recorder(text.batch, self.model.target.length, width, self.model.device)
+        noise = noise.stepping(record.steps, self.renews)
+        start = begin(self.model, self.sampling, text, noise, slots, kept)
+        record.check(start.law)
+        record.first(start.first)
+        watch.lap("prefill")
+        return start, {"noise": noise, "cache": start.cache, "record": record, "watch": watch}
+
+
+class Batched(Composed):
+    """A loop whose images of a batch are done in the same step, or wait for the slowest. A subclass
+    says what its runs begin with (`begin`) and how many steps they take. called: its name in
+    messages."""
+
+    called: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if self.proposer is not None or self.verifier is not None:
+            raise DecoderError(
+                f"{self.called} has no drafter, tree, proposer or acceptance; set all to none"
+            )
+        super().__post_init__()
+
+    @torch.inference_mode()
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
+        decode = partial(self._decoded, pairs=pairs)
+        return batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
+
+    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Any:
+        """The run of one batch, all of its codes chosen."""
+        run = self.execution.begin(self, self.begin(text, noise, pairs))
+        for _ in self.steps(run):
+            visited = self.execution.step(self, run)
+            if run.pairs.wanted is not None:
+                run.pairs.offer(*visited)
+        require_finite(run.record, self.called)
+        return run
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
+        """Prefill and the first code."""
+        raise NotImplementedError("a loop over batches says what a run begins with")
+
+    def steps(self, run: Any) -> Iterator[Any]:
+        """One item for each step that the run takes."""
+        raise NotImplementedError("a loop over batches says how many steps it takes")
 
 
 def begin(

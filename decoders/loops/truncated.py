@@ -8,12 +8,10 @@ code says how far its law is from p: the mass that was cut off.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel, Sampling, Start
+from decoders.api import DecoderError, Start
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import Autoregressive, Run
 from decoders.loops.recording import Recorder
@@ -23,24 +21,22 @@ from decoders.noise import TARGET_SLOT, sample
 class Truncated(Autoregressive):
     """The verifier's rule has ``truncated(p) -> [..., V]``, the law that it cuts p to."""
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, proposer: Any = None, verifier: Any = None
-    ) -> None:
-        rule = None if verifier is None else verifier.rule
+    def __post_init__(self) -> None:
+        rule = None if self.verifier is None else self.verifier.rule
         if rule is None or rule.truncated is None:
             raise DecoderError(
                 "this loop samples from the target as an acceptance rule truncates it; expected a "
                 f"rule with truncated(p), such as acceptance=typical, found {rule}"
             )
-        super().__init__(model, sampling, proposer)
-        self.cut = rule.truncated
+        self.cut, self.verifier = rule.truncated, None
+        super().__post_init__()
 
     def first(self, start: Start, record: Recorder) -> Tensor:
-        codes = start.first
-        if not self.sampling.greedy:
-            cut = self.cut(start.law)
-            codes = sample(cut, start.noise.uniform[:, 0, TARGET_SLOT])
-            note(record, torch.zeros_like(codes[:1]), start.law, cut)
+        if self.sampling.greedy:
+            return start.first
+        cut = self.cut(start.law)
+        codes = sample(cut, start.noise.uniform[:, 0, TARGET_SLOT])
+        note(record, torch.zeros_like(codes[:1]), start.law, cut)
         record.first(codes)
         return codes
 

@@ -1,65 +1,47 @@
 """Rows of an image in parallel: ZipAR (2412.04062, decoders.md (q)).
 
 A row opens once the row above has `window` codes; a forward then adds a code to every open row. So
-a code is drawn from a law that has not seen all of the row above: the target changes, by how much
-`bench context` measures. With the window at a row's width only one row is open: AR, code by code.
+the target changes, by how much `bench context` measures. With the window at a row's width only one
+row is open: AR, code by code. Lane k of an image is its k-th open row, the topmost first.
 
-Lane k of an image is its k-th open row, the topmost first. The topmost one goes on into the next
-row where that is not open. The first code of a row is drawn before the row above has its last
-code: its newest code stands in for it (`first: newest`), or, after DiagD (2503.14070), the last
-code of the nearest complete row (`first: above`; DiagD has the frame before). Nothing else ever
-sees the stand-in. Once a row is complete its last code is read again in its true context.
-
-Adaptive: the first code of a row is drawn a step early and coupled to the law that has seen one
-code more, step by step. The row opens once that keeps the code.
+The first code of a row is drawn before the row above has its last code: its newest code stands in
+for it (`first: newest`), or, after DiagD (2503.14070), the last code of the nearest complete row
+(`first: above`). Nothing else sees the stand-in. Once a row is complete its last code is read again
+in its true context. Adaptive: the first code of a row is drawn a step early and coupled to the law
+that has seen one code more, step by step. The row opens once that keeps the code.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import (
-    CodeKind,
-    DecoderError,
-    Generation,
-    ImageModel,
-    Piece,
-    Sampling,
-    TextFeatures,
-)
-from decoders.cache import KVCache, aligned
+from decoders.api import CodeKind, Generation, Piece, TextFeatures
+from decoders.cache import aligned
 from decoders.distribution import code_logits, law_of, processed
 from decoders.kinds import Within
-from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
-from decoders.loops.start import Composed, Stopwatch, begin, require_finite
+from decoders.loops.recording import PairSampler
+from decoders.loops.start import Batched, Moving
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
 from decoders.propose.window import Places, fresh_uniforms
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
-FIRSTS = ("newest", "above")
+First = Literal["newest", "above"]
 Width = Annotated[int, Within(1, 10**6)]
 
 
-@dataclass
-class Run:
-    """The moving state of B images. Its tensors are changed in place: an execution may hold their
-    addresses. K lanes, M codes of a lane in a forward."""
+@dataclass(kw_only=True)
+class Run(Moving):
+    """K lanes, M codes of a lane in a forward."""
 
     open: Tensor  # [R, S] bool, the valid prefix
-    noise: Noise
-    cache: KVCache
-    record: Recorder
-    pairs: PairSampler
-    watch: Stopwatch
     done: Tensor  # [B, L + K M] bool, codes that are there; behind L anything
     place: Tensor  # [B, K] int64, place of each lane's next code
     lanes: Tensor  # [B] int64, how many are open
@@ -67,13 +49,6 @@ class Run:
     told: Tensor  # [B, K, M] bool, places of a lane whose law is known; ZipAR: whether one is held
     laws: Tensor  # [B, K, M, V], these laws
     drafts: Tensor  # [B, K] int64, what is held
-    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
-
-    @property
-    def shape(self) -> int:
-        """What decides the shapes of a step: B."""
-        return len(self.count)
 
 
 @dataclass(frozen=True)
@@ -86,79 +61,62 @@ class Asked:
     q: Tensor | None = None
 
 
-class Rows(Composed):
+class Rows(Batched):
     """Rows that are decoded in parallel; a subclass says how a lane goes on (`ask`, `settle`)."""
 
+    called = "a loop over rows"
+    lag: int  # codes of a row before the next one opens
+    first: First
     wide = 1  # M
     keeps = False  # whether laws are kept from step to step
 
-    def __init__(
-        self, model: ImageModel, sampling: Sampling, parts: Sequence[Any], lag: int, first: str
-    ) -> None:
-        """lag: codes of a row before the next one opens."""
-        if any(part is not None for part in parts):
-            raise DecoderError(
-                "a loop over rows has no drafter, tree, proposer or acceptance; set all to none"
-            )
-        if first not in FIRSTS:
-            raise DecoderError(f"loop.first is one of {', '.join(FIRSTS)}, found {first!r}")
-        super().__init__(model, sampling)
-        self.row = model.target.grid()[1]
-        self.lag, self.first = min(lag, self.row), first
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.row = self.model.target.grid()[1]
+        self.lag = min(self.lag, self.row)
         self.most = -(-self.row // self.lag)  # K
-        self.kind = Places.of(model.target)
+        self.kind = Places.of(self.model.target)
 
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
 
-    @torch.inference_mode()
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
-        """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
-        decode = partial(self._decoded, pairs=pairs)
-        made = batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
+        made = super().generate(text, noise, pairs=pairs, rows=rows)
         made.trace.tree_depth = made.trace.tree_nodes = self.most * (self.wide - 1)
         return made
 
-    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Run:
-        """The run of one batch, all of its codes chosen."""
-        run = self.execution.begin(self, self.begin(text, noise, pairs))
+    def steps(self, run: Run) -> Iterator[int]:
         size, once = self.model.target.length, self.most * self.wide
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
         while (left := size - int(run.count.min())) > 0:
-            for _ in range(min(math.ceil(left / once), poll)):
-                visited = self.execution.step(self, run)
-                if run.pairs.wanted is not None:
-                    run.pairs.offer(*visited)
-        require_finite(run.record, "decoding rows in parallel")
-        return run
+            yield from range(min(math.ceil(left / once), poll))
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
-        """Prefill and the first code."""
-        target, sampling, device = self.model.target, self.sampling, self.model.device
-        watch, size, batch = Stopwatch(device), target.length, text.batch
-        queries = self.most * self.wide
+        target, batch, device = self.model.target, text.batch, self.model.device
+        size, queries = target.length, self.most * self.wide
         slots = aligned(target.prefix + size + queries + 1)
         kept = self.execution.kept(self, batch)
-        record = Recorder(batch, size, queries, device)
-        noise = noise.stepping(record.steps, False)
-        start = begin(self.model, sampling, text, noise, slots, kept)
-        record.check(start.law)
-        record.first(start.first)
-        valid = text.row_mask(sampling.guidance_rows)  # [R, P]
+        start, shared = self.started(text, noise, slots, queries, kept)
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         done = torch.zeros(batch, size + queries, dtype=torch.bool, device=device)
         done[:, 0] = True
         ones = torch.ones_like(start.first)
         place = ones[:, None].repeat(1, self.most)
         lanes = batch, self.most, self.wide
-        laws = start.law.new_zeros(batch, self.most * self.keeps, self.wide, target.vocab_size)
-        watch.lap("prefill")
         return Run(
-            F.pad(valid, (0, slots - target.prefix)), noise, start.cache, record,
-            PairSampler(pairs, noise, size), watch, done, place, ones, ones.clone(),
-            torch.zeros(lanes, dtype=torch.bool, device=device), laws, 0 * place,
-        )  # fmt: skip
+            open=F.pad(valid, (0, slots - target.prefix)),
+            pairs=PairSampler(pairs, start.noise, size),
+            done=done,
+            place=place,
+            lanes=ones,
+            count=ones.clone(),
+            told=torch.zeros(lanes, dtype=torch.bool, device=device),
+            laws=start.law.new_zeros(batch, self.most * self.keeps, self.wide, target.vocab_size),
+            drafts=0 * place,
+            **shared,
+        )
 
     def ask(self, run: Run) -> Asked:
         """What the open lanes ask of this forward."""
@@ -275,24 +233,20 @@ class Rows(Composed):
         run.told.logical_and_((lane < run.lanes[:, None])[..., None])
 
 
+@dataclass(eq=False, repr=False)
 class ZipAR(Rows):
     """window: codes of a row before the next one opens. first: what stands in for the last code of
     the row above: newest, or above (DiagD)."""
 
     exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        window: Width = 8,
-        adaptive: bool = False,
-        first: str = "newest",
-    ) -> None:
-        self.adaptive = self.keeps = adaptive
-        super().__init__(model, sampling, (proposer, verifier), window, first)
+    window: Width = 8
+    adaptive: bool = False
+    first: First = "newest"
+
+    def __post_init__(self) -> None:
+        self.lag, self.keeps = self.window, self.adaptive
+        super().__post_init__()
 
     def __str__(self) -> str:
         return f"zipar(window={self.lag}, adaptive={self.adaptive}, first={self.first})"

@@ -2,11 +2,9 @@
 
 Every place has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
 target's last law there, or the initial one. Two successive drafts are equal with probability at
-least (1 - TV) / (1 + TV). The row is independent of all earlier places, so x has the law r.
-
-The rows are those with which the target itself draws in `decoders.loops.gumbel` and
-`decoders.verify.gumbel`; the exact rule draws its corrections with uniforms, which are independent
-of them. So the drafts suit both. The released code uses its first row again in every AR step.
+least (1 - TV) / (1 + TV). The row is independent of all earlier places, so x has the law r. The
+rows are the target's own (`decoders.verify.gumbel`); the exact rule draws its corrections with
+uniforms, so the drafts suit both.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ class Gumbel(Window):
     """Exact with any `init`."""
 
     couples = True
-
-    def __str__(self) -> str:
-        return f"gumbel(window={self.depth + 1}, init={self.init})"
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
         return drawn(law, noise.gumbel(places, law.shape[-1]))

@@ -2,45 +2,35 @@
 redrawn from the target's last law at its place, and that law is declared.
 
 As released, with `decoders.verify.released.BatchLeast`: drafts that a row has accepted, but the
-batch has not committed, are kept with the law that they were once drawn from. At that row's first
+batch has not committed, are kept with the law that they were once drawn from; at that row's first
 rejection the draft comes from norm((p - q)+), while p is declared. Both are biased, as the tests
-have selected these drafts (lemma J). A batch of one is plain SJD.
-
-HB-SJD (2608.18183) is this window in a batch whose rows advance alone. Its new drafts repeat the
-code H = 24 places back, a row of its images: `init=vertical`, `back`.
+have selected these drafts (lemma J). HB-SJD (2608.18183) is this window in a batch whose rows
+advance alone, with new drafts that repeat the code a row back: `init=vertical`, `back`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.kinds import Amount, Within
-from decoders.noise import DRAFT_SLOT, OVERRUN, sample
+from decoders.noise import DRAFT_SLOT, sample
 from decoders.propose.window import Left, Window, fresh_uniforms
 from decoders.verify.exact import residual
 
 
+@dataclass(eq=False, repr=False)
 class Jacobi(Window):
     """Exact with any `init`, unless released. The released init is `random`; with it a draft is
     biased from its second law on, as a test with a one-hot q is exact however its draft was
     selected."""
 
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        init: str = "uniform",
-        released: bool = False,
-        back: Amount = 0,
-    ) -> None:
-        super().__init__(model, window, init, back)
-        self.released = released
+    released: bool = False
 
     def __str__(self) -> str:
-        name = "jacobi_released" if self.released else "jacobi"
+        name = self.called("released" * self.released)
         if self.init == "vertical":
             return f"{name}_vertical(window={self.depth + 1}, back={self.back or 'a row'})"
         return f"{name}(window={self.depth + 1}, init={self.init})"

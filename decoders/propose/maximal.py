@@ -8,36 +8,30 @@ were kept: biased, as the test on p has selected them (lemma J).
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.distribution import pick
-from decoders.kinds import Within
-from decoders.noise import COUPLE_SLOT, OVERRUN, sample
-from decoders.propose.window import Left, Window, certain, fresh_uniforms
+from decoders.noise import COUPLE_SLOT, sample
+from decoders.propose.window import Codes, Left, Window, certain, fresh_uniforms
 from decoders.verify.exact import ratio, residual
 
 
+@dataclass(eq=False, repr=False)
 class Maximal(Window):
     """released: with the old q on drafts that were kept."""
 
     couples = True
-
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 32,
-        init: str = "uniform",
-        released: bool = False,
-    ) -> None:
-        super().__init__(model, window, init)
-        self.released = released
+    window: Codes = 32
+    released: bool = False
 
     def __str__(self) -> str:
-        name = "maximal_released" if self.released else "maximal"
-        return f"{name}(window={self.depth + 1}, init={self.init})"
+        return (
+            f"{self.called('released' * self.released)}(window={self.depth + 1}, init={self.init})"
+        )
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
         return sample(coupling(law, left), fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])

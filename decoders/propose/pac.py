@@ -3,15 +3,14 @@
 The first levels of the window hold K candidates each, shared by all nodes of the level above; a
 chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The
 others are drawn from p without it, without replacement. So all K are an exact draw without
-replacement from p, which is declared; the walk takes the first accepted one.
-
-As released, the siblings come from norm((p - q)+), while p is declared for them. A first candidate
-that was kept stays in that law, so a sibling may repeat it. With the verifier
-`decoders.verify.released.LongestPath` that is the released decoder. Both are biased.
+replacement from p, which is declared; the walk takes the first accepted one. As released, the
+siblings come from norm((p - q)+), while p is declared for them, and one may repeat a first
+candidate that was kept: biased, as its verifier is, `decoders.verify.released.LongestPath`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -20,40 +19,37 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.distribution import without
 from decoders.kinds import Within
-from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, OVERRUN, sample
+from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
-from decoders.propose.window import Left, fresh_uniforms
+from decoders.propose.window import Codes, Left, fresh_uniforms
 from decoders.verify.children import drop_sibling
 
 EMPTY = 1e-20  # released: added to code 0 of the residual, so that something can be drawn
 
 
+@dataclass(eq=False, repr=False)
 class Pac(Maximal):
     """window: codes of a forward, the tree with them: 64 with K = 4 is a main path of 46.
     candidates: K; levels: how many levels hold K of them (the paper's D is one more)."""
 
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 64,
-        init: str = "uniform",
-        candidates: Annotated[int, Within(1, MAX_CHILDREN)] = 4,
-        levels: Annotated[int, Within(0, 6)] = 2,
-        released: bool = False,
-    ) -> None:
-        if candidates**levels > 4096:
+    window: Codes = 64
+    candidates: Annotated[int, Within(1, MAX_CHILDREN)] = 4
+    levels: Annotated[int, Within(0, 6)] = 2
+
+    def __post_init__(self, model: Any) -> None:
+        if self.candidates**self.levels > 4096:
             raise DecoderError(
-                f"proposer.candidates={candidates} on proposer.levels={levels} is a tree of "
-                f"{candidates**levels} rows: at most 4096; lower one of the two"
+                f"proposer.candidates={self.candidates} on proposer.levels={self.levels} is a tree "
+                f"of {self.candidates**self.levels} rows: at most 4096; lower one of the two"
             )
-        self.candidates, self.levels = candidates, levels
-        super().__init__(model, window, init)
-        self.residual = released
+        super().__post_init__(model)
 
     def __str__(self) -> str:
-        name = "pac_released" if self.residual else "pac"
         shape = f"window={self.nodes + 1}, candidates={self.candidates}, levels={self.levels}"
-        return f"{name}({shape}, init={self.init})"
+        return f"{self.called('released' * self.released)}({shape}, init={self.init})"
+
+    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
+        return law
 
     def siblings(
         self, codes: Tensor, law: Tensor, left: Left, noise: Any, places: Tensor
@@ -64,7 +60,7 @@ class Pac(Maximal):
         upper = slice(0, self.levels)
         main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
         kept = torch.zeros_like(main, dtype=torch.bool)  # whose code is still in `law`
-        if self.residual:
+        if self.released:
             found = (law - left.q[:, upper]).clamp_min(0.0)  # [B, levels, V]
             found[..., 0] += EMPTY
             drafted = left.drafted[:, upper]

@@ -4,11 +4,9 @@ Each of K chains is a window of its own: redrawn from the target's laws read alo
 and declared so. `Paths` commits one of them. Exact: the chains' first drafts are tested one after
 the other, each against what the ones before have left of p, and the first that passes is followed.
 
-As released (`longest`) every chain is tested alone, each with min(1, p/q) and norm((p - q)+), and
-the one with the longest accepted prefix is committed. The paper calls that lossless. But to take a
-chain because it was accepted makes accepted codes too likely: with K drafts from one q and
-b = sum min(p, q), A = 1 - (1 - b)^K, a code's law is A min(p, q) / b + (1 - A) norm((p - q)+). The
-paper's term over siblings (lambda) is not in the released scheme, nor here.
+As released (`longest`) every chain is tested alone, and the one with the longest accepted prefix is
+committed. That makes accepted codes too likely: with K drafts from one q and b = sum min(p, q),
+A = 1 - (1 - b)^K, a code's law is A min(p, q) / b + (1 - A) norm((p - q)+).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from decoders.noise import (
     TARGET_SLOT,
     sample,
 )
-from decoders.propose.window import Places, certain, copied, fresh_uniforms, pick_rows
+from decoders.propose.window import Places, fresh_uniforms, pick_rows, redrawn
 from decoders.verify.by_node import settled
 from decoders.verify.children import at_node
 from decoders.verify.exact import ratio, residual
@@ -104,16 +102,11 @@ class PathSpecSession(ProposerSession):
         node = first + level.clamp_max(part.depth)[:, None]  # [B, K, D]
         law = pick_rows(seen.p, node.flatten(1))  # [B, K D, V]
         told = (level <= part.depth)[:, None].expand_as(node).flatten(1) & (law.sum(-1) > 0)
-        law = torch.where(told[..., None], law, 1 / law.shape[-1])
-        if self.greedy:
-            law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
         places = place[:, None] + span  # [B, D]
         u = fresh_uniforms(noise, places, DRAFT_SLOT, part.chains).transpose(1, 2)  # [B, K, D]
-        codes = sample(law, u.flatten(1))  # [B, K D]
         root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
-        places = places.repeat(1, part.chains)
-        codes, known = copied("uniform", self.kind, codes, ~told, root, seen.image, places)
-        laws = torch.where(known[..., None], certain(codes, law), law)
+        asked = self.kind, root, seen.image, places.repeat(1, part.chains)
+        codes, laws = redrawn(law, told, u.flatten(1), asked, self.greedy)  # [B, K D], with V
         shape = part.chains, part.depth
         share = pick(laws, codes).unflatten(1, shape).cumprod(-1)  # [B, K, D]
         q = None

@@ -10,35 +10,28 @@ drafts that stay. There is no released code. tau is that of two re-implementatio
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.distribution import pick
-from decoders.kinds import NotNegative, Within
-from decoders.noise import DRAFT_SLOT, OVERRUN, sample
+from decoders.kinds import NotNegative
+from decoders.noise import DRAFT_SLOT, sample
 from decoders.propose.window import Left, Window, fresh_uniforms
 
 
+@dataclass(eq=False, repr=False)
 class Plus(Window):
     """tau: the ratio from which a draft stays; published: declares p."""
 
     couples = True
-
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        init: str = "uniform",
-        tau: NotNegative = 0.5,
-        published: bool = False,
-    ) -> None:
-        super().__init__(model, window, init)
-        self.tau, self.published = tau, published
+    tau: NotNegative = 0.5
+    published: bool = False
 
     def __str__(self) -> str:
-        name = "plus_published" if self.published else "plus"
+        name = self.called("published" * self.published)
         return f"{name}(window={self.depth + 1}, init={self.init}, tau={self.tau:g})"
 
     def stays(self, law: Tensor, left: Left) -> Tensor:

@@ -14,7 +14,7 @@ p_t there: biased, the setting `released`. No code was released.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,6 @@ from torch import Tensor
 from decoders.api import Seen, Start
 from decoders.distribution import normalised
 from decoders.kinds import Share, Within
-from decoders.noise import OVERRUN
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.window import Left, Window, WindowSession
 
@@ -35,6 +34,7 @@ class Tilted(Left):
     plain: Tensor  # [B, W, V], the target's
 
 
+@dataclass(eq=False, repr=False)
 class Rising(Window):
     """past: laws before the newest in the mean; decay: g, their weights; rises: N, how many rises
     in a row are asked for beyond the first; share: of the codes of p_t that may be tilted;
@@ -42,25 +42,16 @@ class Rising(Window):
 
     exercised: ClassVar = {"rises": 0, "share": 1.0}  # images of a few codes have few steps
 
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        init: str = "uniform",
-        past: Annotated[int, Within(1, 16)] = 3,
-        decay: Share = 0.8,
-        rises: Annotated[int, Within(0, 15)] = 3,
-        share: Share = 0.1,
-        released: bool = False,
-    ) -> None:
-        super().__init__(model, window, init)
-        self.past, self.decay, self.rises, self.share = past, decay, rises, share
-        self.released = released
+    past: Annotated[int, Within(1, 16)] = 3
+    decay: Share = 0.8
+    rises: Annotated[int, Within(0, 15)] = 3
+    share: Share = 0.1
+    released: bool = False
 
     draw = Jacobi.draw
 
     def __str__(self) -> str:
-        name = "rising_released" if self.released else "rising"
+        name = self.called("released" * self.released)
         return f"{name}(window={self.depth + 1}, init={self.init}, N={self.rises})"
 
     def begin(self, start: Start) -> RisingSession:

@@ -22,8 +22,8 @@ uniform of its own: that is the verifier's part. Rows of a batch advance alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import InitVar, dataclass
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -31,17 +31,13 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
 from decoders.kinds import Amount, Within
-from decoders.noise import OVERRUN
+from decoders.noise import OVERRUN, sample
 from decoders.propose.trees.static import Static, drop_impossible
 
-INITS = ("uniform", "random", "horizontal", "vertical", "sample")
+Init = Literal["uniform", "random", "horizontal", "vertical", "sample"]
+INITS: tuple[str, ...] = get_args(Init)
 POINTS = ("random", "horizontal", "vertical")  # inits that declare a certain code
-
-
-def known_init(init: str) -> str:
-    if init not in INITS:
-        raise DecoderError(f"proposer.init is one of {', '.join(INITS)}, found {init!r}")
-    return init
+Codes = Annotated[int, Within(2, OVERRUN)]
 
 
 @dataclass(frozen=True)
@@ -64,31 +60,37 @@ class Left:
         return self.drafted & (self.behind <= 0)
 
 
+@dataclass(eq=False, repr=False)
 class Window(Proposer):
     """window: L, codes of a forward, with the root and the tree of candidates; init: of drafts at
     new places; back: how far behind `vertical` looks, 0: a row of the image. A subclass says how
     codes are drawn."""
 
+    model: InitVar[Any]
+    window: Codes = 16
+    init: Init = "uniform"
+    back: Amount = 0
+
     reads_laws = True
     couples = False  # whether a draft hangs on earlier drafts at its place
     candidates, levels = 1, 0  # K, on how many levels of the tree
 
-    def __init__(
-        self,
-        model: Any,
-        window: Annotated[int, Within(2, OVERRUN)] = 16,
-        init: str = "uniform",
-        back: Amount = 0,
-    ) -> None:
+    def __post_init__(self, model: Any) -> None:
         del model  # a start has it
-        self.init, self.back = known_init(init), back
         extra = sum(self.candidates**level - 1 for level in range(1, self.levels + 1))
-        self.depth = window - 1 - extra
+        self.depth = self.window - 1 - extra
         self.lattice = Static(None, lattice(self.depth, self.candidates, self.levels))
         self.nodes, self.branching = self.lattice.nodes, self.lattice.branching
         self.lines = lines_of(self.lattice.parent, self.lattice.level_of)  # [N + 1, D + 1]
         own = [(len(path) - 1) * self.candidates + path[-1] for path in self.lattice.paths]
         self.pick = torch.tensor(own)  # [N], of the level's candidates
+
+    def __str__(self) -> str:
+        return f"{self.called()}(window={self.depth + 1}, init={self.init})"
+
+    def called(self, variant: str = "") -> str:
+        """The class's name, with "_variant" where there is one."""
+        return type(self).__name__.lower() + f"_{variant}" * bool(variant)
 
     def begin(self, start: Start) -> WindowSession:
         return WindowSession(self, start)
@@ -184,6 +186,23 @@ def certain(codes: Tensor, like: Tensor) -> Tensor:
 def pick_rows(values: Tensor, rows: Tensor) -> Tensor:
     """values [B, N, V], rows [B, n] -> [B, n, V]."""
     return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def redrawn(
+    law: Tensor,
+    told: Tensor,
+    u: Tensor,
+    asked: tuple[Places, Tensor, Tensor, Tensor],
+    greedy: bool,
+) -> tuple[Tensor, Tensor]:
+    """Drafts [B, W] of law [B, W, V] where that is told [B, W] bool, else of 1 / V; and the
+    declared laws. u [B, W]; asked: `kind`, `root`, `image` and `places` of `copied`."""
+    kind, root, image, places = asked
+    law = torch.where(told[..., None], law, 1 / law.shape[-1])
+    if greedy:
+        law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
+    codes, known = copied("uniform", kind, sample(law, u), ~told, root, image, places)
+    return codes, torch.where(known[..., None], certain(codes, law), law)
 
 
 def fresh_uniforms(noise: Any, places: Tensor, slot: int, count: int = 1) -> Tensor:

@@ -31,7 +31,7 @@ from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
-from decoders.propose.drafters.weights import Stored
+from decoders.propose.drafters.shared import Stored
 
 WEIGHTS = Path(__file__).parent / "weights"
 SIZES = ("small", "large")

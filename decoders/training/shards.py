@@ -106,9 +106,46 @@ class StateMaker:
         return torch.stack(draws) < self.config.drop
 
 
-class Ring:
-    """Batches of states by step. Shards of the ring are computed by this process, or, where
-    several processes share a folder, by whoever's turn it is."""
+class Batches:
+    """States by step, and those that no step sees: `batch` images a step, the same ones whenever it
+    is asked for. valid: how many images are held out; None: as many as one likes."""
+
+    batch: int
+    seed: int
+    device: torch.device
+    valid: int | None
+
+    def prepare(self, step: int) -> None:
+        """Computes what has to be there for a step."""
+
+    def at(self, step: int, first: int, count: int) -> States:
+        """The states of images first..first+count-1 of the batch of a step. Raises DecoderError
+        where a shard cannot be read."""
+        raise NotImplementedError("batches say what a step sees")
+
+    def held_out(self, first: int, count: int) -> States:
+        """The states of held-out images, with their captions."""
+        raise NotImplementedError("batches say what is held out")
+
+    def seen(self, steps: int) -> int:
+        """How many different images so many steps have drawn from, at most."""
+        raise NotImplementedError("batches say how many images they have drawn")
+
+    def drawn(self, step: int, count: int) -> list[int]:
+        """A step's images of `count`, without repetition where there are enough."""
+        generator = torch.Generator().manual_seed(self.seed * 7_919 + step)
+        rounds = -(-self.batch // count)
+        order = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
+        return order[: self.batch].tolist()
+
+    def gathered(self, rows: list[dict[str, Tensor]]) -> States:
+        """States of single images, on the target's device."""
+        return unpack(stack(rows), self.device)
+
+
+class Ring(Batches):
+    """Shards of the ring are computed by this process, or, where several processes share a folder,
+    by whoever's turn it is."""
 
     def __init__(
         self,
@@ -121,6 +158,7 @@ class Ring:
         config = maker.config
         self.maker, self.config, self.batch, self.seed = maker, config, batch, seed
         self.rank, self.world = rank, world
+        self.device, self.valid = maker.target.output.weight.device, maker.source.valid
         self.folder = None if config.folder is None else Path(config.folder)
         count = maker.source.train
         if config.shard and count is not None and count < config.shard:
@@ -134,26 +172,14 @@ class Ring:
             self._claim(self.folder)
 
     def at(self, step: int, first: int, count: int) -> States:
-        """The states of images first..first+count-1 of the batch of a step.
-
-        Raises DecoderError where a shard cannot be read.
-        """
         if not self.config.shard:
             return self.maker.states("train", self._direct(step)[first : first + count])
-        live = self.live(step)
-        picks = drawn(self.seed, step, self.batch, len(live) * self.config.shard)
-        picks = picks[first : first + count]
-        rows = [(live[p // self.config.shard], p % self.config.shard) for p in picks]
-        return self._gather(rows)
+        live, size = self.live(step), self.config.shard
+        picks = self.drawn(step, len(live) * size)[first : first + count]
+        return self.gathered([self._row(live[p // size], p % size) for p in picks])
 
     def held_out(self, first: int, count: int) -> States:
-        """The states of held-out images, with their captions."""
         return self.maker.states("valid", range(first, first + count))
-
-    @property
-    def valid(self) -> int | None:
-        """How many images are held out; None: as many as one likes."""
-        return self.maker.source.valid
 
     def live(self, step: int) -> list[int]:
         """Numbers of the shards that a step draws from, oldest first."""
@@ -173,17 +199,12 @@ class Ring:
         return max(n for n in range(ring) if every * n * (n + 1) // (2 * ring) <= step)
 
     def seen(self, steps: int) -> int:
-        """How many different images so many steps have drawn from."""
         count = self.maker.source.train
         if not self.config.shard:
             images = steps * self.batch
             return images if count is None else min(images, count)
         shards = self._newest(max(0, steps - 1)) + 1
         return self.config.shard * (shards if self.shards is None else min(shards, self.shards))
-
-    def due(self, step: int) -> list[int]:
-        """The live shards that are not there yet."""
-        return [n for n in self.live(step) if not self._there(n)]
 
     def prepare(self, step: int) -> None:
         """Computes what this process has to of the shards that a step needs, and forgets the
@@ -194,8 +215,8 @@ class Ring:
         for number in list(self._memory):
             if number not in live:
                 del self._memory[number]
-        for number in self.due(step):
-            if number % self.world == self.rank:
+        for number in live:
+            if not self._there(number) and number % self.world == self.rank:
                 self._compute(number)
         if self.folder is not None and not self.config.keep and self.rank == 0:
             for path in self.folder.glob("shard_*.safetensors"):
@@ -213,11 +234,6 @@ class Ring:
             generator = torch.Generator().manual_seed(self.seed * 9_973 + place // count)
             out.append(int(torch.randperm(count, generator=generator)[place % count]))
         return out
-
-    def _gather(self, rows: list[tuple[int, int]]) -> States:
-        """States of (shard, row) pairs, on the target's device."""
-        found = [self._row(number, row) for number, row in rows]
-        return unpack(stack(found), self.maker.target.output.weight.device)
 
     def _row(self, number: int, row: int) -> dict[str, Tensor]:
         if self.folder is not None:
@@ -271,7 +287,7 @@ class Ring:
             partial.replace(path)
 
 
-class Stored:
+class Stored(Batches):
     """States that an earlier run kept (``data.keep=true``), drawn at random from all its shards but
     the held-out ones. Nothing is computed here; the target is needed for its head alone.
 
@@ -305,37 +321,17 @@ class Stored:
         self.device = target.output.weight.device
         parts = held_out_split(len(self.files), held_out, seed)
         self.parts = dict(zip(("train", "valid"), parts, strict=True))
-
-    @property
-    def valid(self) -> int:
-        return self.size * len(self.parts["valid"])
-
-    def prepare(self, step: int) -> None:
-        """Nothing to compute."""
+        self.train, self.valid = (self.size * len(part) for part in parts)
 
     def seen(self, steps: int) -> int:
-        """How many different images so many steps have drawn, at most."""
-        return min(steps * self.batch, self.size * len(self.parts["train"]))
+        return min(steps * self.batch, self.train)
 
     def at(self, step: int, first: int, count: int) -> States:
-        """The states of images first..first+count-1 of the batch of a step."""
-        images = self.size * len(self.parts["train"])
-        picks = drawn(self.seed, step, self.batch, images)[first : first + count]
-        return self._gather("train", picks)
+        return self._of("train", self.drawn(step, self.train)[first : first + count])
 
     def held_out(self, first: int, count: int) -> States:
-        """The states of held-out images."""
-        return self._gather("valid", list(range(first, first + count)))
+        return self._of("valid", list(range(first, first + count)))
 
-    def _gather(self, split: str, picks: list[int]) -> States:
-        part = self.parts[split]
-        rows = [(self.files[part[p // self.size]], p % self.size) for p in picks]
-        return unpack(stack([read_row(path, row) for path, row in rows]), self.device)
-
-
-def drawn(seed: int, step: int, batch: int, count: int) -> list[int]:
-    """`batch` of `count` images for a step, without repetition where there are enough."""
-    generator = torch.Generator().manual_seed(seed * 7_919 + step)
-    rounds = -(-batch // count)
-    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
-    return order[:batch].tolist()
+    def _of(self, split: str, picks: list[int]) -> States:
+        part, size = self.parts[split], self.size
+        return self.gathered([read_row(self.files[part[p // size]], p % size) for p in picks])

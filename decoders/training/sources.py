@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.text_files import one_line, read_items, said_as
-from decoders.training.states import Images, text_to
+from decoders.training.states import Images
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -71,30 +71,20 @@ def held_out_split(count: int, share: float, seed: int) -> tuple[list[int], list
     return order[cut:], order[:cut]
 
 
-@dataclass(frozen=True)
 class Listed:
-    """A finite source: `make` turns numbers of items into images; the split is by `held_out`."""
+    """A finite source of `count` items, a share of them held out. make: numbers of items -> their
+    images."""
 
-    make: Callable[[list[int]], Images]
-    parts: dict[str, list[int]]
-
-    @property
-    def train(self) -> int:
-        return len(self.parts["train"])
-
-    @property
-    def valid(self) -> int:
-        return len(self.parts["valid"])
+    def __init__(
+        self, count: int, held_out: float, seed: int, make: Callable[[list[int]], Images]
+    ) -> None:
+        train, valid = held_out_split(count, held_out, seed)
+        self.make, self.parts = make, {"train": train, "valid": valid}
+        self.train, self.valid = len(train), len(valid)
 
     def images(self, split: str, indices: Sequence[int]) -> Images:
         part = self.parts[split]
         return self.make([part[i] for i in indices])
-
-
-def listed(count: int, held_out: float, seed: int, make: Callable[[list[int]], Images]) -> Listed:
-    """A source of `count` items, a share of them held out."""
-    train, valid = held_out_split(count, held_out, seed)
-    return Listed(make, {"train": train, "valid": valid})
 
 
 def pictures(
@@ -110,9 +100,9 @@ def pictures(
     def make(numbers: list[int]) -> Images:
         files, words = zip(*(items[n] for n in numbers), strict=True)
         codes = encode_pictures(model, torch.stack([read_picture(f, size) for f in files]))
-        return Images(text_to(model.text.encode(list(words)), model.device), codes)
+        return Images(model.text.encode(list(words)).to(model.device), codes)
 
-    return listed(len(items), held_out, seed, make)
+    return Listed(len(items), held_out, seed, make)
 
 
 def sampled(
@@ -133,11 +123,11 @@ def sampled(
     def make(numbers: list[int]) -> Images:
         words = [prompts[n % count] for n in numbers]
         keys = [image_key(seed + n // count, w) for n, w in zip(numbers, words, strict=True)]
-        text = text_to(model.text.encode(words), model.device)
+        text = model.text.encode(words).to(model.device)
         codes = decoder.generate(text, Noise.of_keys(torch.stack(keys), model.target.length)).codes
         return Images(text, codes.to(model.device).clone())  # no inference tensor
 
-    return listed(count * rounds, held_out, seed, make)
+    return Listed(count * rounds, held_out, seed, make)
 
 
 @dataclass(frozen=True)
@@ -159,7 +149,7 @@ class Scenes:
         batch = scene_batch(split, [first + i for i in indices])
         made = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
         codes = encode_pictures(self.model, made)
-        return Images(text_to(self.model.text.encode(batch.captions), self.model.device), codes)
+        return Images(self.model.text.encode(batch.captions).to(self.model.device), codes)
 
 
 def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:

@@ -10,7 +10,7 @@ accepted. *Single*: one row an image, a share of the captions dropped, as in the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +35,7 @@ class Images:
 
     def rows(self, index: Tensor) -> Images:
         """The images at `index` [n] int64."""
-        return Images(text_rows(self.text, index), self.codes[index])
+        return Images(self.text.rows(index), self.codes[index])
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,6 @@ class States:
     def codes(self) -> Tensor:
         """[R, L]."""
         return self.images.codes.repeat(self.copies, 1)
-
-
-def text_rows(text: TextFeatures, index: Tensor) -> TextFeatures:
-    """The captions at `index` [n] int64."""
-    kept = {f.name: getattr(text, f.name) for f in fields(text)}
-    return replace(text, **{k: v[index] for k, v in kept.items() if v is not None})
-
-
-def text_to(text: TextFeatures, device: torch.device) -> TextFeatures:
-    """The same captions on another device."""
-    kept = {f.name: getattr(text, f.name) for f in fields(text)}
-    return replace(text, **{k: v.to(device) for k, v in kept.items() if v is not None})
 
 
 def transformer_of(model: ImageModel) -> Transformer:
@@ -154,14 +142,15 @@ class Drafted:
 
 
 class Learner(Protocol):
-    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast.
-
-    ``reads``: the target's keys and values that it reads (`States.kept`); those of a place are of
-    the state there.
-    """
+    """A drafter in training. ``net`` is in float32; the trainer moves it and sets autocast."""
 
     net: nn.Module
-    reads: Reads = ()
+
+    @property
+    def reads(self) -> Reads:
+        """The target's keys and values that it reads (`States.kept`); those of a place are of the
+        state there."""
+        return ()
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

@@ -9,9 +9,9 @@ batch, and several processes equal one.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from decoders.training.loop import CURVE, Loop
 from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
 from decoders.training.optimise import SCHEDULES, mixed, optimisers, update
 from decoders.training.processes import World
+from decoders.training.shards import Batches
 from decoders.training.states import Learner, States
 
 
@@ -74,19 +75,6 @@ class TrainConfig:
         return {k: v for k, v in asdict(self).items() if k not in free}
 
 
-class Batches(Protocol):
-    """States by step, and those that no step sees. See `shards.Ring`."""
-
-    def prepare(self, step: int) -> None: ...
-
-    def at(self, step: int, first: int, count: int) -> States: ...
-
-    def held_out(self, first: int, count: int) -> States: ...
-
-    @property
-    def valid(self) -> int | None: ...
-
-
 @dataclass
 class Trained:
     """What a training leaves. steps: done in all; seconds: spent in all, resumed runs included."""
@@ -126,15 +114,11 @@ class Trainer:
         self._held: list[States] = []
 
     def _loop(self) -> Loop:
-        given = asdict(self.config)
-        shared = (
-            "steps", "warmup", "schedule", "floor", "log_every", "save_every", "evaluate_every",
-            "resume", "budget_seconds",
-        )  # fmt: skip
+        given, known = asdict(self.config), [field.name for field in fields(Loop)]
         return Loop(
             "training",
             self.folder,
-            **{name: given[name] for name in shared},
+            **{name: given[name] for name in known if name in given},
             settings=self.config.decides() | asdict(self.loss),
             curve=CURVE,
             world=self.world,

@@ -20,42 +20,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Settled, Verifier
+from decoders.api import DecoderError, Draft, Settled
 from decoders.distribution import normalised, pick
 from decoders.kinds import Share
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.by_node import AT_TEMPERATURE_ZERO, drawn_from, settled
+from decoders.verify.by_node import WholeDraft, drawn_from, settled
 from decoders.verify.children import at_node
 
 SAME = 1e-6  # of (p - q)+: what is left of equal laws is rounding
 
 
-class Block(Verifier):
+class Block(WholeDraft):
     """For chains; a tree's verifier is `decoders.verify.traversal.Traversal`."""
-
-    looks_ahead = True
-
-    def __init__(self, model: Any = None) -> None:
-        del model  # it needs nothing from it
 
     def __str__(self) -> str:
         return "block"
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
-        """See `decoders.api.Verifier`. Raises DecoderError for a tree, and for deterministic
-        drafts."""
-        if law.greedy:
-            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
-        size, q = draft.levels, chain_law(draft)
-        share, left = self.shares(law.p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
-        level = torch.arange(1, size + 1, device=place.device)
-        u = noise.at(place[:, None] + level - 1, ACCEPT_SLOT)[..., 0]  # [B, g]
-        hit = u < self.chances(share, left)
-        count = torch.where(hit, level, 0).amax(1)  # [B]
-        after = at_node(normalised(left, law.p), count)  # [B, V]
-        last = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
-        nodes = torch.minimum(torch.arange(size + 1, device=place.device), count[:, None])
-        return settled(nodes, count, last, count == size)
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
+        """Raises DecoderError for a tree."""
+        q = chain_law(draft)
+        share, left = self.shares(p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
+        hit = tests(noise, place, draft) < self.chances(share, left)
+        count = torch.where(hit, torch.arange(1, draft.levels + 1, device=p.device), 0).amax(1)
+        return committed(p, left, count, noise, place)
 
     def shares(self, p: Tensor, q: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """s_i [B, g + 1] and what the next code is drawn from, not normalised [B, g + 1, V]; codes
@@ -76,7 +63,7 @@ class Block(Verifier):
         return torch.cat([inner, share[:, -1:]], 1)
 
 
-class Subsequences(Verifier):
+class Subsequences(WholeDraft):
     """SJD-SV as printed. A run of drafts with p_b(x_b) <= .. <= p_e(x_e) is a block; g is the last
     draft of it from which on the p's sum up to at least `alpha` of the block's.
 
@@ -87,38 +74,30 @@ class Subsequences(Verifier):
     a number for every e', not one for all; the paper leaves it open. Untested drafts keep the law
     q, and a draft that passes because a later one makes up for it is none of p: biased."""
 
-    looks_ahead = True
-
     def __init__(self, model: Any = None, alpha: Share = 0.8, fresh: bool = False) -> None:
-        del model  # it needs nothing from it
+        super().__init__(model)
         self.alpha, self.fresh = alpha, fresh
 
     def __str__(self) -> str:
         return f"subsequences(alpha={self.alpha:g}, {'fresh' if self.fresh else 'one'})"
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
-        """See `decoders.api.Verifier`. Raises DecoderError as `Block` does."""
-        if law.greedy:
-            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
+        """Raises DecoderError for a tree."""
         size, q, codes = draft.levels, chain_law(draft), draft.codes[:, 1:]
-        mine = pick(law.p[:, :-1], codes)  # [B, g], p_i(x_i)
+        mine = pick(p[:, :-1], codes)  # [B, g], p_i(x_i)
         ratio = mine / pick(q[:, :-1], codes).clamp_min(1e-30)
         span = torch.arange(size, device=place.device)
         first, last, tested, joint = self.blocks(mine, ratio)
-        u = noise.at(place[:, None] + span, ACCEPT_SLOT)[..., 0]  # [B, g]
+        u = tests(noise, place, draft)
         passed = (u if self.fresh else u.gather(1, first)) < joint
         ends = (span == last) & ~passed
         stop = torch.where(ends, span, size).amin(1, keepdim=True)  # [B, 1], end of the last block
         here = tested & (last == stop)  # of the block that does not pass whole
         count = torch.where(here & passed, span + 1, 0).amax(1)  # [B]
         count = torch.maximum(count, torch.where(here, span, size).amin(1))  # at least up to its g
-        left = (law.p - q).clamp_min(0.0)
-        left = torch.where(left.sum(-1, keepdim=True) > SAME, left, law.p)
-        left = torch.cat([left[:, :-1], law.p[:, -1:]], 1)
-        after = at_node(normalised(left, law.p), count)  # [B, V]
-        code = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
-        nodes = torch.minimum(torch.arange(size + 1, device=place.device), count[:, None])
-        return settled(nodes, count, code, count == size)
+        left = (p - q).clamp_min(0.0)
+        left = torch.where(left.sum(-1, keepdim=True) > SAME, left, p)
+        return committed(p, torch.cat([left[:, :-1], p[:, -1:]], 1), count, noise, place)
 
     def blocks(self, mine: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of p_i(x_i) and p_i(x_i) / q_i(x_i), [B, g] both: every draft's b and e, whether it is at
@@ -150,3 +129,19 @@ def chain_law(draft: Draft) -> Tensor:
             f"nodes on {size} levels; use tree=chain, or acceptance=traversal"
         )
     return q
+
+
+def tests(noise: Any, place: Tensor, draft: Draft) -> Tensor:
+    """The uniforms of a chain's tests, [B, g]."""
+    level = torch.arange(draft.levels, device=place.device)
+    return noise.at(place[:, None] + level, ACCEPT_SLOT)[..., 0]
+
+
+def committed(p: Tensor, left: Tensor, count: Tensor, noise: Any, place: Tensor) -> Settled:
+    """The first `count` [B] drafts of a chain, and a code from what is left of p behind them; p,
+    left [B, g + 1, V]."""
+    size = p.shape[1] - 1
+    after = at_node(normalised(left, p), count)  # [B, V]
+    last = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
+    nodes = torch.minimum(torch.arange(size + 1, device=place.device), count[:, None])
+    return settled(nodes, count, last, count == size)

@@ -104,9 +104,27 @@ def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tenso
 # They judge a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
 # rejected one still count (2403.10444, 2505.12398).
 
-# Greedy decoding has nothing to gain from the whole draft: the longest path of argmax codes is
-# committed, as with the exact rule.
 AT_TEMPERATURE_ZERO = ByNode(Exact())
+
+
+class WholeDraft(Verifier):
+    """A subclass judges while sampling. Greedy decoding has nothing to gain from the whole draft:
+    the longest path of argmax codes is committed, as with the exact rule."""
+
+    looks_ahead = True
+
+    def __init__(self, model: Any = None) -> None:
+        del model  # it needs nothing from it
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
+        if law.greedy:
+            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
+        return self.judge(law.p, draft, noise, place)
+
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
+        """As `decide`; p [B, N + 1, V]."""
+        raise NotImplementedError("a verifier of whole drafts says how it judges them")
 
 
 def drawn_from(draft: Draft, name: str) -> Tensor:

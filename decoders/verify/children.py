@@ -70,6 +70,12 @@ def ancestry(parents: Tensor, depth: int) -> Tensor:
     return above
 
 
+def ancestry_of(draft: Draft) -> Tensor:
+    """That of a draft, see `Draft.ancestry`."""
+    given = draft.ancestry
+    return ancestry(draft.parents, draft.levels) if given is None else given
+
+
 def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     """Codes and validity of every node's children, [B, N + 1, K] each."""
     batch, nodes, width = draft.children.shape
@@ -155,7 +161,7 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
     hit = hit.scatter(1, index, accepted.reshape(batch, -1))
     which = torch.zeros_like(draft.codes).scatter(1, index, rank)  # order among siblings
     hit[:, 0], which[:, 0] = True, 0
-    above = ancestry(draft.parents, depth) if draft.ancestry is None else draft.ancestry
+    above = ancestry_of(draft)
     whole = (hit[:, None] | ~above).all(-1)  # [B, N + 1], nodes whose path was accepted
     reached = torch.where(whole, draft.depth, -1)
     count = reached.amax(1, keepdim=True)  # [B, 1]

@@ -9,25 +9,17 @@ A concrete rule says q a and nothing else.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Test
+from decoders.api import AcceptRule, Test
 from decoders.distribution import normalised, pick
-from decoders.verify.exact import ratio
+from decoders.verify.exact import likeliest, ratio
 
-CORRECTIONS = ("lemma", "paper")
-
-
-def correction(name: str) -> str:
-    """The setting `residual` of a rule whose paper goes on with another law. DecoderError where it
-    is neither."""
-    if name not in CORRECTIONS:
-        raise DecoderError(
-            f"acceptance.residual is one of {CORRECTIONS}, found {name!r}; lemma is "
-            "norm((p - q a)+), paper what the paper goes on with"
-        )
-    return name
+# What a rule goes on with after a rejection, where its paper has another law: lemma R's, or that.
+Residual = Literal["lemma", "paper"]
 
 
 def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:
@@ -61,6 +53,4 @@ class Corrected(AcceptRule):
         return Test(accept, ratio(pick(p, x), q, x), left, away, away)
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:
-        hit = (p.argmax(-1) == x).float()
-        zero = torch.zeros_like(hit)
-        return Test(hit, hit, p, zero, zero)
+        return likeliest(p, x)

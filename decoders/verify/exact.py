@@ -31,6 +31,13 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor, fill: float = 0.0) -> Tenso
     return normalised(left + fill if fill else left, p)
 
 
+def likeliest(p: Tensor, x: Tensor) -> Test:
+    """The exact test at temperature 0, see `AcceptRule.greedy`."""
+    hit = (p.argmax(-1) == x).float()
+    zero = torch.zeros_like(hit)
+    return Test(hit, hit, p, zero, zero)
+
+
 class Exact(Known, AcceptRule):
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
 
@@ -48,6 +55,4 @@ class Exact(Known, AcceptRule):
         return Test(accept, accept, residual(p, q, x), zero, zero)
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:
-        hit = (p.argmax(-1) == x).float()
-        zero = torch.zeros_like(hit)
-        return Test(hit, hit, p, zero, zero)
+        return likeliest(p, x)

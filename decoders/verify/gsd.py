@@ -3,12 +3,9 @@ their group.
 
 C(x) holds x, and of the codes next to x in the order of p those of nearly the same probability and
 nearly the same latent. Then a(x) = min(1, p(C(x)) / q(C(x))); with deterministic children q(C) = 1.
-The correction is lemma R's; ``residual: paper`` is norm((p - q)+).
-
-``released: true`` is the authors' code. Its window is the ranks r - 7 to r + 6, cut at the likely
-end of the order; at the unlikely end, r < 7, the exact test decides. Distances are squared and
-between the language model's input embeddings, not the codebook's vectors. A window with a token id
-above 10,000 goes without distances.
+The correction is lemma R's; ``residual: paper`` is norm((p - q)+). ``released: true`` is the
+authors' code: ranks r - 7 to r + 6, the exact test at r < 7, squared distances of the language
+model's input embeddings, and none in a window with a token id above 10,000.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.kinds import Positive, Within
-from decoders.verify.corrected import Corrected, correction
+from decoders.verify.corrected import Corrected, Residual
 from decoders.verify.exact import residual as exact_residual
-from decoders.verify.lantern import ROWS, latent_space
+from decoders.verify.lantern import ROWS, Metric, latent_space
 
 RELEASED_WINDOW = (-7, 6)  # ranks relative to x
 RELEASED_IDS = 10_000
@@ -39,13 +36,13 @@ class Gsd(Corrected):
         group: Annotated[int, Within(1, 1024)] = 10,
         theta_p: Positive = 0.15,
         theta_d: Positive = 0.5,
-        residual: str = "lemma",
-        metric: str = "tokenizer",
+        residual: Residual = "lemma",
+        metric: Metric = "tokenizer",
         beyond_support: bool = False,
         released: bool = False,
     ) -> None:
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
-        self.released, self.residual = released, "paper" if released else correction(residual)
+        self.released, self.residual = released, "paper" if released else residual
         self.beyond_support = beyond_support or released
         if released:
             latents, self.far = input_embeddings(model)

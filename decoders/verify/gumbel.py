@@ -3,28 +3,22 @@ one, while sampling.
 
 At every node the code is the one that AR would draw there: argmax(log p + g), g the place's row of
 Gumbel numbers. A child that equals it is accepted; the first place where none does gets the code
-itself. So the output does not depend on drafter, tree, batch or shard, and what is equal can be
-tested for equality: this verifier is the gate's first test of a loop (`bench.judge.gate.equal`).
-
-`draw: uniform` compares with the draw of the plain AR row, by inverse CDF. Drafts that are drawn
-with the same Gumbel rows are accepted with probability at least (1 - TV) / (1 + TV), others with
-sum p q only. Equality holds in float32, up to ties between codes that two forwards of different
-shapes round differently.
+itself. So the output does not depend on drafter, tree, batch or shard, in float32 and up to ties.
+Drafts that are drawn with the same rows are accepted with probability at least (1 - TV) / (1 + TV),
+others with sum p q only. `draw: uniform` compares with the draw of the plain AR row.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Settled, Verifier
+from decoders.api import Draft, Law, Settled, Verifier
 from decoders.noise import TARGET_SLOT, sample
 from decoders.verify.by_node import settled
 from decoders.verify.children import at_node, children_of, walk
-
-DRAWS = ("gumbel", "uniform")
 
 
 def drawn(p: Tensor, gumbel: Tensor) -> Tensor:
@@ -36,10 +30,8 @@ class Gumbel(Verifier):
     """draw: gumbel, equal to `decoders.loops.gumbel` (`decoder=ar_gumbel`); or uniform, equal to
     plain AR."""
 
-    def __init__(self, model: Any = None, draw: str = "gumbel") -> None:
+    def __init__(self, model: Any = None, draw: Literal["gumbel", "uniform"] = "gumbel") -> None:
         del model  # it needs nothing from it
-        if draw not in DRAWS:
-            raise DecoderError(f"acceptance.draw is one of {', '.join(DRAWS)}, found {draw!r}")
         self.draw = draw
 
     def __str__(self) -> str:

@@ -9,8 +9,8 @@ rule (METHODS 4, points 1 and 2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import InitVar, dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,8 @@ from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
 
-RESIDUALS = ("paper", "released")
+Residual = Literal["paper", "released"]
+Metric = Literal["tokenizer", "raw", "cosine"]
 ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 
@@ -58,17 +59,13 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
 def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
     """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
     the released tables were built from."""
-    if metric == "tokenizer":
-        return codebook
-    if metric == "raw":
-        if raw is None:
-            raise DecoderError(
-                "metric=raw: this tokenizer has no raw codebook; use metric=tokenizer"
-            )
-        return raw
     if metric == "cosine":
         return F.normalize(codebook.float(), dim=-1)
-    raise DecoderError(f"acceptance.metric is 'tokenizer', 'raw' or 'cosine', found {metric!r}")
+    if metric == "tokenizer":
+        return codebook
+    if raw is None:
+        raise DecoderError("metric=raw: this tokenizer has no raw codebook; use metric=tokenizer")
+    return raw
 
 
 @dataclass(frozen=True)
@@ -111,15 +108,18 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
     return normalised((p - kept).clamp_min(0.0), uniform)
 
 
+@dataclass(eq=False, repr=False)
 class RelaxedRule(Known, AcceptRule):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
-    def __init__(self, model: ImageModel, k: int, residual: str, metric: str) -> None:
-        if residual not in RESIDUALS:
-            raise DecoderError(f"acceptance.residual is one of {RESIDUALS}, found {residual!r}")
-        space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
-        self.k, self.residual, self.metric = int(k), residual, metric
-        self.beyond_support |= residual == "released"  # uniform where nothing is left
+    model: InitVar[ImageModel]
+    k: int = 1000
+    residual: Residual = "paper"
+    metric: Metric = "tokenizer"
+
+    def __post_init__(self, model: ImageModel) -> None:
+        space = latent_space(model.codebook, model.tokenizer.raw_codebook, self.metric)
+        self.beyond_support |= self.residual == "released"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
@@ -148,6 +148,7 @@ class RelaxedRule(Known, AcceptRule):
         return Test(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
 
 
+@dataclass(eq=False, repr=False)
 class Lantern(RelaxedRule):
     """k nearest neighbours (1,000 as released), bound delta in [0, 1]. delta 0 moves only codes of
     probability zero."""
@@ -155,21 +156,15 @@ class Lantern(RelaxedRule):
     beyond_support = True  # neighbours may carry a code that the target rules out
     known: ClassVar = {Capability.LANTERN: ("test", "greedy", "bound_of", "at")}
 
-    def __init__(
-        self,
-        model: Any,
-        k: int = 1000,
-        delta: float = 0.2,
-        residual: str = "paper",
-        metric: str = "tokenizer",
-    ) -> None:
-        if not 0 <= delta <= 1:
+    delta: float = 0.2
+
+    def __post_init__(self, model: ImageModel) -> None:
+        if not 0 <= self.delta <= 1:
             raise DecoderError(
-                f"acceptance.delta is a total-variation bound in [0, 1], found {delta}; "
+                f"acceptance.delta is a total-variation bound in [0, 1], found {self.delta}; "
                 "the released code reads delta > 1 as lambda: use acceptance=lantern_pp"
             )
-        super().__init__(model, k, residual, metric)
-        self.delta = float(delta)
+        super().__post_init__(model)
 
     def __str__(self) -> str:
         return f"lantern(k={self.k}, delta={self.delta:g}, residual={self.residual})"
@@ -178,26 +173,22 @@ class Lantern(RelaxedRule):
         return torch.full(x.shape, self.delta, dtype=p.dtype, device=p.device)
 
 
+@dataclass(eq=False, repr=False)
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword). The authors
     ran (10, 2) and (10, 10)."""
 
     known: ClassVar = {Capability.LANTERN_PP: ("test", "greedy", "bound_of", "at")}
 
-    def __init__(
-        self,
-        model: Any,
-        k: int = 10,
-        lam: float = 2.0,
-        residual: str = "paper",
-        metric: str = "tokenizer",
-    ) -> None:
-        if not lam >= 1:
+    k: int = 10
+    lam: float = 2.0
+
+    def __post_init__(self, model: ImageModel) -> None:
+        if not self.lam >= 1:
             raise DecoderError(
-                f"acceptance.lam (lambda) must be >= 1, found {lam}; 1 is the exact rule"
+                f"acceptance.lam (lambda) must be >= 1, found {self.lam}; 1 is the exact rule"
             )
-        super().__init__(model, k, residual, metric)
-        self.lam = float(lam)
+        super().__post_init__(model)
 
     def __str__(self) -> str:
         return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"

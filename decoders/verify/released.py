@@ -2,16 +2,13 @@
 (decoders.md).
 
 * `BatchLeast`, SJD (a): all rows of a batch commit as many codes as the slowest one. What a faster
-  row has accepted beyond that stays in the window, tested and not committed; its proposer is
-  `decoders.propose.jacobi` with `released`. A batch of one is plain SJD.
+  row has accepted beyond that stays in the window; see `decoders.propose.jacobi`, `released`.
 * `ReusedRow`, SCD with Gumbel noise (c): the first and the last codes of an image are drawn one by
-  one. The table of rows only moves on in steps of several codes, so the first ones share one row,
-  and the last ones another. These codes are correlated.
+  one with one row of numbers each, so they are correlated.
 * `LongestPath`, SJD-PAC (d): of all paths that are accepted whole the longest is taken. The choice
   looks at the outcome of later tests.
 * `Medusa`, typical acceptance (g) as `medusa_generate` calls it: no correction, the longest path,
-  and behind it the target's likeliest code (`fast`). Of equally long paths it takes the likeliest;
-  here the first is taken, which on a chain is the same.
+  and behind it the target's likeliest code (`fast`). Of equally long paths the first is taken.
 * `Filled`, SCD on Cosmos (c): a little mass on every code of the residual, so codes with p(x) = 0
   may come out.
 """
@@ -19,19 +16,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Draft, Law, Settled, Start, Test
+from decoders.api import AcceptRule, Draft, Law, Settled, Start, Test
 from decoders.kinds import Amount, Positive, Share, Within
 from decoders.noise import ACCEPT_SLOT, NODE_SLOT
 from decoders.verify.by_node import ByNode
 from decoders.verify.children import Path, Verdicts
+from decoders.verify.entropy import Typical
 from decoders.verify.exact import Exact, residual
 from decoders.verify.gumbel import drawn
-from decoders.verify.typical import Typical
 
 FILL = 1e-10  # what Cosmos' sampler adds to every code of the residual
 
@@ -140,10 +137,8 @@ class Filled(Exact):
 
     beyond_support = True
 
-    def __init__(self, model: Any = None, at_miss: str = "filled") -> None:
+    def __init__(self, model: Any = None, at_miss: Literal["filled", "target"] = "filled") -> None:
         super().__init__(model)
-        if at_miss not in ("filled", "target"):
-            raise DecoderError(f"acceptance.at_miss is 'filled' or 'target', found {at_miss!r}")
         self.at_miss = at_miss
 
     def __str__(self) -> str:

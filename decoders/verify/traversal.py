@@ -20,34 +20,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, Law, Settled, Verifier
+from decoders.api import Draft, Settled
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.by_node import AT_TEMPERATURE_ZERO, drawn_from, settled
-from decoders.verify.children import ancestry, at_node, children_of, drop_sibling, path_to
+from decoders.verify.by_node import WholeDraft, drawn_from, settled
+from decoders.verify.children import ancestry_of, at_node, children_of, drop_sibling, path_to
 
 
-class Traversal(Verifier):
+class Traversal(WholeDraft):
     """For trees whose children are drawn without replacement, in order."""
-
-    looks_ahead = True
-
-    def __init__(self, model: Any = None) -> None:
-        del model  # it needs nothing from it
 
     def __str__(self) -> str:
         return "traversal"
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
-        """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
-        if law.greedy:
-            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
         q = drawn_from(draft, "traversal verification")
-        alpha, m = weights(law.p, q, draft)  # [B, N + 1], [B, N + 1, V]
+        alpha, m = weights(p, q, draft)  # [B, N + 1], [B, N + 1, V]
         u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
-        above = draft.ancestry
-        if above is None:
-            above = ancestry(draft.parents, draft.levels)
+        above = ancestry_of(draft)
         hit = u < alpha
         hit[:, 0] = True  # where all else was removed
         order = torch.where(hit, turn(draft, above), draft.codes.shape[1])

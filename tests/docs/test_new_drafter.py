@@ -57,7 +57,7 @@ def test_the_trained_drafter_of_the_page_gets_the_verdict_that_it_promises(
     monkeypatch.setattr(sampled, "DRAWN", 2048)
     model, folder = random_model(vocab=40, grid=4), tmp_path / "drafter"
     learner = MedusaLearner(model, heads=4)
-    for head in learner.medusa.heads:  # as after a training: zeros alone are refused
+    for head in learner.net.heads:  # as after a training: zeros alone are refused
         torch.nn.init.normal_(head.block.weight, std=0.1)
         torch.nn.init.normal_(head.block.bias, std=0.1)
     learner.save(folder)

@@ -34,16 +34,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipes at toy size: a step takes milliseconds."""
     shape = VQConfig(codes=64, dim=4, channels=8, ch_mult=(1, 1, 2), res_blocks=1, z_channels=8)
     net = TransformerConfig(
-        vocab=64,
-        width=32,
-        layers=2,
-        heads=2,
-        ffn=64,
-        grid=16,
-        prefix=32,
-        text_width=16,
+        vocab=64, width=32, layers=2, heads=2, ffn=64, grid=16, prefix=32, text_width=16,
         prefix_rope="identity",
-    )
+    )  # fmt: skip
     for module, name, value in (
         (vq, "CONFIG", shape),
         (vq, "BATCH", 2),
@@ -58,9 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, value)
     real = target.held_out
-    monkeypatch.setattr(
-        target, "held_out", lambda model, named, tok, count=4: real(model, named, tok, 4)
-    )
+    monkeypatch.setattr(target, "held_out", lambda *given: real(*given[:3], 4))
     monkeypatch.setattr(reading, "learn", functools.partial(LEARN, steps=2))
     monkeypatch.setattr(drafter, "TRAIN", replace(drafter.TRAIN, batch=2, held_out=2))
     for name in ("DATA", "SHORT"):
@@ -309,10 +300,8 @@ def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None)
 
 
 def test_a_caption_is_answered_by_where_objects_stand() -> None:
-    one, two = (
-        ObjectSpec("small", "smooth", "red", "ring"),
-        ObjectSpec("large", "cloudy", "blue", "star"),
-    )
+    one = ObjectSpec("small", "smooth", "red", "ring")
+    two = ObjectSpec("large", "cloudy", "blue", "star")
     left = SceneSpec((one, two), "left", "plain", "grey", "above")
     right = SceneSpec((two, one), "right", "plain", "grey", "above")
     single = SceneSpec((one,), None, "plain", "grey", "above")

@@ -47,7 +47,7 @@ from decoders.baselines import plain_decoding
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import code_logits
 from decoders.noise import Noise
-from decoders.training.states import Images, target_states, text_rows, transformer_of
+from decoders.training.states import Images, target_states, transformer_of
 
 # (V, grid, seed, does the drafter know the target?): every image is enumerated. A stranger's drafts
 # are rejected often, those of a good drafter lead deep into the tree.
@@ -115,7 +115,7 @@ class Captions:
 
     def rows(self, first: int, count: int) -> TextFeatures:
         index = torch.arange(first, first + count, device=self.features.mask.device)
-        return text_rows(self.features, index)
+        return self.features.rows(index)
 
     def decoded(self, decoder: Decoder, seed: int = 0) -> Tensor:
         """One image a caption, each under a seed of its own, [n, L] on the CPU."""

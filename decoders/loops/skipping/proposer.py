@@ -3,12 +3,10 @@
 Every `interval`-th step asks for no forward, or in the dynamic mode every step whose draft has
 paths that look alike (`Alike`). A path of the draft tree, chosen uniformly, is taken as it is, cut
 to the mean codes per forward less one; the next root comes from the target's last law. The drafter
-goes on from there with its old feature. The following step's forward runs on the taken codes too.
-So a skipped and a verified step are one draft here: a chain, and a tree under it.
-
-As released: the path is cut to the mean length of this draft's paths, and the next root is the
-draft at the cut, so one more code is untested. The drafter reads the last features of as many codes
-as are taken. Nothing is skipped before six codes are there; the first row is not exempt.
+goes on from there with its old feature, and the next forward runs on the taken codes too: a skipped
+and a verified step are one draft here, a chain with a tree under it. As released, the path is cut
+to the mean length of this draft's paths, the next root is the draft at the cut, the drafter reads
+the last features of as many codes as are taken, and nothing is skipped before six codes are there.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from decoders.loops.recording import expected_of
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
 from decoders.propose.window import pick_rows
-from decoders.verify.children import ancestry, table_order
+from decoders.verify.children import ancestry_of, table_order
 
 UNSKIPPED = 6  # released: the place of the root's child up to which no step is skipped
 
@@ -280,7 +278,7 @@ class Alike:
 
 def leaves(tree: Draft) -> tuple[Tensor, Tensor]:
     """The leaves that can be reached, [B, N + 1] bool, and who is above whom, [B, N + 1, N + 1]."""
-    above = ancestry(tree.parents, tree.levels) if tree.ancestry is None else tree.ancestry
+    above = ancestry_of(tree)
     child = tree.children.reshape(len(tree.codes), -1)
     linked = torch.zeros_like(tree.codes).scatter(1, child, 1).bool()
     linked[:, 0] = True

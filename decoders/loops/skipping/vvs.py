@@ -9,7 +9,8 @@ p, and is recorded as moved mass and as bound. All other codes are judged by the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +19,8 @@ from torch import Tensor
 from decoders.api import (
     DecoderError,
     Draft,
-    ImageModel,
     Law,
     Piece,
-    Sampling,
     Settled,
     Start,
     Verifier,
@@ -33,8 +32,6 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.propose.grown import Grown
 from decoders.verify.children import at_node
-
-MODES = ("uniform", "dynamic")
 
 
 class Untested(Verifier):
@@ -86,6 +83,7 @@ class Untested(Verifier):
         return F.pad(found, (0, self.depth + 1 - size))
 
 
+@dataclass(eq=False, repr=False)
 class Vvs(Speculative):
     """interval: every so many steps one is skipped, uniformly; 0: none, which is the rule's own
     loop. alike, decay: of the dynamic mode, see `decoders.loops.skipping.proposer`; there a forward
@@ -96,21 +94,15 @@ class Vvs(Speculative):
     plain = frozenset({"choose"})
     exercised: ClassVar = {"alike": -1.0}  # random latents do not look alike
 
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        interval: Annotated[int, Within(0, 10**6)] = 4,
-        mode: str = "uniform",
-        alike: Annotated[float, Within(-1, 1)] = 0.65,
-        decay: Annotated[float, Within(0, 1, above=True)] = 0.9,
-        released: bool = False,
-    ) -> None:
-        if mode not in MODES:
-            raise DecoderError(f"loop.mode is one of {', '.join(MODES)}, found {mode!r}")
-        if interval == 1:
+    interval: Annotated[int, Within(0, 10**6)] = 4
+    mode: Literal["uniform", "dynamic"] = "uniform"
+    alike: Annotated[float, Within(-1, 1)] = 0.65
+    decay: Annotated[float, Within(0, 1, above=True)] = 0.9
+    released: bool = False
+
+    def __post_init__(self) -> None:
+        model, proposer = self.model, self.proposer
+        if self.interval == 1:
             raise DecoderError(
                 "loop.interval is 1, which skips every step; expected 2 or more, or 0 for none"
             )
@@ -119,14 +111,15 @@ class Vvs(Speculative):
                 f"VVS has steps of two kinds, which execution {model.mode!r} cannot repeat; use "
                 "backend.mode=eager"
             )
-        if isinstance(proposer, Grown) and verifier is not None:
-            dynamic = mode == "dynamic"
-            paths = Alike(model.codebook, alike, decay, released) if dynamic else None
-            proposer = Skipping(proposer, interval, paths, released)
-            verifier = Untested(completed(verifier, Verifier), proposer.depth)
+        if isinstance(proposer, Grown) and self.verifier is not None:
+            paths = None
+            if self.mode == "dynamic":
+                paths = Alike(model.codebook, self.alike, self.decay, self.released)
+            self.proposer = Skipping(proposer, self.interval, paths, self.released)
+            self.verifier = Untested(completed(self.verifier, Verifier), self.proposer.depth)
         elif proposer is not None:
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
-        super().__init__(model, sampling, proposer, verifier)
+        super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:
         drafts: list[Piece] = [("draft", p) for p in (self.look, self.choose, self.drafted)]

@@ -1,10 +1,9 @@
 """Chimera's n-gram drafter (2402.15758): three codes and the target's state say the next one.
 
-The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. What is known
-at a place is t and a feature, at first the target's state that predicted the root, then the
-drafter's own: f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the
-target's, twice. There is no attention: the state has read everything, so the paper's layer over all
-states is left out here, and a forward costs the same at every place.
+The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. The feature is
+at first the target's state that predicted the root, then the drafter's own:
+f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the target's, twice.
+The state has read everything, so the paper's layer over all states is left out.
 
 In text the three codes are the last ones. On a raster the nearest are left, above and above-left
 (``context: raster``); ``line`` is the paper's choice, so that the two can be compared.
@@ -12,22 +11,19 @@ In text the three codes are the last ones. On a raster the nearest are left, abo
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
-from decoders.cache import Reads
-from decoders.capability import RESTART, Known
+from decoders.api import ImageModel
 from decoders.distribution import code_logits
-from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import FLOAT, fill, save, trained
+from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
-CONTEXTS = ("raster", "line")
+Context = Literal["raster", "line"]
 OLDER = 2  # codes of a context besides the last one
 
 
@@ -38,8 +34,6 @@ class ChimeraNet(nn.Module):
 
     def __init__(self, model: ImageModel, context: str) -> None:
         super().__init__()
-        if context not in CONTEXTS:
-            raise DecoderError(f"drafter.context is one of {CONTEXTS}, found {context!r}")
         target = transformer_of(model)
         self.cfg, self.raster, self.columns = target.cfg, context == "raster", target.grid()[1]
         width, vocab = target.width, target.vocab_size
@@ -83,34 +77,22 @@ class ChimeraNet(nn.Module):
         return self.head(both.to(self.head.weight.dtype))
 
 
-class ChimeraSession(Known, DraftSession):
-    """Drafts for B images: their codes by place, and of every node its feature and the codes that
-    it is read with."""
+class ChimeraSession(Session):
+    """What it keeps of the images are their codes by place, and of every node its feature and the
+    codes that it is read with."""
 
-    known = RESTART
-
-    def __init__(
-        self, net: ChimeraNet, sampling: Sampling, batch: int, like: Tensor, most: int, nodes: int
-    ) -> None:
-        self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
-        device, size = like.device, net.cfg.length + most
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        device, batch = like.device, len(self.root_code)
+        size = self.net.cfg.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
         self.line = torch.zeros(batch, nodes + 1, OLDER + 1, dtype=torch.long, device=device)
         self.features = torch.zeros(len(like), nodes + 1, like.shape[-1], device=device)
         self.span = torch.arange(size, device=device)
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
-        self.calls = 0
-
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.api.DraftSession`. What is behind the root is never read."""
-        del text, prefix_hidden
-        self.calls = 0
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        last = count[:, None] - 1  # [B, 1]
+        last = self.root(codes, count)  # [B, 1]
         self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
-        self.root_code.copy_(codes.gather(1, last)[:, 0])
         self.place.copy_(start[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
         before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
@@ -138,55 +120,35 @@ class ChimeraSession(Known, DraftSession):
         t = net.encode(context).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
-        head: Any = net  # what code_logits reads of a target
-        return code_logits(head, torch.cat([features, t], -1), self.cfg, places)
+        return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
 
 
-class Chimera(Drafter):
-    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
-    train drafter=chimera` wrote; None: untrained. context: see the module."""
+class OfContext:
+    """context: see the module."""
 
     def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
+        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
     ) -> None:
-        self.net = trained(model, checkpoint, lambda model: ChimeraNet(model, context), FLOAT)
-        check_match(self.net, model.target)
+        self.made = partial(ChimeraNet, context=context)
+        super().__init__(model, checkpoint)  # type: ignore[call-arg]
+
+
+class Chimera(OfContext, Trained):
+    """The drafter as a part, see `Trained`."""
+
+    opens = ChimeraSession
 
     def __str__(self) -> str:
         return f"chimera({'raster' if self.net.raster else 'line'})"
 
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> ChimeraSession:
-        return ChimeraSession(self.net, sampling, text.batch, prefix_hidden, max_new, nodes)
 
-
-class ChimeraLearner:
-    """Trains the net (`decoders.training.states.Learner`): a deeper draft reads the feature
-    that was drafted one depth above."""
-
-    net: nn.Module
-    reads: Reads = ()
-
-    def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: str = "raster"
-    ) -> None:
-        net = ChimeraNet(model, context)
-        if checkpoint is not None:
-            fill(net, model, checkpoint)
-        self.net = self.chimera = net.to(model.device).float()
-        self.start = transformer_of(model).prefix - 1
+class ChimeraLearner(OfContext, NetLearner):
+    """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        net, codes = self.chimera, states.codes  # [R, L]
-        read = states.hidden.float() if noise is None else states.hidden + noise
+        net, codes, read = self.net, states.codes, self.read(states, noise)  # [R, L]
         every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
         features, drafted = read[:, self.start + every], []
         for d in range(1, depth + 1):
@@ -201,7 +163,7 @@ class ChimeraLearner:
 
     def _context(self, codes: Tensor, places: Tensor, roots: Tensor) -> Tensor:
         """Codes [R, L], places [m] with their roots -> [R, m, 3]."""
-        net = self.chimera
+        net = self.net
         none = net.embedding.num_embeddings - 1
         if net.raster:
             rows = places.expand(len(codes), -1)
@@ -211,6 +173,3 @@ class ChimeraLearner:
             torch.where(places >= i, codes[:, (places - i).clamp_min(0)], none) for i in (1, 2, 3)
         ]
         return torch.stack(lines, -1)
-
-    def save(self, folder: Path) -> str:
-        return save(self.net, folder)

@@ -2,32 +2,27 @@
 features of several of the target's layers, and nothing holds what it predicts to be the target's.
 
 The features of a place are one matrix, 2 C + D -> D, over a low, a middle and the last layer. What
-a lower layer is given is read off the target's cache, as its values: a matrix times the normed
-state, with as many entries as the state where no heads share values. So the target keeps and
-returns nothing more than it does anyway.
-
-A deeper draft reads the drafter's own output in the place of the features, in decoding as in
-training, up to seven steps (`EagleLearner.draft` unrolls; the recipe says how far). The loss has no
-term on features (`loss.regression=0`).
+a lower layer is given is read off the target's cache, as its values, so the target keeps nothing
+more than it does anyway. A deeper draft reads the drafter's own output in the place of the
+features, in decoding as in training. The loss has no term on features (`loss.regression=0`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from decoders.api import Drafter, ImageModel, Sampling, TextFeatures
-from decoders.cache import VALUES, KVCache, Reads
-from decoders.capability import RESTART, Capability
+from decoders.api import ImageModel
+from decoders.cache import VALUES, Reads
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
-from decoders.propose.drafters.eagle import EagleSession, check_match
+from decoders.propose.drafters.eagle import EagleSession
 from decoders.propose.drafters.eagle_learner import EagleLearner, fresh, loaded
-from decoders.propose.drafters.weights import fill, save, trained
-from decoders.training.states import States, transformer_of
+from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.training.states import States
 
 
 def layers_read(layers: int) -> Reads:
@@ -56,51 +51,32 @@ class Eagle3Net(EagleNet):
 class Eagle3Session(EagleSession):
     """EAGLE's session, whose features are made of more; a root's come with the committed codes."""
 
-    known: ClassVar[dict[Capability, tuple[str, ...]]] = {**RESTART}
     net: Eagle3Net
-
-    def __init__(self, *args: Any, kept: KVCache) -> None:
-        self.kept = kept  # the target's
-        super().__init__(*args)
 
     def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
         slots = self.places[: hidden.shape[1]].expand(len(hidden), -1)  # [R, P]
-        super()._read_prefix(ids, mask, self._features(hidden, slots))
+        super()._read_prefix(ids, mask, self._fused(hidden, slots))
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         # The state that predicted the code at place j stands in the target's slot P - 1 + j.
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
-        return super().advance(self._features(hidden, slots), codes, count, start)
+        return super().advance(self._fused(hidden, slots), codes, count, start)
 
-    def _features(self, hidden: Tensor, slots: Tensor) -> Tensor:
+    def _fused(self, hidden: Tensor, slots: Tensor) -> Tensor:
+        assert self.kept is not None
         return self.net.fused(hidden, self.kept.taken(self.net.reads, slots))
 
 
-class Eagle3(Drafter):
-    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
-    train drafter=eagle3` wrote; None: untrained."""
+def untrained(model: ImageModel) -> Eagle3Net:
+    """A net for the model's target, float32."""
+    return fresh(model, Eagle3Net)
 
-    reads_cache = True
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.net, self.model = trained(model, checkpoint, made), model
-        check_match(self.net, model.target)
+class Eagle3(Trained):
+    """The drafter as a part, see `Trained`."""
 
-    def __str__(self) -> str:
-        return "eagle3"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-        kept: KVCache | None = None,
-    ) -> Eagle3Session:
-        assert kept is not None
-        given = (self.net, self.model, text, prefix_hidden, sampling, max_new, nodes)
-        return Eagle3Session(*given, kept=kept)
+    opens, label = Eagle3Session, "eagle3"
+    made, reads_cache, dtype = staticmethod(untrained), True, None
 
 
 class Eagle3Learner(EagleLearner):
@@ -108,25 +84,22 @@ class Eagle3Learner(EagleLearner):
     drafter of the model's, whose weights it starts with; None starts from random weights and the
     target's embedding."""
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.target = transformer_of(model)
-        net = made(model).to(model.device)
-        if checkpoint is not None and type(model.drafters.get(checkpoint)) is EagleNet:
-            net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
-        elif checkpoint is not None:
-            fill(net, model, checkpoint)
-        self.net = self.eagle = net
-        self.reads = net.reads
+    made = staticmethod(untrained)
+
+    @property
+    def reads(self) -> Reads:
+        return self.net.reads
+
+    def filled(self, model: ImageModel, checkpoint: str) -> Any:
+        if type(model.drafters.get(checkpoint)) is not EagleNet:
+            return NetLearner.filled(self, model, checkpoint)
+        net = self.made(model)
+        net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
+        return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
-        net: Any = self.eagle
         assert states.kept is not None
-        return net.fused(super().read(states, noise), states.kept.float())
+        return self.net.fused(super().read(states, noise), states.kept.float())
 
     def save(self, folder: Path) -> str:
-        return save(self.net, folder)
-
-
-def made(model: ImageModel) -> Eagle3Net:
-    """An untrained net for the model's target, float32."""
-    return fresh(model, Eagle3Net)
+        return NetLearner.save(self, folder)

@@ -1,12 +1,24 @@
-"""EAGLE drafters in their published layout: config.json beside pytorch_model.bin or safetensors.
+"""EAGLE drafters in their published layouts: config.json beside pytorch_model.bin or safetensors.
 
-What the files do not say comes from the target: image side, prefix, rotation, padding. The released
-drafters were trained without a padding mask (METHODS 6); ours say in config.json, under
-``lantern_bench``, what they were trained with.
+What the files do not say comes from the target: image side, prefix, rotation, padding. LlamaGen's
+released drafters were trained without a padding mask (METHODS 6); ours say in config.json, under
+``lantern_bench``, what they were trained with. How those of Chameleon models differ (Anole,
+Lumina-mGPT; the released code's `cnets` modules):
+
+* The layer has an input norm, and normalised queries and keys; still no final norm before the head.
+* The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
+  1..P - 1 of the prompt, and state P - 1 has code 0. (The released *training* script pairs state i
+  with token i; which of the two a published file was trained with, only its acceptance tells.)
+* Positions are the target's, 1-D and rotated by halves. Those of the unconditional row count from
+  its own first token; only differences matter, so the shared left padding gives the same numbers.
+* Padding is masked, as in the target: both rows have masks of their own.
+* The embedding is the target's input embedding (LlamaGen's released drafters hold the output head).
+* ``config.json`` is not in every release; all but the number of heads follows from the tensors.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,25 +28,22 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint
-from decoders.models.eagle_net import EagleNet
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.layouts import harmless, layer_sources, released_layer
-from decoders.models.transformer import Transformer, TransformerConfig, cast, empty
-from decoders.propose.drafters.eagle_chameleon import load_chameleon_eagle, save_chameleon_eagle
-from decoders.propose.drafters.eagle_files import (
-    grouping,
-    require_one_layer,
-    rows_of,
-    write_drafter,
-)
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import Layer, Transformer, cast, empty
+from decoders.models.weights import write_tensors
 
+LAYER = "layers.0."
+EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
 OWN = "lantern_bench"  # our section of config.json
 CHOICES = ("pads", "prefix_rope")
 SIDES = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
-MISSING_OK = ("embed_tokens.weight", "fc.bias")
 
 
 def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]]:
-    """A drafter for `model` from a folder or hub id, and the SHA-256 of its file.
+    """A drafter for `model` from a folder or hub id, in the model's dtype, and the SHA-256 of its
+    file.
 
     A missing embedding is the target's; a missing bias of ``fc`` is zero. Raises DecoderError:
     nothing there, another layout, more than one layer, another target's drafter.
@@ -43,22 +52,25 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     if not isinstance(target, Transformer):
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
-    if target.cfg.conditioning == "tokens":
-        return load_chameleon_eagle(opened, model), opened.sha256()
-    cfg = drafter_config(opened, target.cfg)
-    net: EagleNet = empty(EagleNet, cfg)
-    given = opened.keys()
-    absent = [name for name in MISSING_OK if name not in given]
+    chameleon = target.cfg.conditioning == "tokens"
+    shape_of = chameleon_config if chameleon else llamagen_config
+    cfg = shape_of(opened, target.cfg)
+    input_norm = chameleon and f"{LAYER}input_layernorm.weight" in opened.index
+    net: EagleNet = empty(ChameleonEagleNet if input_norm else EagleNet, cfg)
+    if chameleon:
+        net.code_tokens = target.code_tokens
+    weight = target.tok_embeddings.weight
+    own = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
+    absent = [name for name in own if name not in opened.index]
     for name in absent:
-        assign(net, name, _filler(name, target, cfg))
-    sources = {name: Source((name,)) for name in ("embed_tokens.weight", "fc.weight", "fc.bias")}
-    sources |= layer_sources("layers.0.", "layers.0.", cfg, input_norm=False)
-    wanted = {name: s for name, s in sources.items() if name not in absent}
+        assign(net, name, own[name])
+    wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
+    wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
     fill(net, wanted, opened, model.dtype, model.device, harmless, given_elsewhere=absent)
     return cast(net, model.device, model.dtype), opened.sha256()
 
 
-def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
+def llamagen_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
     """The drafter's shape: one layer on the target's places."""
     config = opened.config
     if not config:
@@ -79,36 +91,96 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
             "that was trained for this target"
         )
     own = {key: value for key, value in config.get(OWN, {}).items() if key in CHOICES}
-    heads, group = grouping(config, target)
-    return replace(
-        target,
-        layers=1,
-        heads=heads,
-        group=group,
-        ffn=int(config.get("intermediate_size", target.ffn)),
-        norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
-        qk_norm=False,
-        **own,
-    )
+    ffn = int(config.get("intermediate_size", target.ffn))
+    return one_layer(opened, target, ffn=ffn, qk_norm=False, **own)
 
 
-def _filler(name: str, target: Transformer, cfg: TransformerConfig) -> Tensor:
-    weight = target.tok_embeddings.weight
-    return weight if name == "embed_tokens.weight" else weight.new_zeros(cfg.width)
+def chameleon_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
+    """The drafter's shape: one layer on the target's places."""
+    gate = f"{LAYER}mlp.gate_proj.weight"
+    if gate not in opened.index:
+        raise DecoderError(
+            f"{opened.path} is no EAGLE drafter: expected {gate}, found {sorted(opened.index)[:4]}"
+        )
+    require_one_layer(opened)
+    ffn, width = opened.shape(gate, 2)
+    found, expected = {"width": width}, {"width": target.width}
+    if EMBEDDING in opened.index:
+        found["vocabulary"], expected["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens
+    if found != expected:
+        raise DecoderError(
+            f"drafter {opened.path} and target do not fit: the drafter has {found}, the target "
+            f"{expected}. Pick the drafter that was trained for this target"
+        )
+    norm = f"{LAYER}self_attn.q_norm.weight" in opened.index
+    return one_layer(opened, target, ffn=ffn, qk_norm=norm)
+
+
+def one_layer(opened: Checkpoint, target: TransformerConfig, **own: Any) -> TransformerConfig:
+    """A drafter's shape: the target's, where neither config.json nor `own` says it. Raises
+    DecoderError where its heads cannot share keys and values."""
+    config = opened.config
+    heads = int(config.get("num_attention_heads", target.heads))
+    usual = target.kv_heads if heads == target.heads else heads
+    shared = int(config.get("num_key_value_heads") or usual)
+    if heads % shared:
+        raise DecoderError(
+            f"the drafter's config.json has {heads} heads that share {shared} of keys and values: "
+            "expected a multiple"
+        )
+    eps = float(config.get("rms_norm_eps", target.norm_eps))
+    return replace(target, layers=1, heads=heads, group=heads // shared, norm_eps=eps, **own)
+
+
+def require_one_layer(opened: Checkpoint) -> None:
+    """DecoderError where config.json speaks of more layers than an EAGLE drafter has."""
+    layers = int(opened.config.get("num_hidden_layers", 1))
+    if layers != 1:
+        raise DecoderError(
+            f"{opened.path}: an EAGLE drafter has one layer, config.json says {layers}; is this "
+            "the target's folder?"
+        )
+
+
+def rows_of(cfg: TransformerConfig) -> int:
+    """Rows of a drafter's embedding."""
+    return cfg.tokens or cfg.vocab
 
 
 def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a drafter in the published layout, which `load_eagle` reads; returns the file's
     SHA-256."""
-    if net.cfg.conditioning == "tokens":
-        return save_chameleon_eagle(net, folder, dtype)
-    layer: Any = net.layers[0]
-    named = {
-        "embed_tokens.weight": net.embed_tokens.weight,
-        "fc.weight": net.fc.weight,
-        "fc.bias": net.fc.bias,
-        **released_layer(layer, "layers.0.", halves=False),
+    cfg, layer = net.cfg, net.layers[0]
+    if not isinstance(layer, Layer):
+        raise DecoderError(f"an EAGLE drafter has one transformer layer, found {type(layer)}")
+    chameleon = cfg.conditioning == "tokens"
+    named: dict[str, Tensor] = {
+        EMBEDDING: net.embed_tokens.weight,
+        MATRIX: net.fc.weight,
+        BIAS: net.fc.bias,
+        **released_layer(layer, LAYER, halves=chameleon),
     }
-    own = {OWN: {key: getattr(net.cfg, key) for key in CHOICES}}
-    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    return write_drafter(net, named, folder, dtype, kind | own)
+    family: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        OWN: {key: getattr(cfg, key) for key in CHOICES},
+    }
+    if chameleon:
+        family = {
+            "architectures": ["ChameleonForConditionalGeneration"],
+            "model_type": "chameleon",
+            "rope_theta": cfg.rope_base,
+        }
+    config = {
+        "hidden_act": "silu",
+        "hidden_size": cfg.width,
+        "intermediate_size": cfg.ffn,
+        "num_attention_heads": cfg.heads,
+        "num_key_value_heads": cfg.kv_heads,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": cfg.norm_eps,
+        "vocab_size": rows_of(cfg),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config | family, indent=2) + "\n")
+    return write_tensors(named, folder / "model.safetensors", dtype)

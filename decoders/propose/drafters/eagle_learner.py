@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoders.api import ImageModel
-from decoders.cache import Reads
 from decoders.kernels.reference import additive
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
-from decoders.propose.drafters.eagle import check_match, net_of
+from decoders.propose.drafters.eagle import net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
+from decoders.propose.drafters.shared import NetLearner, check_match
 from decoders.training.states import Drafted, States, transformer_of
 
 Net = TypeVar("Net", bound=EagleNet)
@@ -62,25 +62,22 @@ class Head:
         return self.target.logits(hidden.to(self.target.output.weight.dtype))
 
 
-class EagleLearner:
+class EagleLearner(NetLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); null starts from random weights and the target's embedding."""
 
-    net: nn.Module
-    reads: Reads = ()
+    def made(self, model: ImageModel) -> EagleNet:
+        return fresh(model)
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.target = transformer_of(model)
-        net = fresh(model) if checkpoint is None else loaded(model, checkpoint)
-        self.net = self.eagle = net.to(model.device)
+    def filled(self, model: ImageModel, checkpoint: str) -> Any:
+        return loaded(model, checkpoint)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """See `decoders.training.states.Learner.draft`."""
-        net, entries = self.eagle, Entries()
-        start = net.cfg.prefix - 1
-        text, codes = states.text, states.codes
+        net, entries = self.net, Entries()
+        start, text, codes = self.start, states.text, states.codes
         own = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(text, states.drop), own], 1)[:, :-1]  # [R, P - 2 + L]
         features = self.read(states, noise)[:, :-1]  # [R, P - 2 + L, D]
@@ -101,19 +98,15 @@ class EagleLearner:
             drafted.append(Drafted(place + 1, out, head, features=True))
         return drafted
 
-    def read(self, states: States, noise: Tensor | None) -> Tensor:
-        """What the layer is given of the target at every place, [R, P + L - 1, D]."""
-        return states.hidden.float() if noise is None else states.hidden + noise
-
     def _run(
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = additive(mask, features.dtype, self.eagle.cfg.group)
-        return self.eagle.run(ids, features, rope, bias, entries, ids)
+        bias = additive(mask, features.dtype, self.net.cfg.group)
+        return self.net.run(ids, features, rope, bias, entries, ids)
 
     def save(self, folder: Path) -> str:
-        return save_eagle(self.eagle, folder)
+        return save_eagle(self.net, folder)
 
 
 def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:

@@ -1,53 +1,50 @@
 """GliDe drafter (2402.02082): one layer that glimpses at the target's last keys and values.
 
 Self-attention over the codes, cross-attention over what the target's last layer keeps, a
-feed-forward; embedding and head are the target's. It reads no state, so its own keys and values are
-functions of the codes alone, and a deeper draft needs nothing of the one above but its code.
-
-When a draft is made, the target has not read the root yet: the newest keys that any node of a step
-sees are those of the code before the root. Training masks them alike at every depth, which is the
-paper's block-wise mask at the block that a step really has.
-
-CaPE, which gives unsure nodes more children, is a tree's affair and not here: `tree=dynamic` spends
-its nodes by confidence.
+feed-forward; embedding and head are the target's. It reads no state, so a deeper draft needs
+nothing of the one above but its code. When a draft is made, the target has not read the root yet:
+the newest keys that any node sees are those of the code before the root. Training masks them alike
+at every depth. CaPE, which gives unsure nodes more children, is a tree's affair: `tree=dynamic`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Drafter, DraftSession, ImageModel, Sampling, TextFeatures
-from decoders.cache import KEYS, VALUES, KVCache, Reads, aligned
-from decoders.capability import RESTART, Known
-from decoders.distribution import code_logits
+from decoders.api import ImageModel, TextFeatures
+from decoders.cache import KEYS, VALUES, KVCache, Reads
 from decoders.kernels.reference import additive
 from decoders.models.parts import RMSNorm
-from decoders.models.shape import TransformerConfig, rope_table
+from decoders.models.shape import rope_table
 from decoders.models.transformer import Layer, attend, rotate, turns
-from decoders.propose.drafters.eagle import check_match, take
 from decoders.propose.drafters.eagle_learner import Entries, Head
-from decoders.propose.drafters.weights import FLOAT, fill, save, trained
+from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
 class GlideNet(nn.Module):
-    """The trained part. ``cfg`` is the target's configuration."""
+    """The trained part. ``cfg`` is the target's configuration; it starts with its last norm."""
 
     rope: Tensor
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, model: ImageModel) -> None:
         super().__init__()
-        self.cfg = cfg
+        target = transformer_of(model)
+        self.cfg = cfg = target.cfg
+        self.reads: Reads = (cfg.layers - 1, KEYS), (cfg.layers - 1, VALUES)
         self.layer = Layer(cfg)
         self.glimpse_norm, self.norm = (RMSNorm(cfg.width, cfg.norm_eps) for _ in range(2))
         self.query = nn.Linear(cfg.width, cfg.width, bias=False)
         self.out = nn.Linear(cfg.width, cfg.width, bias=False)
         self.register_buffer("rope", rope_table(cfg), persistent=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(target.norm.weight)
+            for linear in (self.out, self.layer.attention.wo, self.layer.feed_forward.w2):
+                linear.weight.mul_(0.5)
 
     def glimpse(self, x: Tensor, rope: Tensor, bias: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Cross-attention of x [R, T, D] over the target's keys and values [R, K, S, d]; bias
@@ -75,137 +72,69 @@ class GlideNet(nn.Module):
         return self.norm(x + layer.feed_forward(layer.ffn_norm(x)))
 
 
-class GlideSession(Known, DraftSession):
-    """Drafts for B images, kept as R rows. Its own slots are the codes' places, and behind the root
-    one a node."""
+class GlideSession(CachedSession):
+    """It reads codes, and the target's cache. Its own slots are the codes' places."""
 
-    known = RESTART
+    start = 0
 
-    def __init__(
-        self,
-        net: GlideNet,
-        model: ImageModel,
-        text: TextFeatures,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-        kept: KVCache,
-    ) -> None:
-        self.net, self.target, self.cfg = net, model.target, sampling.cfg
-        self.kept, self.copies, self.prefix = kept, sampling.guidance_rows, net.cfg.prefix
-        rows, device = self.copies * text.batch, kept.data.device
-        capacity = aligned(net.cfg.length + max_new + nodes + 1)
-        heads = net.cfg.kv_heads, net.cfg.head_dim
-        self.cache = KVCache(1, rows, capacity, *heads, torch.float32, device)
-        self.slots = torch.arange(max(capacity, kept.capacity), device=device)
-        self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
-        self.open = torch.ones(rows, kept.capacity, dtype=torch.bool, device=device)
-        self.root_code = torch.zeros(text.batch, dtype=torch.long, device=device)
-        self.root = torch.zeros(rows, 1, dtype=torch.long, device=device)  # its place
-        self._read(text)
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        super().allocate(like, nodes)
+        assert self.kept is not None
+        shape, device = (len(like), self.kept.capacity), like.device
+        self.open = torch.ones(shape, dtype=torch.bool, device=device)
+        self.slots = torch.arange(self.kept.capacity, device=device)
 
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.api.DraftSession`."""
-        del prefix_hidden  # it reads no states
-        self.cache.cleared()
-        self._read(text)
+    def _new_cache(self, rows: int, capacity: int) -> KVCache:
+        cfg = self.net.cfg
+        device = self.root_code.device
+        return KVCache(1, rows, capacity, cfg.kv_heads, cfg.head_dim, torch.float32, device)
 
-    def _read(self, text: TextFeatures) -> None:
+    def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
         """Which slots of the target's prefix are there to be seen."""
-        self.calls = 0
-        self.open[:, : self.prefix].copy_(text.row_mask(self.copies))
+        super()._read(text, prefix_hidden)
+        self.open[:, : self.net.cfg.prefix].copy_(text.row_mask(self.copies))
 
-    def _rows(self, values: Tensor) -> Tensor:
-        """[B, ...] -> [R, ...]."""
-        return values if self.copies == 1 else torch.cat([values] * self.copies)
+    def _visible(self, slots: Tensor) -> Tensor:
+        return self.places <= slots[..., None]  # no prefix
 
-    def _forward(self, codes: Tensor, places: Tensor, slots: Tensor, seen: Tensor) -> Tensor:
-        """codes, places, own slots [R, T], seen [R, T, own S] -> [R, T, D]."""
+    def _forward(
+        self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
+    ) -> Tensor:
         self.calls += 1
-        net, group = self.net, self.net.cfg.group
+        net, kept = self.net, self.kept
+        assert kept is not None
+        prefix, group = net.cfg.prefix, net.cfg.group
         x = self.target.embed(codes).float()  # type: ignore[attr-defined]  # of a Transformer
-        rope = turns(net.rope, self.prefix + places)[:, None]  # [R, 1, T, d / 2]
-        known = self.slots[: self.kept.capacity] < self.prefix + self.root  # [R, S]
+        rope = turns(net.rope, prefix + places)[:, None]  # [R, 1, T, d / 2]
+        known = self.slots < prefix + self.root_slot  # [R, S]
         glimpsed = (known & self.open)[:, None].expand(-1, codes.shape[1], -1)  # [R, T, S]
         own = additive(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
-        last = net.cfg.layers - 1
-        k, v = (both.float() for both in self.kept.read(last))
+        k, v = (both.float() for both in kept.read(net.cfg.layers - 1))
         out = net.run(x, rope, own, (additive(glimpsed, x.dtype, group), k, v))
-        return out.to(self.kept.data.dtype)  # as the target's head takes it
-
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        del hidden  # it reads codes, and the target's cache
-        last = count[:, None] - 1  # [B, 1]
-        self.root_code.copy_(codes.gather(1, last)[:, 0])
-        self.root.copy_(self._rows(start[:, None] + last))
-        places = self._rows(start[:, None] + self.slots[: codes.shape[1]])  # [R, T]
-        seen = self.slots[: self.cache.capacity] <= places[..., None]  # [R, T, S]
-        out = self._forward(self._rows(codes), places, places, seen)
-        last = self._rows(last)  # [R, 1]
-        self.seen[:, :1] = take(seen, last)
-        return self._logits(take(out, last), 0)[:, 0]
-
-    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        slots = self.root + nodes  # [R, w]
-        places = (self.root + depth).expand_as(slots)  # by depth, not by slot
-        own = self.slots[: self.cache.capacity] == slots[..., None]  # [R, w, S]
-        seen = take(self.seen, self._rows(parents)) | own
-        out = self._forward(self._rows(codes), places, slots, seen)
-        self.seen.index_copy_(1, nodes, seen)
-        return self._logits(out, depth)
-
-    def _logits(self, hidden: Tensor, depth: int) -> Tensor:
-        """Guided logits [B, w, V] of the codes behind nodes of one depth; hidden [R, w, D]."""
-        places = self.root[: len(self.root_code)] + depth + 1  # [B, 1]
-        return code_logits(self.target, hidden, self.cfg, places.expand(-1, hidden.shape[1]))
+        return out.to(kept.data.dtype)  # as the target's head takes it
 
 
-class Glide(Drafter):
-    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
-    train drafter=glide` wrote; None: untrained."""
+class Glide(Trained):
+    """The drafter as a part, see `Trained`."""
 
-    reads_cache = True
-
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.net, self.model = trained(model, checkpoint, made, FLOAT), model
-        check_match(self.net, model.target)
-
-    def __str__(self) -> str:
-        return "glide"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-        kept: KVCache | None = None,
-    ) -> GlideSession:
-        del prefix_hidden
-        assert kept is not None
-        return GlideSession(self.net, self.model, text, sampling, max_new, nodes, kept)
+    opens, label = GlideSession, "glide"
+    made, reads_cache = GlideNet, True
 
 
-class GlideLearner:
-    """Trains the layer (`decoders.training.states.Learner`)."""
+class GlideLearner(NetLearner):
+    """Trains the layer."""
 
-    net: nn.Module
+    made = GlideNet
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.target = transformer_of(model)
-        net = made(model)
-        if checkpoint is not None:
-            fill(net, model, checkpoint)
-        self.net = self.glide = net.to(model.device)
-        last = self.target.cfg.layers - 1
-        self.reads: Reads = ((last, KEYS), (last, VALUES))
+    @property
+    def reads(self) -> Reads:
+        return self.net.reads
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         del noise  # it reads no states
-        net, target, codes, kept = self.glide, self.target, states.codes, states.kept
+        net, target, codes, kept = self.net, self.target, states.codes, states.kept
         assert kept is not None
         prefix, length = target.prefix, codes.shape[1]
         shape = (len(codes), kept.shape[1], net.cfg.kv_heads, net.cfg.head_dim)
@@ -229,17 +158,3 @@ class GlideLearner:
             )
             drafted.append(Drafted(reads + 1, out, Head(target)))
         return drafted
-
-    def save(self, folder: Path) -> str:
-        return save(self.net, folder)
-
-
-def made(model: ImageModel) -> GlideNet:
-    """An untrained net for the model's target, float32, with the target's last norm."""
-    target = transformer_of(model)
-    net = GlideNet(target.cfg)
-    with torch.no_grad():
-        net.norm.weight.copy_(target.norm.weight)
-        for linear in (net.out, net.layer.attention.wo, net.layer.feed_forward.w2):
-            linear.weight.mul_(0.5)
-    return net

@@ -3,29 +3,20 @@ row above it.
 
 The horizontal head of distance d reads the target's state that predicted the root, and the root's
 code. The vertical head reads the state that predicted the code above-right of the place, and that
-code: this state has read the code above. It is run once when a code is committed, and its output
-waits a row (``cached``). Their sum goes through a residual block and one matrix. All depths are one
-forward, as nothing of a draft is read by the next: a node's law follows from its depth.
-
-Known from notes on the paper alone. That the root's and the neighbour's codes are read, and that
-the heads are summed, are choices of this file.
+code; it is run once when a code is committed, and its output waits a row (``cached``). Their sum
+goes through a residual block and one matrix. All depths are one forward: a node's law follows from
+its depth. That codes are read, and that the heads are summed, are choices of this file.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
-from decoders.cache import Reads
-from decoders.capability import RESTART, Known
+from decoders.api import DecoderError, ImageModel
 from decoders.distribution import code_logits
-from decoders.propose.drafters.eagle import check_match, take
-from decoders.propose.drafters.weights import FLOAT, fill, save, trained
+from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
@@ -79,32 +70,21 @@ class HawkNet(nn.Module):
         return self.output(hidden.to(self.output.weight.dtype))
 
 
-class HawkSession(Known, DraftSession):
-    """Drafts for B images. What it keeps of them are the vertical head's outputs by place, and the
-    logits of all depths behind the root."""
+class HawkSession(Session):
+    """What it keeps of the images are the vertical head's outputs by place, and the logits of all
+    depths behind the root."""
 
-    known = RESTART
-
-    def __init__(
-        self, net: HawkNet, sampling: Sampling, batch: int, like: Tensor, most: int
-    ) -> None:
-        self.net, self.cfg, self.copies = net, sampling.cfg, sampling.guidance_rows
-        device, size = like.device, net.cfg.length + most
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        net, device = self.net, like.device
+        size = net.cfg.length + self.max_new
         self.cached = torch.zeros(len(like), size, like.shape[-1], device=device)  # [R, size, D]
-        self.laws = torch.zeros(batch, DEPTHS, net.output.out_features, device=device)
+        batch, vocab = len(self.root_code), net.output.out_features
+        self.laws = torch.zeros(batch, DEPTHS, vocab, device=device)
         self.span = torch.arange(max(size, DEPTHS), device=device)
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=device)
-        self.calls = 0
-
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.api.DraftSession`. What is behind the root is never read."""
-        del text, prefix_hidden
-        self.calls = 0
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        net, copies, last = self.net, self.copies, count[:, None] - 1  # [B, 1]
+        net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]
         self.calls += 1
-        self.root_code.copy_(codes.gather(1, last)[:, 0])
         root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
         told = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T]
         below = net.below(hidden, codes.repeat(copies, 1))  # [R, T, D]
@@ -113,8 +93,7 @@ class HawkSession(Known, DraftSession):
         ahead = net.ahead(take(hidden, rows), code)[:, 0]  # [R, DEPTHS, D]
         places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
         joined = net.joined(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
-        head: Any = net  # what code_logits reads of a target
-        self.laws.copy_(code_logits(head, joined, self.cfg, places))
+        self.laws.copy_(code_logits(net, joined, self.cfg, places))
         return self.laws[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
@@ -127,48 +106,24 @@ class HawkSession(Known, DraftSession):
         return self.laws[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
 
 
-class Hawk(Drafter):
-    """The drafter as a part. checkpoint: a name of the model's drafters, or a folder that `bench
-    train drafter=hawk` wrote; None: untrained."""
+class Hawk(Trained):
+    """The drafter as a part, see `Trained`."""
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        self.net = trained(model, checkpoint, HawkNet, FLOAT)
-        check_match(self.net, model.target)
-
-    def __str__(self) -> str:
-        return "hawk"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> HawkSession:
-        del nodes  # a node's law follows from its depth
-        return HawkSession(self.net, sampling, text.batch, prefix_hidden, max_new)
+    opens, label, made = HawkSession, "hawk", HawkNet
 
 
-class HawkLearner:
-    """Trains the heads (`decoders.training.states.Learner`)."""
+class HawkLearner(NetLearner):
+    """Trains the heads."""
 
-    net: nn.Module
-    reads: Reads = ()
-
-    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
-        net = HawkNet(model)
-        if checkpoint is not None:
-            fill(net, model, checkpoint)
-        self.net = self.hawk = net.to(model.device).float()
-        self.start = transformer_of(model).prefix - 1
+    made = HawkNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        net, codes = self.hawk, states.codes  # [R, L]
-        read = states.hidden.float() if noise is None else states.hidden + noise
-        read = read[:, self.start :]  # [R, L, D], the states that predicted the codes
+        net, codes = self.net, states.codes  # [R, L]
+        read = self.read(states, noise)[
+            :, self.start :
+        ]  # [R, L, D], the states that predicted the codes
         below, drafted = net.below(read, codes), []
         every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
         for d in range(min(depth, DEPTHS)):
@@ -178,6 +133,3 @@ class HawkLearner:
             joined = net.joined(ahead, below, rows + d + 1, rows)
             drafted.append(Drafted(at + d + 1, joined, net))
         return drafted
-
-    def save(self, folder: Path) -> str:
-        return save(self.net, folder)

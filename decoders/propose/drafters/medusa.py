@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, ImageModel
 from decoders.distribution import code_logits
 from decoders.kinds import Within
-from decoders.models.weights import load_into, read_json, read_tensors, write_weights
+from decoders.models.weights import read_json
+from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+CONFIG = "config.json"
 Heads = Annotated[int, Within(most=64)]
 
 
@@ -54,7 +55,7 @@ class MedusaNet(nn.Module):
         if heads < 1:
             raise DecoderError(f"drafter.heads must be at least 1, found {heads}")
         made = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
-        self.heads = nn.ModuleList(made)
+        self.cfg, self.heads = target.cfg, nn.ModuleList(made)
         with torch.no_grad():
             for head in made:
                 head.block.weight.zero_()
@@ -62,22 +63,17 @@ class MedusaNet(nn.Module):
                 head.output.weight.copy_(target.output.weight)
 
 
-class MedusaSession:
-    """Drafts for B images. What it keeps of them is the root's state, [R, 1, D]; a recorded step
-    needs every tensor in place from the start."""
+class MedusaSession(Session):
+    """What it keeps of the images is the root's state, [R, 1, D], and its place."""
 
-    def __init__(self, net: MedusaNet, sampling: Sampling, batch: int, like: Tensor) -> None:
-        self.net, self.cfg, self.calls = net, sampling.cfg, 0
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=like.device)
-        self.place = torch.zeros(batch, 1, dtype=torch.long, device=like.device)
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        self.place = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the root
         self.state = torch.zeros_like(like[:, :1])
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        last = count[:, None] - 1  # [B, 1]
-        self.root_code = codes.gather(1, last)[:, 0]
-        self.place = start[:, None] + last  # [B, 1], of the root
-        rows = last.repeat(len(hidden) // len(codes), 1)  # [R, 1]
-        self.state = hidden.gather(1, rows[..., None].expand(-1, -1, hidden.shape[-1]))
+        last = self.root(codes, count)  # [B, 1], which of the codes is the root
+        self.place.copy_(start[:, None] + last)
+        self.state.copy_(take(hidden, self._rows(last)))
         return self._logits(0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
@@ -93,68 +89,58 @@ class MedusaSession:
                 f"most {len(heads)}, or train more heads (drafter.heads)"
             )
         self.calls += 1
-        head: Any = heads[depth]  # what code_logits reads of a target
-        return code_logits(head, self.state, self.cfg, self.place + depth + 1)
+        return code_logits(heads[depth], self.state, self.cfg, self.place + depth + 1)
 
 
-class Medusa:
+class Medusa(Trained):
     """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote; null:
     `heads` untrained heads."""
 
+    opens, dtype = MedusaSession, None
+
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
-        net = MedusaNet(model, heads) if checkpoint is None else read_medusa(model, checkpoint)
-        self.net = net.to(model.device, model.dtype).eval().requires_grad_(False)
+        self.heads = heads_of(checkpoint, heads)
+        super().__init__(model, checkpoint)
+
+    def made(self, model: ImageModel) -> MedusaNet:
+        return MedusaNet(model, self.heads)
 
     def __str__(self) -> str:
-        return f"medusa({len(self.net.heads)} heads)"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> MedusaSession:
-        del max_new, nodes  # no cache
-        return MedusaSession(self.net, sampling, text.batch, prefix_hidden)
+        return f"medusa({self.heads} heads)"
 
 
-class MedusaLearner:
+class MedusaLearner(NetLearner):
     """Trains the heads (`decoders.training.states.Learner`): a head's drafts along known codes are
     its logits on the true states, whatever the depth."""
 
-    net: nn.Module
-
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
-        net = MedusaNet(model, heads) if checkpoint is None else read_medusa(model, checkpoint)
-        self.net = self.medusa = net.to(model.device).float()
-        self.start = transformer_of(model).prefix - 1
+        self.heads = heads_of(checkpoint, heads)
+        super().__init__(model, checkpoint)
+
+    def made(self, model: ImageModel) -> MedusaNet:
+        return MedusaNet(model, self.heads)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        length = states.codes.shape[1]
-        read = states.hidden.float() if noise is None else states.hidden + noise
+        length, read = states.codes.shape[1], self.read(states, noise)
         every = torch.arange(length - 1, device=read.device)  # all roots cost little
         drafted = []
-        for d in range(min(depth, len(self.medusa.heads))):
+        for d in range(min(depth, self.heads)):
             at = every[: length - 1 - d]  # roots whose draft at this depth is in the image
             hidden = read[:, self.start + at]  # [R, m, D], the states that predicted the roots
-            drafted.append(Drafted(at + d + 1, hidden, self.medusa.heads[d]))
+            drafted.append(Drafted(at + d + 1, hidden, self.net.heads[d]))
         return drafted
 
     def save(self, folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
-        config = {"heads": len(self.medusa.heads)}
-        (folder / CONFIG).write_text(json.dumps(config) + "\n")
-        return write_weights(self.medusa, folder / WEIGHTS)
+        (folder / CONFIG).write_text(json.dumps({"heads": self.heads}) + "\n")
+        return super().save(folder)
 
 
-def read_medusa(model: ImageModel, folder: str) -> MedusaNet:
-    """The heads of a folder that `MedusaLearner.save` wrote. Raises DecoderError."""
-    described = read_json(Path(folder) / CONFIG, {"heads": Annotated[int, Within(1, 64)]})
-    net = MedusaNet(model, described.get("heads", 0))
-    path = Path(folder) / WEIGHTS
-    load_into(net, read_tensors(path), str(path))
-    return net
+def heads_of(checkpoint: str | None, heads: int) -> int:
+    """How many heads a folder has that `MedusaLearner.save` wrote; `heads` without one."""
+    if checkpoint is None:
+        return heads
+    described = read_json(Path(checkpoint) / CONFIG, {"heads": Annotated[int, Within(1, 64)]})
+    return described.get("heads", 0)

@@ -1,15 +1,10 @@
 """Drafts from the law one row up (Hawk, 2510.25739, decoders.md (k)), without training.
 
-Hawk trains heads for the codes below, and keeps what they say for a row's time. The target's own
-law at the place one row up costs one head: its state is kept from when that place was decided. So
-
-    q(n) = p(n - row), read after the codes before that place; in the first row the newest known law
-
-depends on committed codes alone, and suits every tree and every verifier. All drafts of a level
-have one law, whatever their parents: as in Hawk's pool. Hawk draws from several laws side by side
-and tests each draft against its own; a node here has one law, so `EagleVertical` mixes them:
-
-    q = (1 - share) q_EAGLE + share p(n - row)
+The target's own law at the place one row up costs one head: its state is kept from when that place
+was decided. So q(n) = p(n - row), read after the codes before that place; in the first row the
+newest known law. It depends on committed codes alone, and suits every tree and every verifier. All
+drafts of a level have one law, as in Hawk's pool. Hawk draws from several laws side by side; a node
+here has one, so `EagleVertical` mixes them: q = (1 - share) q_EAGLE + share p(n - row).
 """
 
 from __future__ import annotations
@@ -20,29 +15,26 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from decoders.api import Drafter, DraftSession, ImageModel, Sampling, TextFeatures
+from decoders.api import DraftSession, ImageModel
 from decoders.distribution import code_logits
 from decoders.kinds import Within
 from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.shared import NetDrafter, Session
 
 Part = Annotated[float, Within(0, 1, above=True, below=True)]
 
 
-class VerticalSession(DraftSession):
+class VerticalSession(Session):
     """The target's states of the last row and step, [R, row + T, D], by place."""
 
-    def __init__(
-        self, target: Any, sampling: Sampling, batch: int, like: Tensor, most: int
-    ) -> None:
-        self.target, self.cfg, self.calls = target, sampling.cfg, 0
-        self.row = target.grid()[1]
-        self.states = like.new_zeros(len(like), self.row + most, like.shape[-1])
-        self.root_code = torch.zeros(batch, dtype=torch.long, device=like.device)
-        self.place = torch.zeros(batch, 1, dtype=torch.long, device=like.device)
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        self.row = self.target.grid()[1]
+        self.states = like.new_zeros(len(like), self.row + self.max_new, like.shape[-1])
+        self.place = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the next code
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
-        self.place = (start + count)[:, None]  # [B, 1], of the next code
+        self.root(codes, count)
+        self.place.copy_((start + count)[:, None])
         span = torch.arange(codes.shape[1], device=codes.device)
         self.states.scatter_(1, self.slots(start[:, None] + span), hidden)
         return self.logits(0)[:, 0]
@@ -66,25 +58,13 @@ class VerticalSession(DraftSession):
         return code_logits(self.target, self.states.gather(1, self.slots(above)), self.cfg, here)
 
 
-class Vertical(Drafter):
+class Vertical(NetDrafter):
     """The drafter as a part."""
 
+    opens, label = VerticalSession, "vertical"
+
     def __init__(self, model: ImageModel) -> None:
-        self.target = model.target
-
-    def __str__(self) -> str:
-        return "vertical"
-
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> VerticalSession:
-        del nodes  # no cache
-        return VerticalSession(self.target, sampling, text.batch, prefix_hidden, max_new)
+        self.model = model
 
 
 class MixedSession(DraftSession):
@@ -123,13 +103,5 @@ class EagleVertical(Eagle):
     def __str__(self) -> str:
         return f"eagle_vertical(share={self.share:g})"
 
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> Any:
-        given = text, prefix_hidden, sampling, max_new, nodes
+    def begin(self, *given: Any) -> Any:
         return MixedSession(super().begin(*given), self.above.begin(*given), self.share)

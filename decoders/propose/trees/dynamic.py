@@ -8,6 +8,7 @@ deterministic given the prefix, so q_j = 1, and the number of nodes is fixed: on
 from __future__ import annotations
 
 import math
+from dataclasses import InitVar, dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -24,26 +25,25 @@ TINY = 1e-30  # probability
 FLOOR = math.log(TINY)
 
 
+@dataclass(eq=False, repr=False)
 class Dynamic(Known, Tree):
     known: ClassVar = {Capability.DYNAMIC_TREE: ("grow", "rank")}
 
-    def __init__(
-        self,
-        model: Any = None,
-        depth: Annotated[int, Within(most=256)] = 5,
-        top_k: Annotated[int, Within(most=256)] = 10,
-        nodes: Annotated[int, Within(most=4096)] = 58,
-    ) -> None:
+    model: InitVar[Any] = None
+    depth: Annotated[int, Within(most=256)] = 5
+    top_k: Annotated[int, Within(most=256)] = 10
+    nodes: Annotated[int, Within(most=4096)] = 58
+
+    def __post_init__(self, model: Any) -> None:
         del model
+        depth, top_k, nodes = self.depth, self.top_k, self.nodes
         most = top_k + (depth - 1) * top_k**2
         if depth < 1 or top_k < 1 or not depth <= nodes <= most:
             raise DecoderError(
                 f"tree depth={depth}, top_k={top_k}, nodes={nodes}: expected depth >= 1, "
                 f"top_k >= 1 and depth <= nodes <= {most} (all candidates)"
             )
-        self.depth, self.top_k, self.nodes = depth, top_k, nodes
-        self.branching = top_k
-        self.session_nodes = (depth - 1) * top_k
+        self.branching, self.session_nodes = top_k, (depth - 1) * top_k
 
     def __str__(self) -> str:
         return f"dynamic(depth={self.depth}, top_k={self.top_k}, nodes={self.nodes})"

@@ -3,8 +3,7 @@
 The codes of largest log q + g are a draw from q without replacement, in their order. With the row g
 that the target draws its own code with (`decoders.verify.gumbel`), drafter and target choose the
 same code with probability at least (1 - TV) / (1 + TV). The row is independent of all uniforms, so
-the tree also suits rules that judge node by node. A verifier that looks ahead needs new draws in
-every step.
+the tree also suits rules that judge node by node.
 """
 
 from __future__ import annotations

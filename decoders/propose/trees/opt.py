@@ -4,15 +4,14 @@ most.
 A node's weight w is the drafter's probability of its path, so 1 + sum w is what the drafter expects
 per forward. Levels are added while the best `nodes` weights together grow by more than `theta`. The
 tree is then the best `nodes` of all. Its children are deterministic, so it is exact (METHODS 3).
-
-A step has static shapes. So all `depth` levels are drafted in every step, and those past the stop
-only fill places that would stay empty. A node has at most `top_k` children, and as many nodes of a
-level are expanded; with nodes <= top_k this is the published tree.
+Shapes are static, so all `depth` levels are drafted in every step, and those past the stop only
+fill places that would stay empty. With nodes <= top_k this is the published tree.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -23,19 +22,14 @@ from decoders.propose.trees.dynamic import Dynamic
 BEHIND = 1e6  # below every log-probability of a node before the stop
 
 
+@dataclass(eq=False, repr=False)
 class Opt(Dynamic):
     """theta: least growth of the expected codes that another level is worth."""
 
-    def __init__(
-        self,
-        model: Any = None,
-        depth: Annotated[int, Within(most=256)] = 10,
-        top_k: Annotated[int, Within(most=256)] = 16,
-        nodes: Annotated[int, Within(most=4096)] = 60,
-        theta: NotNegative = 0.5,
-    ) -> None:
-        super().__init__(model, depth, top_k, nodes)
-        self.theta = theta
+    depth: Annotated[int, Within(most=256)] = 10
+    top_k: Annotated[int, Within(most=256)] = 16
+    nodes: Annotated[int, Within(most=4096)] = 60
+    theta: NotNegative = 0.5
 
     def __str__(self) -> str:
         return f"opt(theta={self.theta:g}, depth={self.depth}, nodes={self.nodes})"

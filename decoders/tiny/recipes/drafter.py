@@ -93,7 +93,7 @@ def train(
     learner = EagleLearner(model, "eagle" if warm else None)
     loss = replace(LOSS, unroll_from=0.0) if warm else LOSS
     figures = _trained(learner, model, out_dir, loss, 0.5 if warm else 1.0, settings, DATA)
-    return learner.eagle.eval(), figures
+    return learner.net.eval(), figures
 
 
 def train_other(

@@ -1,15 +1,12 @@
 """What a caption says, as questions with answers: the word encoder learns to read before the target
 learns to draw, and the target's states are asked again while it learns.
 
-What a caption says about an object is worth some two nats an attribute, of the 580 of an image.
-A word encoder that learned from the target's loss alone had dropped the words of shapes and
-textures before the target found a use for them: from its features' mean a linear probe named the
-shape of a scene's only object in 59 % and its texture in 36 % of captions. Here encoder and caption
-projection learn to say the whole scene at every word, so that the target finds it wherever it
-looks: a state of its prefix, normalised as its first layer does, must name every attribute by the
-nearest of a few directions of fixed length, so what it says is large, not merely there. Objects are
-named by where they stand, not by which the caption names first. Captions cost little next to
-images.
+What a caption says about an object is worth some two nats an attribute, of the 580 of an image. An
+encoder that learned from the target's loss alone had dropped the words of shapes and textures: a
+linear probe named the shape of a scene's only object in 59 % of captions. Here encoder and caption
+projection learn to say the whole scene at every word: a state of the prefix, normalised as its
+first layer does, must name every attribute by the nearest of a few directions of fixed length, so
+what it says is large. Objects are named by where they stand, not by their order in the caption.
 """
 
 from __future__ import annotations

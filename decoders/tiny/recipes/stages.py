@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.eagle_net import EagleNet
@@ -41,6 +43,7 @@ from decoders.tiny.recipes.plan import (
 from decoders.training.optimise import fast_dtype
 
 logger = logging.getLogger(__name__)
+DRAFTER_DATA = f"scenes, split train from index {drafter.OFFSET}"
 
 
 def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
@@ -83,13 +86,27 @@ def _vq(plan: Plan) -> None:
         model, _ = load_part(plan.weights, card, "vq")
         start = vq.Start(model.requires_grad_(True).train(), int(card["vq"]["figures"]["images"]))
     model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
-    entry = {
-        "config": asdict(vq.CONFIG),
-        "sha256": write_weights(model, plan.weights / "vq.safetensors", torch.float16),
-        "data": f"scenes, split train, batches of {vq.BATCH}",
+    data = f"scenes, split train, batches of {vq.BATCH}"
+    enter(plan, {"vq": _entry(plan, "vq", model, vq.CONFIG, data, figures, torch.float16)})
+
+
+def _entry(
+    plan: Plan,
+    name: str,
+    module: nn.Module,
+    config: Any,
+    data: str,
+    figures: dict[str, Any],
+    dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Any]:
+    """Writes the weights of a part; returns what the card says of it. config: a dataclass, or what
+    stands for one."""
+    return {
+        "config": config if isinstance(config, dict) else asdict(config),
+        "sha256": write_weights(module, plan.weights / f"{name}.safetensors", dtype),
+        "data": data,
         "figures": figures,
     }
-    enter(plan, {"vq": entry})
 
 
 def _target(plan: Plan) -> None:
@@ -103,17 +120,10 @@ def _target(plan: Plan) -> None:
         compiled=plan.compile,
         **plan.settings("target"),
     )
-    shared = {
-        "figures": figures,
-        "data": f"scenes, split train from index {target.OFFSET}, every image seen once",
-    }
+    data = f"scenes, split train from index {target.OFFSET}, every image seen once"
+    parts = {"text": model.text, "target": model.target}
     entries = {
-        name: {
-            "config": asdict(part.cfg),
-            "sha256": write_weights(part, plan.weights / f"{name}.safetensors"),
-            **shared,
-        }
-        for name, part in (("text", model.text), ("target", model.target))
+        name: _entry(plan, name, part, part.cfg, data, figures) for name, part in parts.items()
     }
     entries["target"]["sampling"] = {"cfg": drafter.CFG}
     enter(plan, entries)
@@ -154,12 +164,8 @@ def _other(name: str, plan: Plan) -> None:
     net, figures = drafter.train_other(
         name, _loaded(plan, drafters=True), plan.folder(name), plan.warm, **plan.settings(name)
     )
-    entry = {
-        "config": {"parameters": sum(p.numel() for p in net.parameters())},
-        "sha256": write_weights(net, plan.weights / f"{name}.safetensors"),
-        "data": f"scenes, split train from index {drafter.OFFSET}",
-        "figures": figures,
-    }
+    config = {"parameters": sum(p.numel() for p in net.parameters())}
+    entry = _entry(plan, name, net, config, DRAFTER_DATA, figures)
     if (start := drafter.OTHERS[name].start) is not None and not plan.warm:
         entry["start"] = start
     enter(plan, {name: entry})
@@ -186,10 +192,4 @@ def _drafter(plan: Plan) -> None:
     net, figures = drafter.train(
         model, plan.folder("drafter"), warm=net is not None, **plan.settings("drafter")
     )
-    entry = {
-        "config": asdict(net.cfg),
-        "sha256": write_weights(net, plan.weights / "eagle.safetensors"),
-        "data": f"scenes, split train from index {drafter.OFFSET}",
-        "figures": figures,
-    }
-    enter(plan, {"eagle": entry})
+    enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, DRAFTER_DATA, figures)})

@@ -1,15 +1,11 @@
 """Recipe of the embedded target: next-code prediction on scenes, captions dropped for guidance.
 
 The text encoder learns to read first (`reading`) and is then trained with it. Codes are made on the
-fly by the frozen tokenizer, so every image is seen once: the data set is unlimited, there is
-nothing to overfit.
-
-Most codes of a scene are background texture, whose noise no caption predicts; what the caption says
-is about the few codes that show objects. Those count for more in the loss at first, and like all
-others at the end, so that the trained distribution is the data's. And since an attribute is worth
-two nats of an image's 580, the loss alone hardly tells a code where to look for it: at first every
-code's state halfway up must also name what the caption says. What it is good for, the likelihood
-teaches.
+fly by the frozen tokenizer, so every image is seen once. Most codes of a scene are background
+texture, whose noise no caption predicts. The few codes that show objects count for more in the loss
+at first, and like all others at the end, so that the trained distribution is the data's. And at
+first every code's state halfway up must also name what the caption says, as an attribute is worth
+two nats of an image's 580: the loss alone hardly tells a code where to look for it.
 """
 
 from __future__ import annotations

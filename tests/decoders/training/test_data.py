@@ -21,7 +21,7 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.noise import Noise
 from decoders.tiny import bundle
 from decoders.training.shards import DataConfig, Ring, StateMaker, Stored
-from decoders.training.sources import Scenes, listed, pictures, sampled
+from decoders.training.sources import Listed, Scenes, pictures, sampled
 from decoders.training.states import Images, target_states, transformer_of
 
 MODEL = random_model(vocab=24, grid=3)
@@ -40,7 +40,7 @@ def images_of(numbers: list[int]) -> Images:
 def ring(count: int = 40, paired: bool = True, batch: int = 4, **settings: object) -> Ring:
     chosen: dict[str, object] = {"shard": 4, "ring": 2, "reuse": 2.0, "chunk": 3} | settings
     config = DataConfig(**chosen)  # type: ignore[arg-type]
-    maker = StateMaker(TARGET, listed(count, 0.1, 0, images_of), paired, config)
+    maker = StateMaker(TARGET, Listed(count, 0.1, 0, images_of), paired, config)
     return Ring(maker, batch)
 
 

@@ -112,7 +112,7 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     torch.manual_seed(0)
     learner = EagleLearner(model)
     torch.manual_seed(0)
-    untrained = EagleLearner(model).eagle
+    untrained = EagleLearner(model).net
     ring = ring_of(model, prompts, True, folder / "shards")
     learnt = ring.maker.states("train", range(8))
     before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
@@ -136,7 +136,7 @@ def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done: Done) -> N
 
 def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done: Done) -> None:
     folder = done.folder / "whole"
-    save_eagle(done.learner.eagle, folder, torch.float32)
+    save_eagle(done.learner.net, folder, torch.float32)
     tokens = done.model.target.cfg.conditioning == "tokens"
     inside = {"input_layernorm.weight"} if tokens else set()
     inside |= {f"self_attn.{n}_norm.{k}" for n in "qk" for k in ("weight", "bias") if tokens}
@@ -145,18 +145,18 @@ def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done: Done
         assert set(file.keys()) == published
     again = net_of(done.model, str(folder))
     assert type(again) is (ChameleonEagleNet if tokens else EagleNet)
-    for name, trained in done.learner.eagle.named_parameters():
+    for name, trained in done.learner.net.named_parameters():
         assert torch.equal(trained, again.get_parameter(name)), name
     half = done.folder / "half"
     done.learner.save(half)  # as `bench train` does: in bfloat16
     rounded = net_of(done.model, str(half))
-    for name, trained in done.learner.eagle.named_parameters():
+    for name, trained in done.learner.net.named_parameters():
         assert torch.equal(trained.bfloat16().float(), rounded.get_parameter(name)), name
 
 
 def test_the_loaded_drafter_drafts_in_decoding_what_it_drafted_in_training(done: Done) -> None:
     folder = done.folder / "drafts"
-    save_eagle(done.learner.eagle, folder, torch.float32)
+    save_eagle(done.learner.net, folder, torch.float32)
     roots, count = torch.tensor([0, 3, 9]), len(done.learnt.images)
     with torch.no_grad():
         drafts = done.learner.draft(done.learnt, roots, CONFIG.depth)
@@ -191,7 +191,7 @@ def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
 
 def test_training_goes_on_from_the_stored_drafter(done: Done) -> None:
     folder = done.folder / "further"
-    save_eagle(done.learner.eagle, folder, torch.float32)
+    save_eagle(done.learner.net, folder, torch.float32)
     further = EagleLearner(done.model, str(folder))
     assert all(parameter.requires_grad for parameter in further.net.parameters())
     target = transformer_of(done.model)
@@ -199,7 +199,7 @@ def test_training_goes_on_from_the_stored_drafter(done: Done) -> None:
     again, _ = drafter_loss(further, target, done.learnt, LOSS)
     torch.testing.assert_close(again, first)
     again.backward()
-    assert further.eagle.fc.weight.grad is not None
+    assert further.net.fc.weight.grad is not None
     assert target.output.weight.grad is None  # the target stays as it was published
 
 

@@ -18,7 +18,7 @@ from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.training.losses import LossConfig
 from decoders.training.processes import World, joined
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.sources import listed
+from decoders.training.sources import Listed
 from decoders.training.states import Images, transformer_of
 from decoders.training.trainer import TrainConfig, Trainer
 
@@ -48,7 +48,7 @@ def trainer(
     learner = EagleLearner(MODEL)
     data = data or DataConfig(shard=6, ring=2, reuse=2, chunk=3)
     world = world or World()
-    source = listed(20, 0.1, 0, images_of)
+    source = Listed(20, 0.1, 0, images_of)
     maker = StateMaker(transformer_of(MODEL), source, loss.guided, data)
     ring = Ring(maker, config.batch, 0, world.rank, world.size)
     target = transformer_of(MODEL)

@@ -14,12 +14,10 @@ from bench.judge.gate.laws import random_pairs
 from decoders.api import DecoderError, Draft
 from decoders.models.small import random_model
 from decoders.verify.cool_sd import CoolSD, Lenience
-from decoders.verify.csd import Csd
-from decoders.verify.entropy import Entropy
+from decoders.verify.entropy import Csd, Entropy, Typical
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP, LanternWithin
-from decoders.verify.typical import Typical
 from metrics.node_law import Spot
 from metrics.node_law import node_law as law_of
 
@@ -246,15 +244,6 @@ def test_typical_by_its_closed_form_with_the_correction_p():
         assert node_law(rule, p, q, 1).tv == pytest.approx(wanted, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("build", "says"),
-    [
-        (lambda: Typical(residual="released"), "residual is one of"),
-        (lambda: Gsd(MODEL, residual="best"), "residual is one of"),
-        (lambda: Gsd(MODEL, metric="l2"), "metric"),
-        (lambda: Gsd(replace(MODEL, target=SimpleNamespace()), released=True), "released=false"),
-    ],
-)
-def test_bad_settings_are_refused(build, says):
-    with pytest.raises(DecoderError, match=says):
-        build()
+def test_released_gsd_needs_a_table_of_input_embeddings():
+    with pytest.raises(DecoderError, match="released=false"):
+        Gsd(replace(MODEL, target=SimpleNamespace()), released=True)

@@ -1,16 +1,22 @@
-"""Acceptance rules and the neighbour table against their definitions (METHODS 3 and 4), by hand."""
+"""Acceptance rules on their own against their definitions (METHODS 3 and 4): neighbours, p_A,
+residuals, greedy tests and refusals."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
 from decoders.verify.children import test_children as judge
+from decoders.verify.entropy import Typical
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
+from decoders.verify.lantern import Lantern, LanternPP, LanternWithin, latent_space, neighbour_table
 
 V = 12
 MODEL = random_model(vocab=V, grid=2, seed=4)
@@ -39,21 +45,25 @@ def by_hand(p: Tensor, x: int, table: Tensor, k: int, bound: float) -> tuple[lis
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("drawn", [True, False])
-@pytest.mark.parametrize("name", ["lantern", "lantern_pp"])
+@pytest.mark.parametrize("name", ["lantern", "lantern_pp", "exact"])
 def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> None:
     p, q = pair(seed)
-    rule = Lantern(MODEL, k=5, delta=0.15) if name == "lantern" else LanternPP(MODEL, k=5, lam=3.0)
+    rule = LanternPP(MODEL, k=5, lam=3.0) if name == "lantern_pp" else Lantern(MODEL, k=5)
+    rule.delta = 0.15
     for x in range(V):
-        bound = 0.15 if name == "lantern" else 2.0 * float(p[x])
+        bound = {"lantern": 0.15, "lantern_pp": 2.0 * float(p[x]), "exact": -1.0}[name]
         admitted, moved = by_hand(p, x, rule.table, 5, bound)
-        found = rule.test(p, q if drawn else None, torch.tensor(x))
+        tested: Any = Exact() if name == "exact" else rule
+        found = tested.test(p, q if drawn else None, torch.tensor(x))
         point = torch.nn.functional.one_hot(torch.tensor(x), V).float()
         against = q if drawn else point
-        accept = min(1.0, float(moved[x] / against[x]))
         left = (moved - against).clamp_min(0)
-        assert float(found.accept) == pytest.approx(accept, abs=1e-6)
+        assert float(found.accept) == pytest.approx(
+            float(min(1.0, moved[x] / against[x])), abs=1e-6
+        )
+        assert float(found.strict) == pytest.approx(float(min(1.0, p[x] / against[x])), abs=1e-6)
         assert float(found.moved) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
-        assert float(found.moved) <= bound + 1e-6
+        assert float(found.moved) <= max(bound, 0) + 1e-6
         assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(float(found.moved), abs=1e-6)
         if float(left.sum()) > 1e-6:
             torch.testing.assert_close(found.residual, left / left.sum(), atol=1e-5, rtol=1e-4)
@@ -97,6 +107,12 @@ def test_an_invalid_child_changes_nothing() -> None:
     torch.testing.assert_close(one.residual, two.residual)
 
 
+def test_a_draft_the_drafter_never_makes_is_never_accepted() -> None:
+    p, q = pair(4)
+    q[2] = 0
+    assert float(Exact().test(p, q, torch.tensor(2)).accept) == 0
+
+
 def test_the_neighbour_table_against_brute_force() -> None:
     book = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
     for k in (3, 59):
@@ -107,20 +123,114 @@ def test_the_neighbour_table_against_brute_force() -> None:
             distance[x] = float("inf")
             expected = distance.argsort(stable=True)[: table.shape[1]]
             torch.testing.assert_close(table[x].long(), expected)
-            assert x not in table[x].tolist()
+    twins = neighbour_table(torch.zeros(5, 3), 2)  # still not their own neighbours
+    assert all(x not in row for x, row in enumerate(twins.tolist()))
 
 
-@pytest.mark.parametrize(("build", "says"), [
-    (lambda: Lantern(MODEL, k=V), r"k must be in 1..11 .*found 12"),
-    (lambda: Lantern(MODEL, k=0), "found 0"),
-    (lambda: Lantern(MODEL, delta=1.2, k=3), "use acceptance=lantern_pp"),
-    (lambda: Lantern(MODEL, delta=-0.1, k=3), r"\[0, 1\], found -0.1"),
-    (lambda: Lantern(MODEL, delta=float("nan"), k=3), "found nan"),
-    (lambda: LanternPP(MODEL, lam=0.5, k=3), "must be >= 1, found 0.5"),
-    (lambda: Lantern(MODEL, k=3, residual="papr"), "residual is one of"),
-    (lambda: Lantern(MODEL, k=3, metric="l3"), "metric is"),
-    (lambda: Lantern(MODEL, k=3, metric="raw"), "no raw codebook"),
+def test_the_metric_chooses_the_space() -> None:
+    book, raw = torch.eye(3), 2 * torch.eye(3)
+    assert latent_space(book, raw, "tokenizer") is book
+    assert latent_space(book, raw, "raw") is raw
+    assert torch.equal(latent_space(raw, None, "cosine"), book)
+
+
+# ---- on a line: codes at 0, 1, 3, 6, 10, 15, whose neighbours can be read off --------------------
+
+BOOK = torch.arange(6).cumsum(0).float()[:, None].repeat(1, 3)
+LINE = random_model(vocab=6, grid=2)
+LINE = replace(LINE, tokenizer=type(LINE.tokenizer)(BOOK))
+P = torch.tensor([0.10, 0.20, 0.05, 0.30, 0.15, 0.20])
+Q = torch.tensor([0.25, 0.05, 0.30, 0.10, 0.20, 0.10])
+
+
+def left_of(rule: Any, q: Tensor | None = None, p: Tensor = P) -> Tensor:
+    """What is gone on with where code 2 was rejected."""
+    found: Tensor = rule.test(p, q, torch.tensor(2)).residual
+    return found
+
+
+def test_the_released_corrections() -> None:
+    """Dynamic: p loses x and all k + 1 neighbours; static: q loses them instead, p keeps them."""
+    rule = Lantern(LINE, k=2, delta=0.25, residual="released")  # row 1, 0, 3: neighbour 1 fits
+    left = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.15, 0.20])
+    torch.testing.assert_close(left_of(rule), left / left.sum())
+    left = (P - Q * torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])).clamp_min(0)
+    torch.testing.assert_close(left_of(rule, Q), left / left.sum())
+    none = Lantern(LINE, k=2, delta=0.05, residual="released")  # nothing admitted: the exact one
+    torch.testing.assert_close(left_of(none), left_of(Exact()))
+    every = Lantern(LINE, k=4, delta=1.0, residual="released")  # nothing left: uniform
+    p = torch.tensor([0.5, 0.2, 0.1, 0.2, 0.0, 0.0])
+    torch.testing.assert_close(left_of(every, p=p), torch.full((6,), 1 / 6))
+
+
+def test_greedy_accepts_where_p_a_peaks() -> None:
+    """k = 2, delta = 0.26: code 4 admits nothing, as its nearest, 3, has 0.30; the peak is 0.30."""
+    rule, every = Lantern(LINE, k=2, delta=0.26), torch.arange(6)
+    found = rule.greedy(P.expand(6, -1), every)
+    raised = (P + found.moved).tolist()
+    assert raised == pytest.approx([0.35, 0.35, 0.25, 0.50, 0.15, 0.35])
+    assert found.accept.tolist() == [float(r >= 0.3) for r in raised]
+    assert (found.moved <= found.bound).all()
+    assert Exact().greedy(P.expand(6, -1), every).accept.tolist() == [0, 0, 0, 1, 0, 0]
+    tied = torch.tensor([0.4, 0.4, 0.2]).expand(3, -1)  # the lowest index
+    assert Exact().greedy(tied, torch.arange(3)).accept.tolist() == [1, 0, 0]
+
+
+RULES = [Exact(), Lantern(LINE, k=3), LanternPP(LINE, k=3), LanternWithin(LINE, k=3), Typical()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_at_temperature_zero_the_children_of_a_node_share_its_law(rule: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    p = torch.randn(2, 5, 6, generator=g).softmax(-1)
+    p[0, 0] = 1 / 6  # ties
+    x = torch.randint(6, (2, 5, 4), generator=g)
+    found = rule.greedy(p[:, :, None], x)
+    for child in range(4):
+        alone = rule.greedy(p, x[..., child])
+        for name in ("accept", "strict", "moved", "bound"):
+            assert torch.equal(getattr(found, name)[..., child], getattr(alone, name)), name
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4)])
+def test_leading_dimensions_are_arbitrary(shape: tuple[int, ...]) -> None:
+    g = torch.Generator().manual_seed(0)
+    p, q = (torch.randn(*shape, 6, generator=g).softmax(-1) for _ in "pq")
+    x = torch.randint(6, shape, generator=g)
+    for rule in RULES[:3]:
+        for drafter in (None, q):
+            found = rule.test(p, drafter, x)
+            assert found.accept.shape == found.moved.shape == found.bound.shape == shape
+            assert found.residual.shape == p.shape
+            assert ((found.accept >= 0) & (found.accept <= 1)).all()
+            assert found.residual.dtype == torch.float32
+            torch.testing.assert_close(found.residual.sum(-1), torch.ones(shape))
+            assert (found.strict <= found.accept + 1e-7).all()
+
+
+def test_rules_name_themselves() -> None:
+    names = [str(rule) for rule in RULES[:3]]
+    assert names[:2] == ["exact", "lantern(k=3, delta=0.2, residual=paper)"]
+    assert "lambda=2" in names[2]
+
+
+@pytest.mark.parametrize(("rule", "options", "says"), [
+    ("lantern.Lantern", {"k": V}, r"k must be in 1..11 .*found 12"),
+    ("lantern.Lantern", {"k": 0}, "found 0"),
+    ("lantern.Lantern", {"delta": 1.2}, "use acceptance=lantern_pp"),
+    ("lantern.Lantern", {"delta": -0.1}, r"\[0, 1\], found -0.1"),
+    ("lantern.Lantern", {"delta": float("nan")}, "found nan"),
+    ("lantern.LanternPP", {"lam": 0.5}, "must be >= 1, found 0.5"),
+    ("lantern.Lantern", {"residual": "papr"}, "residual must be one of paper, released"),
+    ("lantern.Lantern", {"metric": "l3"}, "metric must be one of tokenizer, raw, cosine"),
+    ("lantern.Lantern", {"metric": "raw"}, "no raw codebook"),
+    ("entropy.Typical", {"residual": "released"}, "residual must be one of lemma, paper"),
+    ("entropy.Csd", {"delta": 1.5}, "delta must be at most 1"),
+    ("gsd.Gsd", {"residual": "best"}, "residual must be one of lemma, paper"),
+    ("gsd.Gsd", {"metric": "l2"}, "metric must be one of"),
+    ("gumbel.Gumbel", {"draw": "normal"}, "draw must be one of gumbel, uniform"),
 ])  # fmt: skip
-def test_bad_settings_are_refused(build, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_bad_settings_are_refused(rule: str, options: dict[str, Any], says: str) -> None:
+    usual = {"k": 3} if rule.startswith("lantern") else {}
     with pytest.raises(DecoderError, match=says):
-        build()
+        build_part(PartSpec(f"decoders.verify.{rule}", usual | options), MODEL)
