@@ -14,10 +14,9 @@ from bench.judge.gate.reference import (
     teacher_logits,
 )
 from bench.judge.gate.report import Finding, known
-from bench.judge.gate.small import Real, Trial, trial
+from bench.judge.gate.small import Asked, Trial
 from decoders.api import CodeKind, Generation, Sampling
 from decoders.baselines import plain_decoding
-from decoders.compose import DecoderSpec
 
 GREEDY = ((24, 6, 21), (64, 6, 22))
 PROMPTS = 64
@@ -26,17 +25,16 @@ MASS = 1e-5
 DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
-def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Finding, bool]:
+def greedy_check(asked: Asked) -> tuple[Finding, bool]:
     """-> finding (figure: most mass moved onto an accepted draft; evidence "bound": declared
     there), and whether tokens equalled AR's with no bound declared."""
     moved, bound, faults, exact = 0.0, 0.0, [], True
     evidence: dict[str, object] = {}
     for sizes in GREEDY:
-        run = trial(spec, sampling, real, sizes, PROMPTS)
-        vocab, text = sizes[0], run.text
-        made = run.decoder.generate(text, run.noise)
-        wanted = plain_decoding(run.model, sampling).generate(text, run.noise).codes
-        logits = teacher_logits(run.model, text, wanted, sampling.cfg)
+        run, vocab = asked.trial(sizes, PROMPTS), sizes[0]
+        made = run.decoder.generate(run.text, run.noise)
+        wanted = plain_decoding(run.model, asked.sampling).generate(run.text, run.noise).codes
+        logits = teacher_logits(run.model, run.text, wanted, asked.sampling.cfg)
         if not (worst := shortfall(logits, wanted)) <= TIE:  # is AR the argmax of teacher forcing?
             faults.append(f"AR is {worst:.2g} below the argmax")
         same = equal_images(logits, made.codes, wanted, TIE)
@@ -47,7 +45,7 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
         if same < PROMPTS and not declared:
             faults.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
         elif declared:
-            most, allowed, wrong = _justified(run, made, sampling)
+            most, allowed, wrong = _justified(run, made, asked.sampling)
             faults += wrong
             if not most <= moved:
                 moved, bound = most, allowed
@@ -55,7 +53,7 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
             faults.append("the rule's moved mass or its bound is not finite")
     evidence["bound"] = min(known(bound), 1.0)  # lambda p(x) may be more than a TV can be
     moved = min(known(moved), 1.0)
-    return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
+    return Finding("greedy", "; ".join(dict.fromkeys(faults)), evidence, moved), exact
 
 
 def _justified(run: Trial, made: Generation, sampling: Sampling) -> tuple[float, float, list[str]]:

@@ -16,23 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bench.judge.gate.reference import ENTRY, processed, teacher_logits
-from bench.judge.gate.report import Finding, known
-from bench.judge.gate.small import (
-    Real,
-    build_small,
-    fresh_noise,
-    prompts,
-    same_prompt,
-    small_for,
-    small_sampling,
-    trial,
-)
-from bench.judge.gate.statistics import ALARM, draw_pvalues, tested
+from bench.judge.gate.report import Finding, joined, known
+from bench.judge.gate.small import Asked, fresh_noise, prompts, same_prompt
+from bench.judge.gate.statistics import alarm, draw_pvalues, tested
 from decoders.api import Draft, Sampling
 from decoders.baselines import EXACT
-from decoders.compose import DecoderSpec
 from decoders.distribution import drop_sibling, probabilities
 from decoders.verify.children import at_node
 
@@ -73,10 +64,9 @@ class Laws:
 
         def expanded(codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
             logits: Tensor = expand(codes, nodes, parents, depth)
-            known_nodes = state["nodes"]
-            key = known_nodes.gather(1, parents) * self.base + codes + 1  # [B, w]
-            grown = known_nodes.new_zeros(len(key), int(nodes.max()) + 1)
-            grown[:, : known_nodes.shape[1]] = known_nodes[:, : grown.shape[1]]
+            above = state["nodes"]
+            key = above.gather(1, parents) * self.base + codes + 1  # [B, w]
+            grown = pad(above, (0, int(nodes.max()) + 1 - above.shape[1]))
             state["nodes"] = grown.index_copy(1, nodes, key)
             self._note(logits, key, state["size"])
             return logits
@@ -107,15 +97,15 @@ class Laws:
         return known(float((most - least).max())), int(count[count > 1].sum())
 
 
-@dataclass
 class Draws:
     """Drafts and the laws [m, V] that were declared for them. A number is looked at where it is
     read first: from then on it has been selected. First children are followed, with siblings. The
     first part is the first child of every row's first root."""
 
-    used: Tensor  # [B, places] bool
-    length: int
-    parts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    def __init__(self, rows: int, length: int) -> None:
+        self.used = torch.zeros(rows, length + 1, dtype=torch.bool)  # [B, places]
+        self.length = length
+        self.parts: list[tuple[Tensor, Tensor]] = []
 
     def note(self, draft: Draft, place: Tensor) -> None:
         if draft.q is None:
@@ -137,28 +127,24 @@ class Draws:
             node = kids[:, 0]
 
 
-def drafter_check(
-    spec: DecoderSpec, sampling: Sampling, real: Real, followed: bool = True
-) -> Finding:
+def drafter_check(asked: Asked, followed: bool = True) -> Finding:
     """The decoder's own drafter and tree, or its own proposer. followed: whether an enumeration
     followed how drafts are drawn; else ten times as many are."""
-    vocab, grid, seed = WATCHED
-    plain = Real(real.codebook)  # pieces in the kernel cannot be watched
-    model = small_for(spec, WATCHED, plain)
-    proposer = getattr(build_small(spec, sampling, model, plain), "proposer", None)
+    (vocab, grid, seed), asked = WATCHED, asked.plain
+    model, length = asked.model(WATCHED), grid * grid
+    proposer = getattr(asked.decoder(model), "proposer", None)
     if proposer is None:
-        return Finding("drafter", "")
+        return Finding("drafter")
     images = max(FEWEST, min(MOST, NODES // proposer.nodes))
     text = same_prompt(prompts(model, 1, seed), images)
     generator = torch.Generator().manual_seed(seed)
-    small, length = small_sampling(sampling, vocab, plain), grid * grid
-    laws = Laws(vocab + 1, length, small)
+    laws = Laws(vocab + 1, length, asked.filters(vocab))
 
     def sample(_: bool) -> list[tuple[Tensor, Tensor]]:
-        decoder: Any = build_small(spec, sampling, model, plain)
+        decoder: Any = asked.decoder(model)
         begin, parts = decoder.proposer.begin, []
         for batch in range(1 if followed else MORE):
-            draws = Draws(torch.zeros(images, length + 1, dtype=torch.bool), length)
+            draws = Draws(images, length)
             decoder.proposer.begin = watched_begin(begin, None if batch else laws, draws)
             decoder.generate(text, fresh_noise(images, length, generator))
             parts += draws.parts
@@ -166,12 +152,9 @@ def drafter_check(
 
     drawn, adjusted = tested(sample, draw_pvalues)
     apart, twins = laws.apart()
-    faults = ["the drafter's logits hold NaN or infinity: its q is no distribution"] * (
-        not laws.finite
-    )
-    if not adjusted >= ALARM:
-        faults.append(f"drafts are not drawn from the q that is declared (p {adjusted:.1g})")
     count = sum(len(codes) for _, codes in drawn)
+    nan = "the drafter's logits hold NaN or infinity: its q is no distribution" * (not laws.finite)
+    skewed = alarm(adjusted, "drafts are not drawn from the q that is declared")
     evidence: dict[str, Any] = {"apart": apart, "calls compared": twins}
     evidence |= {"draws": count, "p_value": adjusted}
     if not apart <= SAME:
@@ -180,7 +163,9 @@ def drafter_check(
             f"the same ones differ by {apart:.2g}. The contract (DraftSession) forbids q that "
             "depends on earlier drafts: numbers at a place are read again in later steps"
         )
-    return Finding("drafter", "; ".join(faults), 0.0, evidence)
+    compared = f"its own drafter says the same in {twins} calls" * bool(twins)
+    says = joined(compared, f"{count} drafts are drawn from their q" * bool(count))
+    return Finding("drafter", joined(nan, skewed), evidence, says=says)
 
 
 def watched_begin(begin: Callable[..., Any], laws: Laws | None, draws: Draws) -> Callable[..., Any]:
@@ -203,17 +188,16 @@ def watched_begin(begin: Callable[..., Any], laws: Laws | None, draws: Draws) ->
     return begun
 
 
-def rows_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def rows_check(asked: Asked) -> Finding:
     """Images of many steps: the law p of every node that was visited, in every row and every step,
     against teacher forcing."""
-    made = trial(spec, sampling, real, LONG, ROWS)
+    made = asked.trial(LONG, ROWS)
     done = made.decoder.generate(made.text, made.noise, pairs=2 * LONG[1] ** 2)
     seen = done.trace.pairs
     if seen is None or seen.image is None or seen.place is None or seen.depth is None:
-        return Finding("rows", "")
-    logits = teacher_logits(made.model, made.text, done.codes, sampling.cfg)
-    logits = logits[seen.image, seen.place + seen.depth]  # [M, V]
-    small = small_sampling(sampling, LONG[0], real)
+        return Finding("rows")
+    logits = teacher_logits(made.model, made.text, done.codes, asked.sampling.cfg)
+    logits, small = logits[seen.image, seen.place + seen.depth], asked.filters(LONG[0])  # [M, V]
     wanted = processed(logits, small)
     shift = SHAKEN[0] * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
     firm = (processed(logits + shift, small) - wanted).abs().amax(-1) <= SHAKEN[1]
@@ -221,14 +205,15 @@ def rows_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     wrong = ~(gap <= ENTRY) & firm
     steps = int(done.trace.target_calls.max())
     evidence = {"rows": ROWS, "steps": steps, "nodes": len(gap), "largest": float(gap[firm].max())}
-    if spec.acceptance == EXACT and bool((bound := done.trace.bound > UNTESTED).any()):
+    if asked.spec.acceptance == EXACT and bool((bound := done.trace.bound > UNTESTED).any()):
         evidence["untested"] = float(bound.double().mean())  # codes of which the loop declares it
-    if not bool(wrong.any()):
-        return Finding("rows", "", 0.0, evidence)
-    first = int(wrong.nonzero()[0])
-    fault = (
-        f"the p that drafts were verified with is off by {float(gap[wrong].max()):.2g} from "
-        f"float32 teacher forcing at {int(wrong.sum())} of {len(gap)} nodes, first at place "
-        f"{int(seen.place[first] + seen.depth[first])} of row {int(seen.image[first])}"
-    )
-    return Finding("rows", fault, 0.0, evidence)
+    fault = ""
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
+        fault = (
+            f"the p that drafts were verified with is off by {float(gap[wrong].max()):.2g} from "
+            f"float32 teacher forcing at {int(wrong.sum())} of {len(gap)} nodes, first at place "
+            f"{int(seen.place[first] + seen.depth[first])} of row {int(seen.image[first])}"
+        )
+    says = f"{ROWS} rows of {LONG[1] ** 2} codes compared over {steps} steps"
+    return Finding("rows", fault, evidence, says=says)

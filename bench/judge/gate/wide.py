@@ -16,20 +16,11 @@ from torch import Tensor
 from bench.judge.gate.own import Draws, watched_begin
 from bench.judge.gate.reference import processed, teacher_logits
 from bench.judge.gate.report import Finding
-from bench.judge.gate.small import (
-    Real,
-    build_small,
-    fresh_noise,
-    prompts,
-    same_prompt,
-    small_for,
-    small_sampling,
-)
-from bench.judge.gate.statistics import ALARM, draw_pvalues, pearson, tested
-from decoders.api import Draft, Sampling, Settled
-from decoders.compose import DecoderSpec
+from bench.judge.gate.small import Asked, fresh_noise, prompts, same_prompt
+from bench.judge.gate.statistics import alarm, draw_pvalues, pearson, tested
+from decoders.api import Draft, Settled
 
-CODES, SEED, PLACES = 1024, 16, 5  # codes at most; of images, and one behind them
+CODES, SEED, LENGTH = 1024, 16, 4  # codes at most; of images of so many places
 FLAT = 0.2  # scale of the target's logits: random ones leave a few likely codes
 IMAGES, NODES, BATCH = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
 
@@ -53,7 +44,7 @@ class Steps:
         begin, decide = proposer.begin, verifier.decide
 
         def beginning(start: Any) -> Any:
-            self.draws.append(Draws(torch.zeros(rows, PLACES, dtype=torch.bool), PLACES - 1))
+            self.draws.append(Draws(rows, LENGTH))
             return watched_begin(begin, None, self.draws[-1])(start)
 
         def deciding(law: Any, draft: Draft, *rest: Any) -> Any:
@@ -67,27 +58,27 @@ class Steps:
         proposer.begin, verifier.decide = beginning, deciding
 
 
-def wide_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def wide_check(asked: Asked) -> Finding:
     """Evidence: how many codes and images."""
-    vocab, plain = min(real.codebook, CODES), Real(real.codebook)
-    judged = spec.acceptance is not None
-    dtype = real.dtype if judged else torch.float32  # there p is that of teacher forcing
-    model = small_for(spec, (vocab, 2, SEED), plain, dtype=dtype)
+    vocab, dtype, asked = min(asked.real.codebook, CODES), asked.real.dtype, asked.plain
+    if asked.spec.acceptance is None:  # there p is that of teacher forcing
+        dtype = torch.float32
+    model = asked.model((vocab, 2, SEED), dtype=dtype)
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
-    decoder: Any = build_small(spec, sampling, model, plain)
+    decoder: Any = asked.decoder(model)
     nodes = getattr(getattr(decoder, "proposer", None), "nodes", 1)
     rows = max(64, min(1024, BATCH // nodes))
-    images = max(2 * rows, min(IMAGES, NODES // nodes))
+    batches = max(2 * rows, min(IMAGES, NODES // nodes)) // rows
     text = same_prompt(prompts(model, 1, SEED), rows)
     generator = torch.Generator().manual_seed(SEED)
     steps = Steps(decoder, rows)
 
     def sample(_: bool) -> Steps:
         steps.images, steps.draws = [], []
-        for batch in range(images // rows):
-            noise = fresh_noise(rows, target.length, generator)
+        for batch in range(batches):
+            noise = fresh_noise(rows, LENGTH, generator)
             noise.uniform[:, 0] = 0.5
             try:
                 steps.images.append(decoder.generate(text, noise).codes)
@@ -101,8 +92,8 @@ def wide_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
             steps.apart = len(torch.cat(steps.images)[:, 0].unique()) > 1
             if steps.apart:
                 return [1.0]
-            logits = teacher_logits(model, text, steps.images[0], sampling.cfg)[0, 1]
-            law = processed(logits, small_sampling(sampling, vocab, plain))
+            logits = teacher_logits(model, text, steps.images[0], asked.sampling.cfg)[0, 1]
+            law = processed(logits, asked.filters(vocab))
         found = [pearson(law / law.sum(), torch.cat(steps.images)[:, 1])]
         first = [draws.parts[0] for draws in steps.draws if draws.parts]
         if first:
@@ -113,11 +104,13 @@ def wide_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
     _, adjusted = tested(sample, pvalues)
     if steps.apart:
         own = "its numbers are not the noise's, so images do not begin alike"
-        return Finding("wide", "", 0.0, {"not looked at": own})
-    kind = str(dtype).removeprefix("torch.")
-    fault = (
+        return Finding("wide", evidence={"not looked at": own})
+    kind, images = str(dtype).removeprefix("torch."), batches * rows
+    fault = alarm(
+        adjusted,
         f"images of {vocab} codes in {kind}: codes are not drawn from their p, or drafts not from "
-        f"the q that is declared (p {adjusted:.1g})"
+        "the q that is declared",
     )
-    evidence = {"codes": vocab, "images": images // rows * rows, "dtype": kind, "p_value": adjusted}
-    return Finding("wide", fault * (not adjusted >= ALARM), 0.0, evidence)
+    evidence = {"codes": vocab, "images": images, "dtype": kind, "p_value": adjusted}
+    says = f"only sampled: the first step with {vocab} codes in {kind}, {images} times"
+    return Finding("wide", fault, evidence, says=says)
