@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder
+from bench.judge.gate import check_decoder, statistics
 from bench.judge.gate.reference import image_law, processed, teacher_logits
 from bench.judge.gate.small import Asked, Real, prompts, small_model, small_spec
 from bench.judge.gate.statistics import (
@@ -13,7 +13,6 @@ from bench.judge.gate.statistics import (
     excess_tv,
     prefix_pvalues,
     resolution,
-    tested,
 )
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec
@@ -93,9 +92,9 @@ def test_an_alarm_is_looked_at_twice_but_not_a_certain_one(monkeypatch):
                                 ([1e-30], 1, 1e-30)]:  # fmt: skip
         seen.clear()
         left = iter(values)
-        _, adjusted = tested(sample, lambda _, left=left: [next(left)])
+        _, adjusted = statistics.tested(sample, lambda _, left=left: [next(left)])
         assert (len(seen), adjusted) == (looks, kept)
-    _, adjusted = tested(sample, lambda _: [0.01, 1.0])
+    _, adjusted = statistics.tested(sample, lambda _: [0.01, 1.0])
     assert adjusted == pytest.approx(0.02)  # of two tests
 
 
