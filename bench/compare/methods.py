@@ -18,9 +18,9 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from bench.compare.measured import Measured
 from bench.compare.measured import load as load_run
@@ -32,9 +32,9 @@ from bench.config.words import with_folders
 from bench.console import say
 from bench.data.files import ready_file, write_text
 from bench.report.table import interval, number
+from decoders.kinds import Within
 
 FILE, CLAIMS = FOLDER / "names.yaml", FOLDER / "claims.csv"
-SECTIONS = ("models", "families", "prompts", "features", "images")
 HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
 REFUTED = ("claim", "the paper's figures (AR's)", "here", "because")
 CLAIM = ["paper", "arxiv", "method", "claim", "here", "reason"]
@@ -45,16 +45,24 @@ AGREES: Setting = True, ""
 
 
 @dataclass(frozen=True)
-class Names:
-    """models: our name -> (published name, resolution); families: published name -> members;
-    methods: by their names in published.csv."""
+class PaperModel:
+    """A model as the papers call it, at the resolution of one of ours."""
 
-    models: Mapping[str, tuple[str, float]]
-    families: Mapping[str, Sequence[str]]
-    methods: Mapping[str, PublishedConfig]
+    model: str
+    resolution: float
+
+
+@dataclass(frozen=True)
+class Names:
+    """models: by our name; families: published name -> members; methods: by their names in
+    published.csv."""
+
+    models: Mapping[str, Any]  # (published name, resolution)
+    families: Mapping[str, list[str]]
     prompts: Mapping[str, str]
-    features: Mapping[str, Sequence[str]]
-    images: int
+    features: Mapping[str, list[str]]
+    images: Annotated[int, Within(1)]
+    methods: Mapping[str, PublishedConfig] = field(default_factory=dict)
 
     def same_features(self, metric: str, name: str) -> bool:
         """Whether features or weights of this name are those of the papers' protocol."""
@@ -63,33 +71,20 @@ class Names:
 
 
 def load_names(path: Path = FILE) -> Names:
-    """names.yaml, and the methods of conf/decoder. Raises PublishedError where it is damaged."""
+    """names.yaml, and the methods of conf/decoder. Raises BenchError where it is damaged."""
     import yaml
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
-    if not isinstance(found, dict) or set(found) != set(SECTIONS):
-        keys = sorted(found) if isinstance(found, dict) else type(found).__name__
-        raise PublishedError(f"{path}: expected the sections {list(SECTIONS)}, found {keys}")
-    if type(found["images"]) is not int or found["images"] < 1:
-        raise PublishedError(
-            f"{path}: images must be a whole number above 0, found {found['images']!r}"
-        )
-    try:
-        return Names(
-            models={k: (str(v["model"]), v["resolution"]) for k, v in found["models"].items()},
-            families=found["families"],
-            methods={one.name: one for _, one in methods() if one.name},
-            prompts=found["prompts"],
-            features={k: [str(word).lower() for word in v] for k, v in found["features"].items()},
-            images=found["images"],
-        )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise PublishedError(
-            f"{path}: an entry has not the form of its neighbours ({error}); see the comments there"
-        ) from error
+    names = build(Names, found, str(path))
+    models = {k: build(PaperModel, v, f"{path}: {k}") for k, v in names.models.items()}
+    return replace(
+        names,
+        models={name: astuple(one) for name, one in models.items()},
+        methods={one.name: one for _, one in methods() if one.name},
+    )
 
 
 def entries() -> list[tuple[str, dict[str, Any]]]:
