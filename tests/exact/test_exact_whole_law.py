@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.config.compose import compose_study
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder
 from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
 from bench.judge.gate.deep import whole_check
 from bench.judge.gate.reference import image_law
@@ -198,8 +198,7 @@ def test_a_code_of_probability_zero_is_caught() -> None:
     assert not judged(of(rule=field("Outside"))).fault  # nothing is impossible there
 
 
-def test_the_gate_says_how_far_it_looked(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
+def test_the_gate_says_how_far_it_looked(few_images: None) -> None:
     for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
         found = check_decoder(spec, PLAIN)
         assert found.verdict == "exact"

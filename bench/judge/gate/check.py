@@ -4,7 +4,7 @@ Sampling: (1) the law of the committed code at every node, enumerated over all d
 children, and at every depth where the rule depends on it; what the rule said while the decoder ran,
 against lemma R; (2) p_A against its definition; (3) p of every visited node in every row and step
 of long images against teacher forcing; (4) the own drafter: q a function of prefix and path, drafts
-drawn from it; (5) the same of many codes, in the model's dtype (`wide`); (6) the law of whole
+drawn from it; (5) the same of many codes, in the model's dtype (`own`); (6) the law of whole
 images, enumerated (`deep`); (7) sampled images against the enumerated AR law, where (6) was not
 followed to the end.
 A verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
@@ -25,13 +25,12 @@ import torch
 
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.deep import deep_check, long_check, own_check, whole_check
-from bench.judge.gate.equal import greedy_check
+from bench.judge.gate.equal import greedy_check, rows_check
 from bench.judge.gate.laws import definition_check, law_check, lemma_check, record_nodes, relaxes
-from bench.judge.gate.own import drafter_check, rows_check
+from bench.judge.gate.own import drafter_check, wide_check
 from bench.judge.gate.report import Finding, GateReport, Verdict, joined, known
 from bench.judge.gate.sampled import images_check, real_check
 from bench.judge.gate.small import Asked, Real, checkpoints, small_spec
-from bench.judge.gate.wide import wide_check
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.baselines import DRAFTER, EXACT
 from decoders.compose import DecoderSpec, resolve
