@@ -3,6 +3,7 @@ on codes that the target rules out."""
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from dataclasses import replace
 
@@ -100,8 +101,8 @@ def test_cool_sd_that_relaxes_nowhere_is_exact():
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (composed(rule=here("DeepOnly")), "at depth 2"),
-        (composed(rule=here("LateOnly")), "where 0.0000 is declared"),
+        (composed(rule=here("DeepOnly")), "where 0.0000 is declared .* at depth 2"),
+        (composed(rule=here("LateOnly")), "where 0.0000 is declared .* at depth"),
         (composed(rule=COOL, loop=here("DeeperLoop")), "another probability than the rule says"),
         (composed(rule=here("HalfBound")), "is declared"),
         (composed(rule=here("Generous")), "declares another output bound"),
@@ -110,7 +111,7 @@ def test_cool_sd_that_relaxes_nowhere_is_exact():
 def test_an_error_at_one_depth_or_place_and_a_wrong_output_bound_are_caught(spec, says):
     found = check_decoder(spec, TAU_1)
     assert found.verdict == "broken"
-    assert says in found.detail
+    assert re.search(says, found.detail)
 
 
 def test_a_rule_that_leaves_the_support_must_say_so():

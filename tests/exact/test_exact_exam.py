@@ -19,7 +19,6 @@ from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT
 from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.exact.specs import (
-    AR,
     TAU_0,
     TAU_1,
     TREES,
@@ -29,7 +28,6 @@ from tests.exact.specs import (
     exam,
     lantern,
     planted,
-    verifying,
     window,
 )
 
@@ -123,7 +121,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
 }  # fmt: skip
 RIGHT = {
     "loop: its own mask": (loop("Rewritten"), "exact"),
-    "loop: plain": (DecoderSpec("ar", AR), "exact"),
     "proposer: jacobi": (window(contracts("Jacobi", width=2)), "exact"),
     "proposer: a block of heads": (window(contracts("Coupled", width=2)), "exact"),
     "drafter: the last code": (drafter("LastCode"), "exact"),
@@ -138,7 +135,6 @@ RIGHT = {
     "verifier: blocks": (composed(rule=contracts("BlockVerification")), "exact"),
     "rule: in logarithms": (composed(rule=exam("InLogs")), "exact"),
     "rule: rounding of a bound": (composed(rule=exam("Power")), "exact"),
-    "rule: a bound of its own": (composed(rule=verifying("cool_sd.CoolSD", delta=1.5)), "relaxed"),
     # The loop samples in proportion: a chain with this rule is exact.
     "rule: not normalised": (composed(rule=planted("Unnormalised")), "exact"),
 }  # fmt: skip
