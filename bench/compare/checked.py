@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench.compare.methods import entries
 from bench.compare.published import FIGURES
-from bench.config.catalogue import groups, option
 from bench.config.describe import read
 from bench.config.schema import FairnessConfig
 from bench.data.errors import FolderError
@@ -132,11 +132,8 @@ def _inexact(entry: Entry, verdict: str) -> Iterator[str]:
 @cache
 def _relaxed_rules() -> set[str]:
     """Names of rules that no decoder of conf/decoder expects to be exact."""
-    import yaml
-
     expected: dict[str, set[str]] = {}
-    for decoder in groups()["decoder"]:
-        written = yaml.safe_load(option("decoder", decoder))
+    for _, written in entries():
         rule = (written.get("published") or {}).get("parts", {}).get("acceptance", "none")
         expected.setdefault(rule, set()).add(str(written.get("expect", "exact")))
     return {rule for rule, words in expected.items() if "exact" not in words}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from bench.compare import measured
@@ -134,7 +135,7 @@ def published_text(found: Comparison) -> str:
     row, tau = found.row, found.row.temperature
     text = f"{row.paper}, {row.evidence}: {row.label}"
     text += "" if tau is None else f", τ {tau:g}"
-    return text if found.measured is None else f"{text} ↔ {found.measured.decoder}"
+    return f"{text} ↔ {found.decoder}" if found.decoder else text
 
 
 COLUMNS = (
@@ -285,7 +286,7 @@ def _csv_row(result: Result, found: Comparison) -> dict[str, object]:
         "metric": found.metric,
         "baseline": row.baseline if found.metric == "speedup" else "",
         "published": _six(found.published),
-        "decoder": found.measured.decoder if found.measured else "",
+        "decoder": found.decoder,
         "measured": _six(figure.value),
         "measured_lo": _six(ends.lo),
         "measured_hi": _six(ends.hi),
@@ -307,8 +308,14 @@ def _six(value: float) -> str:
 
 def draw(result: Result) -> Chart:
     """The chart `compare`; one that says so where no published row has a measured one."""
-    shown = [c for c in result.shown() if c.known]
-    panels = _panels(shown, [row.decoder for row in result.run.rows])
+    shown, places = [c for c in result.shown() if c.known], list(LABELS)
+    papers = list(dict.fromkeys(c.row.paper for c in shown))
+    panels: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
+    shown.sort(key=lambda item: (places.index(item.metric), item.row.baseline))
+    for item in shown:
+        lines = panels.setdefault(item.label, {row.decoder: [] for row in result.run.rows})
+        lines[item.decoder].append(item)
+    panels = {name: {d: own for d, own in lines.items() if own} for name, lines in panels.items()}
     caption = "Black: this run, with its 95 % interval. "
     if result.covered:
         caption += (
@@ -320,44 +327,31 @@ def draw(result: Result) -> Chart:
     cut = [name for name, lines in panels.items() if len(lines) > MOST]
     if cut:
         caption += f" Only the first {MOST} lines of {', '.join(cut)}; all are in the table."
-    papers = list(dict.fromkeys(c.row.paper for c in shown))
     drawn = [_panel(name, lines, papers) for name, lines in panels.items()]
     drawn = drawn or [chart_words("No published row has a measured one to compare.")]
     return Chart("compare", TITLE, caption, linked(drawn, {}, columns=1))
 
 
-def _panels(
-    shown: Sequence[Comparison], order: Sequence[str]
-) -> dict[str, dict[str, list[Comparison]]]:
-    """figure, in the order of LABELS -> decoder, in that of the run -> its comparisons."""
-    found: dict[str, dict[str, list[Comparison]]] = {}
-    places = list(LABELS)
-    for item in sorted(shown, key=lambda item: (places.index(item.metric), item.row.baseline)):
-        if item.measured is not None:
-            lines = found.setdefault(item.label, {})
-            lines.setdefault(item.measured.decoder, []).append(item)
-    return {
-        name: {decoder: lines[decoder] for decoder in order if decoder in lines}
-        for name, lines in found.items()
-    }
+def by_paper(papers: Sequence[str], values: Sequence[str]) -> Spec:
+    """A paper's shape or colour; where papers are more than values, these come again."""
+    scale = {"domain": [*papers], "range": [*islice(cycle(values), len(papers))]}
+    return {"field": "paper", "type": "nominal", "scale": scale}
 
 
 def _panel(name: str, lines: dict[str, list[Comparison]], papers: list[str]) -> Spec:
     decoders = list(lines)[:MOST]
-    ours, published = list[Spec](), list[Spec]()
-    for decoder in decoders:
-        own = lines[decoder][0].figure
-        ends = {"lo": own.lo, "hi": own.hi} if has_interval(own) else {}
-        ours.append({"decoder": decoder, "figure": own.value, **ends})
-        published += [
-            {"decoder": decoder, "figure": item.published, "paper": item.row.paper,
-             "verdict": str(item.verdict), "fill": "white" if item.assumed else
-             COLORS[item.verdict]}
-            for item in lines[decoder]
-        ]  # fmt: skip
+    ours = [
+        {"decoder": decoder, "figure": own.value}
+        | ({"lo": own.lo, "hi": own.hi} if has_interval(own) else {})
+        for decoder, own in ((decoder, lines[decoder][0].figure) for decoder in decoders)
+    ]
+    published = [
+        {"decoder": decoder, "figure": item.published, "paper": item.row.paper,
+         "verdict": str(item.verdict), "fill": "white" if item.assumed else COLORS[item.verdict]}
+        for decoder in decoders for item in lines[decoder]
+    ]  # fmt: skip
     x, y = axis("figure", name), line_of(decoders)
     verdicts = {"domain": [str(v) for v in COLORS], "range": [*COLORS.values()]}
-    marks = {"domain": papers, "range": [MARKS[at % len(MARKS)] for at in range(len(papers))]}
     mark = {"type": "point", "size": 90, "strokeWidth": 1.6, "opacity": 1}
     said = tooltip(decoder="decoder", paper="paper", figure="published", verdict="verdict")
     dot, bar = {"type": "point", "filled": True, "size": 40}, {"type": "rule", "strokeWidth": 1.8}
@@ -366,7 +360,7 @@ def _panel(name: str, lines: dict[str, list[Comparison]], papers: list[str]) -> 
         layer(mark, published, x=x, y=y, tooltip=said,
               fill={"field": "fill", "type": "nominal", "scale": None},
               stroke={"field": "verdict", "type": "nominal", "scale": verdicts},
-              shape={"field": "paper", "type": "nominal", "scale": marks}),
+              shape=by_paper(papers, MARKS)),
         layer(dot | {"opacity": 1}, ours, x=x, y=y, **black),
     ]  # fmt: skip
     within = [row for row in ours if "lo" in row]

@@ -18,9 +18,9 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from bench.compare.measured import Measured
 from bench.compare.measured import load as load_run
@@ -32,26 +32,37 @@ from bench.config.words import with_folders
 from bench.console import say
 from bench.data.files import ready_file, write_text
 from bench.report.table import interval, number
+from decoders.kinds import Within
 
 FILE, CLAIMS = FOLDER / "names.yaml", FOLDER / "claims.csv"
-SECTIONS = ("models", "families", "prompts", "features", "images")
 HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
 REFUTED = ("claim", "the paper's figures (AR's)", "here", "because")
 CLAIM = ["paper", "arxiv", "method", "claim", "here", "reason"]
 NOTHING = "-"
+# Whether a setting agrees (None: the source does not state it); the obstacle, or what is assumed.
+Setting = tuple[bool | None, str]
+AGREES: Setting = True, ""
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """A model as the papers call it, at the resolution of one of ours."""
+
+    model: str
+    resolution: float
 
 
 @dataclass(frozen=True)
 class Names:
-    """models: our name -> (published name, resolution); families: published name -> members;
-    methods: by their names in published.csv."""
+    """models: by our name; families: published name -> members; methods: by their names in
+    published.csv."""
 
-    models: Mapping[str, tuple[str, float]]
-    families: Mapping[str, Sequence[str]]
-    methods: Mapping[str, PublishedConfig]
+    models: Mapping[str, Any]  # (published name, resolution)
+    families: Mapping[str, list[str]]
     prompts: Mapping[str, str]
-    features: Mapping[str, Sequence[str]]
-    images: int
+    features: Mapping[str, list[str]]
+    images: Annotated[int, Within(1)]
+    methods: Mapping[str, PublishedConfig] = field(default_factory=dict)
 
     def same_features(self, metric: str, name: str) -> bool:
         """Whether features or weights of this name are those of the papers' protocol."""
@@ -60,42 +71,33 @@ class Names:
 
 
 def load_names(path: Path = FILE) -> Names:
-    """names.yaml, and the methods of conf/decoder. Raises PublishedError where it is damaged."""
+    """names.yaml, and the methods of conf/decoder. Raises BenchError where it is damaged."""
     import yaml
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
-    if not isinstance(found, dict) or set(found) != set(SECTIONS):
-        keys = sorted(found) if isinstance(found, dict) else type(found).__name__
-        raise PublishedError(f"{path}: expected the sections {list(SECTIONS)}, found {keys}")
-    if type(found["images"]) is not int or found["images"] < 1:
-        raise PublishedError(
-            f"{path}: images must be a whole number above 0, found {found['images']!r}"
-        )
-    try:
-        return Names(
-            models={k: (str(v["model"]), v["resolution"]) for k, v in found["models"].items()},
-            families=found["families"],
-            methods={one.name: one for _, one in methods() if one.name},
-            prompts=found["prompts"],
-            features={k: [str(word).lower() for word in v] for k, v in found["features"].items()},
-            images=found["images"],
-        )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise PublishedError(
-            f"{path}: an entry has not the form of its neighbours ({error}); see the comments there"
-        ) from error
+    names = build(Names, found, str(path))
+    models = {k: build(PaperModel, v, f"{path}: {k}") for k, v in names.models.items()}
+    return replace(
+        names,
+        models={name: astuple(one) for name, one in models.items()},
+        methods={one.name: one for _, one in methods() if one.name},
+    )
+
+
+def entries() -> list[tuple[str, dict[str, Any]]]:
+    """Every decoder of conf, and its YAML."""
+    import yaml
+
+    return [(name, yaml.safe_load(option("decoder", name))) for name in groups()["decoder"]]
 
 
 def methods() -> list[tuple[str, PublishedConfig]]:
     """(decoder, its method): AR, exact ones, then the others, each by the date of the paper."""
-    import yaml
-
     found = []
-    for decoder in groups()["decoder"]:
-        written: dict[str, Any] = yaml.safe_load(option("decoder", decoder))
+    for decoder, written in entries():
         if "published" in written:
             one = build(PublishedConfig, written["published"], f"{decoder}: published")
             exact = written.get("expect") == "exact"
@@ -221,15 +223,6 @@ def ours(names: Sequence[str], found: Mapping[str, Measured]) -> str:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """agrees None: the source does not state it. text: the obstacle, or what is assumed."""
-
-    name: str
-    agrees: bool | None
-    text: str = ""
-
-
-@dataclass(frozen=True)
 class Pair:
     """measured None: the run has no such method, and `obstacles` says so. same_model: as far as the
     source tells; unstated: settings of the method (k, delta) that the source does not state."""
@@ -270,96 +263,90 @@ def pairs(published: Published, rows: Sequence[Measured], names: Names) -> list[
         reason = "was not measured in this run" if known else nowhere
         return [Pair(published, None, (f"{published.method} {reason}",))]
     checked = {id(row): settings(published, row, names) for row in left}
-    for at in range(len(checked[id(left[0])])):
-        left = [row for row in left if checked[id(row)][at].agrees is not False] or left
+    for name in checked[id(left[0])]:
+        left = [row for row in left if checked[id(row)][name][0] is not False] or left
     return [_pair(published, row, checked[id(row)]) for row in left]
 
 
-def _pair(published: Published, row: Measured, checked: Sequence[Setting]) -> Pair:
-    obstacles = tuple(s.text for s in checked if s.agrees is False)
-    assumed = tuple(s.text for s in checked if s.agrees is None)
-    unstated = next((s.text for s in checked if s.name == "params" and s.agrees is None), "")
-    return Pair(published, row, obstacles, assumed, checked[0].agrees is not False, unstated)
+def _pair(published: Published, row: Measured, checked: Mapping[str, Setting]) -> Pair:
+    obstacles, assumed = (
+        tuple(text for agrees, text in checked.values() if agrees is wanted)
+        for wanted in (False, None)
+    )
+    agrees, text = checked["params"]
+    unstated = text if agrees is None else ""
+    return Pair(published, row, obstacles, assumed, checked["model"][0] is not False, unstated)
 
 
-def settings(published: Published, row: Measured, names: Names) -> list[Setting]:
+def settings(published: Published, row: Measured, names: Names) -> dict[str, Setting]:
     """Every setting that decides whether two figures are of the same thing, most decisive first."""
-    return [
-        _model(published, row, names),
-        _number("temperature", published.temperature, row.temperature),
-        _tree(published, row, names),
-        _number("cfg", published.cfg, row.cfg),
-        _number("top-k", published.top_k, row.top_k),
-        _params(published, row, names),
-        _dataset(published, row, names),
-    ]
+    return {
+        "model": _model(published, row, names),
+        "temperature": _number("temperature", published.temperature, row.temperature),
+        "tree": _tree(names.methods[published.method].tree, row),
+        "cfg": _number("cfg", published.cfg, row.cfg),
+        "top-k": _number("top-k", published.top_k, row.top_k),
+        "params": _params(published.params, names.methods[published.method].params, row),
+        "prompts": _prompts(published.dataset, names.prompts.get(row.prompts, ""), row),
+    }
 
 
 def _model(published: Published, row: Measured, names: Names) -> Setting:
     if not published.model:
-        return Setting("model", False, "the source names no model")
+        return False, "the source names no model"
     name, resolution = names.models.get(row.model, (row.model, math.nan))
     if published.resolution in (None, resolution):
         if published.model == name:
-            return Setting("model", True)
+            return AGREES
         if name in names.families.get(published.model, ()):
             sure = published.resolution is not None
-            return Setting("model", True if sure else None, f"{published.model} is {name}")
-    other = f"other model (published {published.model}, here {row.model})"
-    return Setting("model", False, other)
+            return True if sure else None, f"{published.model} is {name}"
+    return _other("model", published.model, row.model)
 
 
 def _number(name: str, published: float | None, ours: float | None) -> Setting:
     if published is None:
-        return Setting(name, None, f"{name} {'as here' if ours is None else f'{ours:g}'}")
+        return None, f"{name} {'as here' if ours is None else f'{ours:g}'}"
     if ours is None:
-        return Setting(name, None, f"our {name} is {published:g}")
+        return None, f"our {name} is {published:g}"
     if math.isclose(published, ours):
-        return Setting(name, True)
-    return Setting(name, False, f"other {name} (published {published:g}, here {ours:g})")
+        return AGREES
+    return _other(name, f"{published:g}", f"{ours:g}")
 
 
-def _tree(published: Published, row: Measured, names: Names) -> Setting:
+def _tree(wanted: Mapping[str, float], row: Measured) -> Setting:
     """The tree of the authors' code; a smaller one drafts less and is verified faster."""
-    wanted = names.methods[published.method].tree
     here = {key: value for key in wanted if (value := row.tree.number(key)) is not None}
     if all(value == wanted[key] for key, value in here.items()):
-        return Setting("tree", True)
-    text = f"other tree (published {settings_text(wanted)}, here {settings_text(here)})"
-    return Setting("tree", False, text)
+        return AGREES
+    return _other("tree", settings_text(wanted), settings_text(here))
 
 
-def _ours(place: str, row: Measured) -> float | None:
-    """Our value of `acceptance.k` or `drafter.window`; None where the row has no such setting."""
-    part, _, key = place.partition(".")
-    described = {"acceptance": row.rule, "drafter": row.drafter}[part]
-    return None if described is None else described.number(key)
-
-
-def _params(published: Published, row: Measured, names: Names) -> Setting:
-    places = names.methods[published.method].params
-    wanted = published.params
-    ours = {key: _ours(places.get(key, f"acceptance.{key}"), row) for key in {**places, **wanted}}
-    here = {key: value for key, value in ours.items() if value is not None}
+def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measured) -> Setting:
+    """places: where ours are, as `acceptance.k` or `drafter.window`."""
+    here: dict[str, float] = {}
+    for key in {**places, **wanted}:
+        part, _, name = places.get(key, f"acceptance.{key}").partition(".")
+        described = {"acceptance": row.rule, "drafter": row.drafter}[part]
+        value = None if described is None else described.number(name)
+        here |= {} if value is None else {key: value}
     differing = [key for key in wanted if key in here and not math.isclose(here[key], wanted[key])]
     if differing:
         stated, found = ({key: side[key] for key in differing} for side in (wanted, here))
-        text = f"other settings (published {settings_text(stated)}, here {settings_text(found)})"
-        return Setting("params", False, text)
+        return _other("settings", settings_text(stated), settings_text(found))
     unstated = {
         key: here[key]
         for key, place in places.items()
         if place.startswith("acceptance.") and key in here and key not in wanted
     }
-    return Setting("params", None if unstated else True, settings_text(unstated))
+    return None if unstated else True, settings_text(unstated)
 
 
-def _dataset(published: Published, row: Measured, names: Names) -> Setting:
-    ours = names.prompts.get(row.prompts, "")
-    if not published.dataset or not ours:
-        stated = published.dataset or "not stated"
-        return Setting("prompts", None, f"prompts as published ({stated})")
-    if published.dataset.startswith(ours):
-        return Setting("prompts", True)
-    text = f"other prompts (published {published.dataset}, here {row.prompts})"
-    return Setting("prompts", False, text)
+def _prompts(published: str, ours: str, row: Measured) -> Setting:
+    if not published or not ours:
+        return None, f"prompts as published ({published or 'not stated'})"
+    return AGREES if published.startswith(ours) else _other("prompts", published, row.prompts)
+
+
+def _other(name: str, published: str, here: str) -> Setting:
+    return False, f"other {name} (published {published}, here {here})"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.compare import LINE, MARKS
+from bench.compare.compare import LINE, MARKS, by_paper
 from bench.compare.published import DEFAULT, Published, load
 from bench.config.words import given
 from bench.console import say
@@ -165,10 +165,7 @@ def _panel(title: str, lines: Sequence[Line], figure: str, papers: list[str]) ->
         for o in lines
     ]
     x, y = axis("figure", title, zero=figure == "latency_s"), line_of(names)
-    look = {"domain": papers, "range": [HUES[at % len(HUES)] for at in range(len(papers))]}
-    marks = look | {"range": [MARKS[at % len(MARKS)] for at in range(len(papers))]}
     said = tooltip(decoder="method", paper="paper", figure="figure")
     drawn = layer({"type": "point", "size": 90, "strokeWidth": 1.8}, rows, x=x, y=y, tooltip=said,
-                  color={"field": "paper", "type": "nominal", "scale": look},
-                  shape={"field": "paper", "type": "nominal", "scale": marks})  # fmt: skip
+                  color=by_paper(papers, HUES), shape=by_paper(papers, MARKS))  # fmt: skip
     return {"title": title, "height": LINE * len(names), "layer": [drawn]}

@@ -68,6 +68,11 @@ class Comparison:
         return self.pair.measured
 
     @property
+    def decoder(self) -> str:
+        """Of the measured row; "" where there is none."""
+        return "" if self.measured is None else self.measured.decoder
+
+    @property
     def known(self) -> bool:
         """Whether the figure was measured."""
         return not math.isnan(self.figure.value)
@@ -89,18 +94,10 @@ def has_interval(figure: Interval) -> bool:
 
 
 def compare(
-    pair: Pair, rows: Sequence[Measured], names: Names, tolerance: float
-) -> list[Comparison]:
-    """Every figure of the published row and the measured one. rows: the whole run, for the baseline
-    of a speed-up; tolerance: a ratio, see `tolerance_of`."""
-    row = pair.published
-    trivial = ("speedup", "mal") if row.method == row.baseline else ()  # 1 by definition
-    return [_one(pair, m, rows, names, tolerance) for m in row.figures if m not in trivial]
-
-
-def _one(
     pair: Pair, metric: str, rows: Sequence[Measured], names: Names, tolerance: float
 ) -> Comparison:
+    """One figure of the published row and the measured one. rows: the whole run, for the baseline
+    of a speed-up; tolerance: a ratio, see `tolerance_of`."""
     row, ours = pair.published, pair.measured
     published = row.figures[metric] * (100 if metric == "clip" else 1)
     obstacles, figure, caveats = [*pair.obstacles], UNKNOWN, []
@@ -272,10 +269,11 @@ class Result:
 def build(rows: Sequence[Published], run: MeasuredRun, names: Names, tolerance: float) -> Result:
     """Compares every published row with the measured rows nearest to it."""
     found = [
-        comparison
+        compare(pair, metric, run.rows, names, tolerance)
         for row in rows
         for pair in pairs(row, run.rows, names)
-        for comparison in compare(pair, run.rows, names, tolerance)
+        for metric in row.figures
+        if row.method != row.baseline or metric not in ("speedup", "mal")  # 1 by definition
     ]
     return Result(run, _settled(found), disagreements(rows, names.families), tolerance)
 
@@ -288,19 +286,15 @@ def _settled(found: list[Comparison]) -> list[Comparison]:
     for item in found:
         if item.pair.unstated and item.verdict is not Verdict.APART:
             groups.setdefault((item.row.line, item.metric), []).append(item)
-    out = []
-    for item in found:
-        group = groups.get((item.row.line, item.metric), [])
-        out.append(_among(item, group) if len(group) > 1 and item in group else item)
-    return out
+    return [_among(item, groups.get((item.row.line, item.metric), [])) for item in found]
 
 
 def _among(item: Comparison, group: list[Comparison]) -> Comparison:
     """The verdict of one of several settings that may be the published one."""
-    hits = [c.measured.decoder for c in group if c.verdict is Verdict.REPRODUCED and c.measured]
-    if not hits:
-        return replace(item, why=f"{item.why}; at none of {len(group)} settings")
-    if item.verdict is Verdict.REPRODUCED:
-        return replace(item, why=f"{item.why}; at {len(hits)} of {len(group)} settings")
-    text = f"the source does not state its settings; reproduced by {', '.join(hits)}"
-    return replace(item, verdict=Verdict.APART, why=text, obstacles=(text,), assumed=())
+    if len(group) < 2 or item not in group:
+        return item
+    hits = [c.decoder for c in group if c.verdict is Verdict.REPRODUCED]
+    if hits and item.verdict is not Verdict.REPRODUCED:
+        text = f"the source does not state its settings; reproduced by {', '.join(hits)}"
+        return replace(item, verdict=Verdict.APART, why=text, obstacles=(text,), assumed=())
+    return replace(item, why=f"{item.why}; at {len(hits) or 'none'} of {len(group)} settings")

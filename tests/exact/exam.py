@@ -18,78 +18,160 @@ from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sampl
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi as Window
 from decoders.propose.trees.static import Static
-from decoders.verify.by_node import ByNode
 from decoders.verify.children import at_node, longest
-from decoders.verify.exact import Exact
 from tests.decoders.test_contracts import Jacobi
-from tests.exact.planted import judging
+from tests.exact.planted import changed, finds, judging
 
-# ---- the four of the table ----------------------------------------------------------------------
-
-
-class DeepTwinVerifier(ByNode):
-    """(t1) From depth 4 on, the acceptance number is that of the level above."""
-
-    def tests(self, noise: Any, places: Any, count: int) -> Any:
-        depth = torch.arange(places.shape[1])  # of a chain's parents
-        return noise.at(places - (depth >= 3).long(), ACCEPT_SLOT, count)
+# ---- drafters -----------------------------------------------------------------------------------
 
 
-DeepTwin = judging(DeepTwinVerifier)
+def remembering(level: int, weight: float = 1.5) -> Any:
+    """A drafter that is told less likely what it drafted `level` places on, once the root has come
+    there: the draft was rejected, or stands now."""
+
+    def begin(usual: Any, *args: Any) -> Any:
+        session, old = usual(*args), dict[str, Any]()
+        advance, expand = session.advance, session.expand
+
+        def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+            logits, place = advance(hidden, codes, count, start).clone(), start + count
+            for code, where in old.get("drafts", []):
+                held = weight * (where == place).float()
+                logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
+            old["drafts"], old["place"] = [], place
+            return logits
+
+        def expanded(codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
+            if depth >= level:
+                old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
+            return expand(codes, nodes, parents, depth)
+
+        session.advance, session.expand = advanced, expanded
+        return session
+
+    return changed(Eagle, begin=begin)
 
 
-def remembering(session: Any, level: int, weight: float = 1.5) -> Any:
-    """A drafter's session that is told less likely what it drafted `level` places on, once the root
-    has come there: the draft was rejected, or stands now."""
-    advance, expand = session.advance, session.expand
-    old: dict[str, Any] = {}
-
-    def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
-        logits, place = advance(hidden, codes, count, start).clone(), start + count
-        for code, where in old.get("drafts", []):
-            held = weight * (where == place).float()
-            logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
-        old["drafts"], old["place"] = [], place
-        return logits
-
-    def expanded(codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
-        if depth >= level:
-            old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
-        return expand(codes, nodes, parents, depth)
-
-    session.advance, session.expand = advanced, expanded
-    return session
+OwnRejected = remembering(1)  # (t2) q depends on the drafter's own rejected draft at that place
+DeepRejected = remembering(2)  # the same of what was drafted at that place as a second level
+Favours = remembering(1, -0.5)  # q favours the code that it drafted there last and was not taken
+Counting = remembering(1, 0.0)  # right: keeps a count of what it drafted, and does not use it
 
 
-class OwnRejected(Eagle):
-    """(t2) q depends on the drafter's own rejected draft at that place."""
-
-    level = 1
+class Adaptive(Eagle):
+    """(right, and breaks the contract) q is flatter where the last step accepted nothing. Numbers
+    of places behind the rejected one are new ones then, so that the output is exact."""
 
     def begin(self, *args: Any) -> Any:
-        return remembering(super().begin(*args), self.level)
+        session = super().begin(*args)
+        advance = session.advance
+
+        def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+            logits = advance(hidden, codes, count, start)
+            return torch.where((count == 1)[:, None], 0.5 * logits, logits)
+
+        session.advance = advanced
+        return session
 
 
-class Sharper(Static):
-    """(t3) Drafts are drawn from q^1.05 with Gumbel rows, q is declared."""
+class LastCode(Eagle):
+    """(right) A table of pairs: q depends on the last code alone, and its memory is reused."""
 
-    power = 1.05
+    def begin(self, text: Any, hidden: Any, sampling: Any, most: int, nodes: int) -> Any:
+        return LastCodeSession(self.model.target.vocab_size, text.batch)
 
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+
+class LastCodeSession:
+    def __init__(self, vocab: int, batch: int) -> None:
+        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(4))
+        self.root_code, self.calls = torch.zeros(batch, dtype=torch.long), 0
+        self.memory = torch.zeros(batch, vocab)
+
+    def advance(self, hidden: Any, codes: Any, count: Any, start: Any) -> Any:
+        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
+        return self.memory.copy_(self.table[self.root_code])
+
+    def expand(self, codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
+        self.memory.zero_()
+        return self.table[codes]
+
+
+# ---- trees --------------------------------------------------------------------------------------
+
+
+def with_rows(power: float) -> Any:
+    """Drafts are drawn from q^power with Gumbel rows, q is declared."""
+
+    def draw(_: Any, dist: Any, level: Any, noise: Any, place: Any) -> Any:
         rows = noise.gumbel(place, dist.shape[-1], DRAFT_SLOT)[:, None]  # [B, 1, V]
-        return (self.power * dist.log() + rows).topk(level.count, -1).indices
+        return (power * dist.log() + rows).topk(level.count, -1).indices
+
+    return changed(Static, draw=draw)
 
 
-class SharperWhole(Sharper):
+Sharper = with_rows(1.05)  # (t3)
+Rows = with_rows(1.0)  # right, and not to be enumerated
+
+
+class SharperWhole(Static):
     """(t3) The same through a whole number."""
 
     def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        law, drawn = normalised(dist**self.power, dist), []
+        law, drawn = normalised(dist**1.05, dist), []
         for u in self.numbers(level, noise, place).unbind(-1):
             whole = torch.floor(u * 2**24) / 2**24
             drawn.append(sample(law, whole.expand(law.shape[:-1])))
             law = normalised(drop_sibling(law, drawn[-1]), law)
         return torch.stack(drawn, -1)
+
+
+class HalfSums(Static):
+    """(w4) Drafts are drawn by sums in the model's dtype; q is declared in float32."""
+
+    def __init__(self, model: Any, choices: Any) -> None:
+        super().__init__(model, choices)
+        self.dtype = model.dtype
+
+    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+        drawn = []
+        for u in self.numbers(level, noise, place).unbind(-1):
+            sums = dist.to(self.dtype).cumsum(-1)
+            limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
+            drawn.append((sums > limit).int().argmax(-1))
+            dist = drop_sibling(dist, drawn[-1])
+        return torch.stack(drawn, -1)
+
+
+class Pruned(Static):
+    """Drafts that the drafter finds unlikely are dropped once they are drawn."""
+
+    def grow(self, *args: Any) -> Draft:
+        made = super().grow(*args)
+        if made.q is None:
+            return made
+        x = made.codes.gather(1, made.children.flatten(1)).view_as(made.children)
+        kept = made.q.gather(-1, x) > 0.8 / made.q.shape[-1]
+        return replace(made, children=torch.where(kept, made.children, 0))
+
+
+def best_first(usual: Any, dist: Any, *rest: Any) -> Any:
+    drawn = usual(dist, *rest)
+    return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
+
+
+def twins(usual: Any, dist: Any, level: Any, noise: Any, place: Any) -> Any:
+    u = usual.__self__.numbers(level, noise, place)
+    return torch.stack([sample(dist, v.expand(dist.shape[:-1])) for v in u.unbind(-1)], -1)
+
+
+# Siblings are drawn, and then tested in the order of their probability.
+BestFirst = changed(Static, draw=best_first)
+# A draft is the drafter's likeliest code, and the soft q is declared (SSD).
+Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.count, -1).indices)
+# Right: siblings are drawn with replacement, and the tree drops what it has already.
+Twins = changed(Static, draw=twins)
+
+# ---- loops --------------------------------------------------------------------------------------
 
 
 class StaleRow(Speculative):
@@ -109,11 +191,8 @@ class StaleRow(Speculative):
             return super().settle(run, *rest)
 
 
-# ---- twelve wrong ones --------------------------------------------------------------------------
-
-
 class ForgetsFullPath(Speculative):
-    """(loop) A path that reaches the deepest level is not moved in the cache."""
+    """A path that reaches the deepest level is not moved in the cache."""
 
     def _commit(self, run: Any, settled: Any, hidden: Any) -> Any:
         full = settled.count == self.proposer.depth
@@ -125,7 +204,7 @@ class ForgetsFullPath(Speculative):
 
 
 class LateBlindness(Speculative):
-    """(loop) From place 30 on attention does not see the first code."""
+    """From place 30 on attention does not see the first code."""
 
     def draft(self, run: Any) -> Any:
         draft, mask = super().draft(run)
@@ -134,8 +213,30 @@ class LateBlindness(Speculative):
         return draft, mask
 
 
+class Last96(Speculative):
+    """(w5) Attention sees the prefix, the last 96 codes and the draft."""
+
+    def draft(self, run: Any) -> Any:
+        draft, mask = super().draft(run)
+        slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
+        first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
+        return draft, mask & ((slots < prefix) | (slots >= first[:, None]))[:, None]
+
+
+class Rewritten(Speculative):
+    """(right) Drafts in its own way: the mask is made a second time."""
+
+    def draft(self, run: Any) -> Any:
+        draft, _ = super().draft(run)
+        base = (self.model.target.prefix + run.length - 1)[:, None]
+        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
+
+
+# ---- proposers ----------------------------------------------------------------------------------
+
+
 class OldDraftsNewLaw(Jacobi):
-    """(proposer) Drafts of the last window stay, and the target's newest laws are declared."""
+    """Drafts of the last window stay, and the target's newest laws are declared."""
 
     def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
         made, width = super().propose(seen, noise, place), self.nodes
@@ -147,109 +248,13 @@ class OldDraftsNewLaw(Jacobi):
 
 
 class TargetsNumber(Jacobi):
-    """(proposer) A draft is drawn with the number of the place's last code."""
+    """A draft is drawn with the number of the place's last code."""
 
     def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
         made = super().propose(seen, noise, place)
         places = place[:, None] + torch.arange(self.nodes)
         codes = sample(made.q[:, :-1], noise.at(places, TARGET_SLOT)[..., 0])
         return replace(made, codes=torch.cat([made.codes[:, :1], codes], 1))
-
-
-class DeepRejected(OwnRejected):
-    """(drafter) q depends on what was drafted at that place as a second level."""
-
-    level = 2
-
-
-class Favours(Eagle):
-    """(drafter) q favours the code that it drafted there last and that was not taken."""
-
-    def begin(self, *args: Any) -> Any:
-        return remembering(super().begin(*args), 1, -0.5)
-
-
-class Pruned(Static):
-    """(tree) Drafts that the drafter finds unlikely are dropped once they are drawn."""
-
-    def grow(self, *args: Any) -> Draft:
-        made = super().grow(*args)
-        if made.q is None:
-            return made
-        x = made.codes.gather(1, made.children.flatten(1)).view_as(made.children)
-        kept = made.q.gather(-1, x) > 0.8 / made.q.shape[-1]
-        return replace(made, children=torch.where(kept, made.children, 0))
-
-
-class BestFirst(Static):
-    """(tree) Siblings are drawn, and then tested in the order of their probability."""
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        drawn = super().draw(dist, level, noise, place)
-        return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
-
-
-class DeepGenerousVerifier(ByNode):
-    """(verifier) A fifth more is accepted from the third level on."""
-
-    def verdicts(self, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
-        found = super().verdicts(law, draft, codes, valid, place)
-        more = torch.where(draft.depth >= 2, 1.2, 1.0)[..., None]
-        return replace(found, accept=(found.accept * more).clamp_max(1))
-
-
-class TestedNumberVerifier(ByNode):
-    """(verifier) The code behind the path is drawn with the number that rejected its draft."""
-
-    def last_code(self, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
-        u = noise.at((place + path.count)[:, None], ACCEPT_SLOT)[:, 0, 0]
-        return sample(at_node(verdicts.residual, path.last), u)
-
-
-DeepGenerous, TestedNumber = judging(DeepGenerousVerifier), judging(TestedNumberVerifier)
-
-
-class Padded(Exact):
-    """(rule) Every entry of the residual gets 0.002 more."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, residual=normalised(found.residual + 0.002, p))
-
-
-class Trusting(Exact):
-    """(rule) What the target finds likely is always taken."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, accept=torch.where(pick(p, x) > 0.4, 1.0, found.accept))
-
-
-class Argmax(Static):
-    """(tree) A draft is the drafter's likeliest code, and the soft q is declared (SSD)."""
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        return dist.topk(level.count, -1).indices
-
-
-class LongestChainVerifier(ByNode):
-    """(verifier) Chains under the root are tested each on its own, and the longest is committed
-    (PathSpec)."""
-
-    def verdicts(self, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
-        alone = [super(LongestChainVerifier, self).verdicts(law, draft, x, v, place)
-                 for x, v in zip(codes.split(1, -1), valid.split(1, -1), strict=True)]  # fmt: skip
-        accept = torch.cat([one.accept for one in alone], -1)
-        same = replace(super().verdicts(law, draft, codes, valid, place), accept=accept)
-        return replace(same, strict=accept, residual=alone[0].residual)
-
-    def path(self, law: Any, draft: Any, accepted: Any) -> Any:
-        return longest(draft, accepted, draft.levels)
-
-
-LongestChain = judging(LongestChainVerifier)
-
-# ---- five of a fresh reader ---------------------------------------------------------------------
 
 
 class KeptTwice(Window):
@@ -271,172 +276,81 @@ class KeptTwice(Window):
         return new
 
 
+# ---- verifiers ----------------------------------------------------------------------------------
+
+
 def largest(p: Any, count: int = 64) -> Any:
     """p without all but its largest entries."""
     return torch.where(p < p.topk(min(count, p.shape[-1])).values[..., -1:], 0.0, p)
 
 
-class LargestLeft(Exact):
-    """(w2) The residual is cut to its 64 largest codes."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, residual=normalised(largest(found.residual), p))
+def level_above(_: Any, noise: Any, places: Any, count: int) -> Any:
+    depth = torch.arange(places.shape[1])  # of a chain's parents
+    return noise.at(places - (depth >= 3).long(), ACCEPT_SLOT, count)
 
 
-class LargestLastVerifier(ByNode):
-    """(w2) The same, once the path is known."""
-
-    def last_code(self, law: Any, verdicts: Any, *rest: Any) -> Any:
-        cut = replace(verdicts, residual=largest(verdicts.residual))
-        return super().last_code(law, cut, *rest)
+def generous(usual: Any, law: Any, draft: Any, *rest: Any) -> Any:
+    found = usual(law, draft, *rest)
+    more = torch.where(draft.depth >= 2, 1.2, 1.0)[..., None]
+    return replace(found, accept=(found.accept * more).clamp_max(1))
 
 
-class SixteenNumbersVerifier(ByNode):
-    """(w3) Acceptance numbers repeat within an image."""
-
-    period = 16
-
-    def tests(self, noise: Any, places: Any, count: int) -> Any:
-        return noise.at(places % self.period, ACCEPT_SLOT, count)
+def tested_number(_: Any, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
+    u = noise.at((place + path.count)[:, None], ACCEPT_SLOT)[:, 0, 0]
+    return sample(at_node(verdicts.residual, path.last), u)
 
 
-class SixNumbersVerifier(SixteenNumbersVerifier):
-    """(w3) The same, sooner."""
-
-    period = 6
-
-
-LargestLast = judging(LargestLastVerifier)
-SixteenNumbers, SixNumbers = judging(SixteenNumbersVerifier), judging(SixNumbersVerifier)
+def each_chain(usual: Any, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
+    alone = [usual(law, draft, x, v, place)
+             for x, v in zip(codes.split(1, -1), valid.split(1, -1), strict=True)]  # fmt: skip
+    accept = torch.cat([one.accept for one in alone], -1)
+    same = replace(usual(law, draft, codes, valid, place), accept=accept)
+    return replace(same, strict=accept, residual=alone[0].residual)
 
 
-class HalfSums(Static):
-    """(w4) Drafts are drawn by sums in the model's dtype; q is declared in float32."""
-
-    def __init__(self, model: Any, choices: Any) -> None:
-        super().__init__(model, choices)
-        self.dtype = model.dtype
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        drawn = []
-        for u in self.numbers(level, noise, place).unbind(-1):
-            sums = dist.to(self.dtype).cumsum(-1)
-            limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
-            drawn.append((sums > limit).int().argmax(-1))
-            dist = drop_sibling(dist, drawn[-1])
-        return torch.stack(drawn, -1)
+def largest_last(usual: Any, law: Any, verdicts: Any, *rest: Any) -> Any:
+    return usual(law, replace(verdicts, residual=largest(verdicts.residual)), *rest)
 
 
-class Last96(Speculative):
-    """(w5) Attention sees the prefix, the last 96 codes and the draft."""
-
-    def draft(self, run: Any) -> Any:
-        draft, mask = super().draft(run)
-        slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
-        first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
-        return draft, mask & ((slots < prefix) | (slots >= first[:, None]))[:, None]
+def repeating(period: int) -> Any:
+    return judging(tests=lambda _, noise, at, count: noise.at(at % period, ACCEPT_SLOT, count))
 
 
-# ---- a right one that breaks the contract -------------------------------------------------------
+# (t1) From depth 4 on, the acceptance number is that of the level above.
+DeepTwin = judging(tests=level_above)
+# A fifth more is accepted from the third level on.
+DeepGenerous = judging(verdicts=generous)
+# The code behind the path is drawn with the number that rejected its draft.
+TestedNumber = judging(last_code=tested_number)
+# Chains under the root are tested each on its own, and the longest is committed (PathSpec).
+LongestChain = judging(
+    verdicts=each_chain,
+    path=lambda _, law, draft, accepted: longest(draft, accepted, draft.levels),
+)
+# (w2) The residual is cut to its 64 largest codes, once the path is known.
+LargestLast = judging(last_code=largest_last)
+# (w3) Acceptance numbers repeat within an image.
+SixteenNumbers, SixNumbers = repeating(16), repeating(6)
+# Right: tests read a plug-in's own numbers.
+OwnNumbers = judging(tests=lambda _, noise, places, count: noise.at(places, OWN_SLOT, count))
+
+# ---- rules --------------------------------------------------------------------------------------
 
 
-class Adaptive(Eagle):
-    """(drafter) q is flatter where the last step accepted nothing. Numbers of places behind the
-    rejected one are new ones then, so that the output is exact."""
-
-    def begin(self, *args: Any) -> Any:
-        session = super().begin(*args)
-        advance = session.advance
-
-        def advanced(hidden: Any, codes: Any, count: Any, start: Any) -> Any:
-            logits = advance(hidden, codes, count, start)
-            return torch.where((count == 1)[:, None], 0.5 * logits, logits)
-
-        session.advance = advanced
-        return session
+def in_logs(found: Any, p: Any, q: Any, x: Any) -> Any:
+    """The ratio as a difference of logarithms."""
+    if q is None:
+        return found.accept
+    ratio = (pick(p, x).clamp_min(1e-30).log() - pick(q, x).clamp_min(1e-30).log()).exp()
+    return torch.where(pick(q, x) > 0, ratio.clamp_max(1), 0.0)
 
 
-# ---- ten right ones -----------------------------------------------------------------------------
-
-
-class Rewritten(Speculative):
-    """(loop) Drafts in its own way: the mask is made a second time."""
-
-    def draft(self, run: Any) -> Any:
-        draft, _ = super().draft(run)
-        base = (self.model.target.prefix + run.length - 1)[:, None]
-        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
-
-
-class LastCode(Eagle):
-    """(drafter) A table of pairs: q depends on the last code alone, and its memory is reused."""
-
-    def begin(self, text: Any, hidden: Any, sampling: Any, most: int, nodes: int) -> Any:
-        return LastCodeSession(self.model.target.vocab_size, text.batch)
-
-
-class LastCodeSession:
-    def __init__(self, vocab: int, batch: int) -> None:
-        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(4))
-        self.root_code, self.calls = torch.zeros(batch, dtype=torch.long), 0
-        self.memory = torch.zeros(batch, vocab)
-
-    def advance(self, hidden: Any, codes: Any, count: Any, start: Any) -> Any:
-        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
-        return self.memory.copy_(self.table[self.root_code])
-
-    def expand(self, codes: Any, nodes: Any, parents: Any, depth: int) -> Any:
-        self.memory.zero_()
-        return self.table[codes]
-
-
-class Counting(Eagle):
-    """(drafter) Keeps a count of what it drafted, and does not use it."""
-
-    def begin(self, *args: Any) -> Any:
-        return remembering(super().begin(*args), 1, 0.0)
-
-
-class Twins(Static):
-    """(tree) Siblings are drawn with replacement, and the tree drops what it has already."""
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        u = self.numbers(level, noise, place)
-        return torch.stack([sample(dist, v.expand(dist.shape[:-1])) for v in u.unbind(-1)], -1)
-
-
-class Rows(Sharper):
-    """(tree) Drawn from q itself with Gumbel rows: right, and not to be enumerated."""
-
-    power = 1.0
-
-
-class OwnNumbersVerifier(ByNode):
-    """(verifier) Tests read a plug-in's own numbers."""
-
-    def tests(self, noise: Any, places: Any, count: int) -> Any:
-        return noise.at(places, OWN_SLOT, count)
-
-
-OwnNumbers = judging(OwnNumbersVerifier)
-
-
-class InLogs(Exact):
-    """(rule) The ratio as a difference of logarithms."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        if q is None:
-            return found
-        ratio = (pick(p, x).clamp_min(1e-30).log() - pick(q, x).clamp_min(1e-30).log()).exp()
-        accept = torch.where(pick(q, x) > 0, ratio.clamp_max(1), 0.0)
-        return replace(found, accept=accept, strict=accept)
-
-
-class Power(Exact):
-    """(rule) min(1, p / q)^1, which is exact but for the rounding of its bound."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, bound=torch.full_like(found.bound, 5e-9))
+# Every entry of the residual gets 0.002 more.
+Padded = finds(residual=lambda found, p, q, x: normalised(found.residual + 0.002, p))
+# What the target finds likely is always taken.
+Trusting = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) > 0.4, 1.0, found.accept))
+# (w2) The residual is cut to its 64 largest codes.
+LargestLeft = finds(residual=lambda found, p, q, x: normalised(largest(found.residual), p))
+InLogs = finds(accept=in_logs, strict=in_logs)  # right
+# Right: min(1, p / q)^1, which is exact but for the rounding of its bound.
+Power = finds(bound=lambda found, *_: torch.full_like(found.bound, 5e-9))

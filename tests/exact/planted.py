@@ -1,13 +1,14 @@
 """Decoders with one planted error each, to show that the gate catches it.
 
-Loops, verifiers, rules and trees here are subclasses of the real ones that override what the
-contracts name; everything else stays as it is.
+Loops, verifiers, rules and trees here are the real ones with methods that the contracts name
+overridden (`changed`, `judging`, `finds`); everything else stays as it is.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import new_class
 from unittest import mock
 
 import torch
@@ -25,6 +26,41 @@ from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 
 
+def changed(base, **own):
+    """`base` with methods of one's own, which are given the usual one, and then its arguments."""
+
+    def method(name, change):
+        return lambda self, *args, **kwargs: change(
+            getattr(super(made, self), name), *args, **kwargs
+        )
+
+    methods = {name: method(name, change) for name, change in own.items()}
+    methods["__module__"] = base.__module__
+    made = new_class(base.__name__, (base,), exec_body=lambda body: body.update(methods))
+    return made
+
+
+def judging(**own):
+    """The loop with a verifier around the rule that has these methods."""
+    kind = changed(ByNode, **own)
+
+    def make(model, sampling, proposer=None, verifier=None):
+        rule = getattr(verifier, "rule", None)  # none: a verifier of whole drafts stays
+        return Speculative(model, sampling, proposer, verifier if rule is None else kind(rule))
+
+    return make
+
+
+def finds(base=Exact, **fields):
+    """The rule with what it finds changed: functions of that, p, q and x."""
+
+    def test(usual, p, q, x):
+        found = usual(p, q, x)
+        return replace(found, **{name: own(found, p, q, x) for name, own in fields.items()})
+
+    return changed(base, test=test)
+
+
 @contextmanager
 def swapped(name, function):
     """The loop's module with another function under `name`."""
@@ -32,8 +68,20 @@ def swapped(name, function):
         yield
 
 
-def stale_test_children(rule, p, q, codes, valid):
-    """q keeps the earlier siblings: only p is updated after a rejection."""
+def settling(law_of):
+    """The loop with another law of the target."""
+
+    def settle(usual, *args):
+        with swapped("law_of", law_of):
+            return usual(*args)
+
+    return changed(Speculative, settle=settle)
+
+
+def stale_test_children(usual, law, draft, codes, valid, place):
+    if law.greedy:
+        return usual(law, draft, codes, valid, place)
+    rule, p, q = usual.__self__.rule, law.p, draft.q
     columns = {"accept": [], "strict": [], "moved": [], "bound": []}
     for j in range(codes.shape[-1]):
         test = rule.test(p, q, codes[..., j])
@@ -43,125 +91,14 @@ def stale_test_children(rule, p, q, codes, valid):
     return Verdicts(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
 
 
-def judging(kind):
-    """The loop with a verifier of class `kind` around the rule."""
-
-    def make(model, sampling, proposer=None, verifier=None):
-        rule = getattr(verifier, "rule", None)  # none: a verifier of whole drafts stays
-        return Speculative(model, sampling, proposer, verifier if rule is None else kind(rule))
-
-    return make
+def q_of_the_grandparent(usual, law, draft, *rest):
+    index = draft.parents[..., None].expand_as(draft.q)
+    return usual(law, replace(draft, q=draft.q.gather(1, index)), *rest)
 
 
-class StaleVerifier(ByNode):
-    """(1) q_j still holds the rejected siblings."""
-
-    def verdicts(self, law, draft, codes, valid, place):
-        if law.greedy:
-            return super().verdicts(law, draft, codes, valid, place)
-        return stale_test_children(self.rule, law.p, draft.q, codes, valid)
-
-
-class ParentVerifier(ByNode):
-    """(1) Children are tested against the drafter's distribution of their grandparent."""
-
-    def verdicts(self, law, draft, codes, valid, place):
-        index = draft.parents[..., None].expand_as(draft.q)
-        return super().verdicts(
-            law, replace(draft, q=draft.q.gather(1, index)), codes, valid, place
-        )
-
-
-class LongestVerifier(ByNode):
-    """(2) The longest accepted path instead of the first accepted child."""
-
-    def path(self, law, draft, accepted):
-        return super().path(replace(law, greedy=True), draft, accepted)
-
-
-class BonusVerifier(ByNode):
-    """(4) The code after the path is sampled at the parent of its last node."""
-
-    def last_code(self, law, verdicts, path, noise, place):
-        above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
-        return super().last_code(law, verdicts, replace(path, last=above), noise, place)
-
-
-class SharedVerifier(ByNode):
-    """(8) One accept uniform for all siblings."""
-
-    def decide(self, law, draft, noise, place, state):
-        return super().decide(law, draft, SharedAcceptNoise(noise.uniform), place, state)
-
-
-class TwinVerifier(ByNode):
-    """(8) Draft and correction share a uniform."""
-
-    def last_code(self, law, verdicts, path, noise, place):
-        return super().last_code(law, verdicts, path, TwinNoise(noise.uniform), place)
-
-
-StaleQ, ParentQ = judging(StaleVerifier), judging(ParentVerifier)
-LongestPath, BonusAtParent = judging(LongestVerifier), judging(BonusVerifier)
-SharedUniform, TwinUniform = judging(SharedVerifier), judging(TwinVerifier)
-
-
-class Unnormalised(Exact):
-    """(3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child."""
-
-    def test(self, p, q, x):
-        found = super().test(p, q, x)
-        left = p.scatter(-1, x[..., None], 0.0) if q is None else (p - q).clamp_min(0.0)
-        return replace(found, residual=left)
-
-
-class ShiftedGrid(Speculative):
-    """(4) The root and its tree one cell too far in the image."""
-
-    def forward(self, run, draft, mask):
-        return draft, *super().forward(run, replace(draft, depth=draft.depth + 1), mask)[1:]
-
-
-class SelfNeighbour(Lantern):
-    """(5) x is its own nearest neighbour, so p(x) counts twice."""
-
-    def __init__(self, model, **options):
-        super().__init__(model, **options)
-        own = torch.arange(len(self.table), dtype=self.table.dtype)[:, None]
-        self.table = torch.cat([own, self.table], 1)[:, : self.table.shape[1]]
-
-
-class HalfAcceptance(Exact):
-    """(6) Acceptance and residual from bf16 probabilities."""
-
-    def test(self, p, q, x):
-        def half(t):
-            return None if t is None else t.bfloat16().float()
-
-        return super().test(half(p), half(q), x)
-
-
-class HalfTarget(Speculative):
-    """(6) The loop hands over the target's distribution rounded to bf16, then normalised."""
-
-    def settle(self, *args):
-        def half(logits, sampling):
-            p = probabilities(logits, sampling).bfloat16().float()
-            return p / p.sum(-1, keepdim=True)
-
-        with swapped("law_of", half):
-            return super().settle(*args)
-
-
-class UnfilteredTarget(Speculative):
-    """(7) top-k and top-p for the drafter only."""
-
-    def settle(self, *args):
-        def plain(logits, sampling):
-            return probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
-
-        with swapped("law_of", plain):
-            return super().settle(*args)
+def one_node_up(usual, law, verdicts, path, *rest):
+    above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
+    return usual(law, verdicts, replace(path, last=above), *rest)
 
 
 class SharedAcceptNoise(Noise):
@@ -179,6 +116,69 @@ class TwinNoise(Noise):
         return super().at(position, DRAFT_SLOT if slot == TARGET_SLOT else slot, count)
 
 
+# (1) q_j still holds the rejected siblings: only p is updated after a rejection.
+StaleQ = judging(verdicts=stale_test_children)
+# (1) Children are tested against the drafter's distribution of their grandparent.
+ParentQ = judging(verdicts=q_of_the_grandparent)
+# (2) The longest accepted path instead of the first accepted child.
+LongestPath = judging(path=lambda usual, law, *rest: usual(replace(law, greedy=True), *rest))
+# (4) The code after the path is sampled at the parent of its last node.
+BonusAtParent = judging(last_code=one_node_up)
+# (8) One accept uniform for all siblings.
+SharedUniform = judging(
+    decide=lambda usual, law, draft, noise, *rest: usual(
+        law, draft, SharedAcceptNoise(noise.uniform), *rest
+    )
+)
+# (8) Draft and correction share a uniform.
+TwinUniform = judging(
+    last_code=lambda usual, law, verdicts, path, noise, place: usual(
+        law, verdicts, path, TwinNoise(noise.uniform), place
+    )
+)
+# (3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child.
+Unnormalised = finds(
+    residual=lambda found, p, q, x: (
+        p.scatter(-1, x[..., None], 0.0) if q is None else (p - q).clamp_min(0.0)
+    )
+)
+# (4) The root and its tree one cell too far in the image.
+ShiftedGrid = changed(
+    Speculative,
+    forward=lambda usual, run, draft, mask: (
+        draft, *usual(run, replace(draft, depth=draft.depth + 1), mask)[1:]
+    ),
+)  # fmt: skip
+
+
+class SelfNeighbour(Lantern):
+    """(5) x is its own nearest neighbour, so p(x) counts twice."""
+
+    def __init__(self, model, **options):
+        super().__init__(model, **options)
+        own = torch.arange(len(self.table), dtype=self.table.dtype)[:, None]
+        self.table = torch.cat([own, self.table], 1)[:, : self.table.shape[1]]
+
+
+def half(p):
+    return None if p is None else p.bfloat16().float()
+
+
+def half_law(logits, sampling):
+    p = half(probabilities(logits, sampling))
+    return p / p.sum(-1, keepdim=True)
+
+
+# (6) Acceptance and residual from bf16 probabilities.
+HalfAcceptance = changed(Exact, test=lambda usual, p, q, x: usual(half(p), half(q), x))
+# (6) The loop hands over the target's distribution rounded to bf16, then normalised.
+HalfTarget = settling(half_law)
+# (7) top-k and top-p for the drafter only.
+UnfilteredTarget = settling(
+    lambda logits, sampling: probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
+)
+
+
 class StaleCache(Speculative):
     """(9) The accepted path's keys and values stay where the tree wrote them."""
 
@@ -187,23 +187,16 @@ class StaleCache(Speculative):
             return super().settle(run, *args)
 
 
-class RandomDynamic(Dynamic):
-    """(10) Children that depend on the uniform they are tested with."""
-
-    def grow(self, session, root_logits, sampling, noise, position):
-        u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
-        order = torch.arange(root_logits.shape[-1])
-        return super().grow(
-            session, root_logits + 4 * torch.sin(40 * u + order), sampling, noise, position
-        )
+def noisy(usual, session, root_logits, sampling, noise, position):
+    u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
+    shift = 4 * torch.sin(40 * u + torch.arange(root_logits.shape[-1]))
+    return usual(session, root_logits + shift, sampling, noise, position)
 
 
-class HiddenBound(Lantern):
-    """(11) Moves mass, declares none."""
-
-    def test(self, p, q, x):
-        found = super().test(p, q, x)
-        return replace(found, bound=torch.zeros_like(found.bound))
+# (10) Children that depend on the uniform they are tested with.
+RandomDynamic = changed(Dynamic, grow=noisy)
+# (11) Moves mass, declares none.
+HiddenBound = finds(Lantern, bound=lambda found, *_: torch.zeros_like(found.bound))
 
 
 class GenerousGreedy(Lantern):

@@ -15,11 +15,9 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
 from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, sample
 from decoders.verify.block import Block
-from decoders.verify.by_node import ByNode
 from decoders.verify.children import at_node, children_of, drop_sibling
-from decoders.verify.exact import Exact
 from tests.decoders.test_contracts import Coupled
-from tests.exact.planted import judging, swapped
+from tests.exact.planted import finds, judging, swapped
 
 
 class StaleWindow(Coupled):
@@ -148,30 +146,21 @@ class KeptRow(Speculative):
         return done
 
 
-class RowTwiceVerifier(ByNode):
-    """(20) Two places in a row read the same number for their last code."""
-
-    def last_code(self, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
-        odd = (place + path.count) % 2
-        return super().last_code(law, verdicts, path, noise, place - odd)
+def even_place(usual: Any, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
+    odd = (place + path.count) % 2
+    return usual(law, verdicts, path, noise, place - odd)
 
 
-class ArgmaxVerifier(ByNode):
-    """(21) The code behind the path is the likeliest one, not a sample (Medusa's `fast`)."""
-
-    def last_code(self, law: Any, verdicts: Any, path: Any, noise: Any, place: Any) -> Any:
-        return at_node(verdicts.residual, path.last).argmax(-1)
+def likeliest(_: Any, law: Any, verdicts: Any, path: Any, *rest: Any) -> Any:
+    return at_node(verdicts.residual, path.last).argmax(-1)
 
 
-RowTwice, ArgmaxRoot = judging(RowTwiceVerifier), judging(ArgmaxVerifier)
-
-
-class Outside(Exact):
-    """(22) Commits a code of probability zero now and then."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, accept=torch.where(pick(p, x) == 0, 0.2, found.accept))
+# (20) Two places in a row read the same number for their last code.
+RowTwice = judging(last_code=even_place)
+# (21) The code behind the path is the likeliest one, not a sample (Medusa's `fast`).
+ArgmaxRoot = judging(last_code=likeliest)
+# (22) Commits a code of probability zero now and then.
+Outside = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) == 0, 0.2, found.accept))
 
 
 class EmptySlot(Speculative):

@@ -1,33 +1,55 @@
-"""Compositions by name: what the decoders of `conf/` are made of."""
+"""Compositions by name: what the decoders of `conf/` are made of, and planted errors."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 
+TAU_1 = Sampling(temperature=1.0, cfg=2.0)
+TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+
+
+def part(module: str, name: str, **options) -> PartSpec:
+    return PartSpec(f"{module}.{name}", options)
+
+
+exam, planted, field, contracts = (
+    partial(part, f"tests.{module}")
+    for module in ("exact.exam", "exact.planted", "exact.planted_field", "decoders.test_contracts")
+)
+verifying, proposing = partial(part, "decoders.verify"), partial(part, "decoders.propose")
+drafting, planting = (partial(part, f"decoders.propose.{name}") for name in ("drafters", "trees"))
 AR = PartSpec("decoders.loops.autoregressive.Autoregressive")
 SPECULATIVE = PartSpec("decoders.loops.speculative.Speculative")
-EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": "eagle"})
+EAGLE = drafting("eagle.Eagle", checkpoint="eagle")
 TREES = {
-    "chain": PartSpec("decoders.propose.trees.chain.Chain", {"depth": 4}),
-    "static_25": PartSpec("decoders.propose.trees.static.Static", {"choices": "eagle_25"}),
-    "static_57": PartSpec("decoders.propose.trees.static.Static", {"choices": "lantern_57"}),
-    "small": PartSpec(
-        "decoders.propose.trees.static.Static", {"choices": [[0], [1], [2], [0, 0], [0, 1], [1, 0]]}
-    ),
-    "dynamic": PartSpec(
-        "decoders.propose.trees.dynamic.Dynamic", {"depth": 5, "top_k": 10, "nodes": 58}
-    ),
+    "chain": planting("chain.Chain", depth=4),
+    "static_25": planting("static.Static", choices="eagle_25"),
+    "small": planting("static.Static", choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]),
+    "dynamic": planting("dynamic.Dynamic", depth=5, top_k=10, nodes=58),
 }
-EXACT = PartSpec("decoders.verify.exact.Exact")
+EXACT = verifying("exact.Exact")
 
 
 def lantern(**options) -> PartSpec:
-    return PartSpec("decoders.verify.lantern.Lantern", {"k": 100, "delta": 0.2} | options)
+    return verifying("lantern.Lantern", **{"k": 100, "delta": 0.2} | options)
 
 
 def lantern_pp(**options) -> PartSpec:
-    return PartSpec("decoders.verify.lantern.LanternPP", {"k": 100, "lam": 5.0} | options)
+    return verifying("lantern.LanternPP", **{"k": 100, "lam": 5.0} | options)
 
 
-def composed(tree: str, rule: PartSpec = EXACT, loop: PartSpec = SPECULATIVE) -> DecoderSpec:
-    return DecoderSpec(f"{tree}", loop, EAGLE, TREES[tree], rule)
+def composed(
+    tree: str | PartSpec = "chain",
+    rule: PartSpec = EXACT,
+    loop: PartSpec = SPECULATIVE,
+    drafter: PartSpec = EAGLE,
+) -> DecoderSpec:
+    name, part = (tree, TREES[tree]) if isinstance(tree, str) else ("tree", tree)
+    return DecoderSpec(name, loop, drafter, part, rule)
+
+
+def window(proposer: PartSpec, rule: PartSpec = EXACT) -> DecoderSpec:
+    return DecoderSpec("window", SPECULATIVE, acceptance=rule, proposer=proposer)

@@ -1,108 +1,201 @@
-"""The referee's exam: wrong plug-ins are never called exact, right ones never broken."""
+"""The referee's exam: wrong plug-ins are never called exact, and the verdict says what is wrong;
+right ones are never called broken."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from bench.judge.gate import check_decoder
+from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate.laws import law_check, record_nodes
+from bench.judge.gate.small import Asked
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES
+from decoders.executed import executed
+from decoders.execution.cpu.speculation import NativeStep
+from decoders.execution.cpu.structures import Filter
+from decoders.models.small import random_model
+from decoders.noise import DRAFT_SLOT
+from tests.decoders.execution.cpu.cases import needs_kernel
+from tests.exact.specs import (
+    TAU_0,
+    TAU_1,
+    TREES,
+    composed,
+    contracts,
+    drafting,
+    exam,
+    lantern,
+    planted,
+    window,
+)
 
-SAMPLING = Sampling(temperature=1.0, cfg=2.0)
-EXAM, CONTRACTS = "tests.exact.exam", "tests.decoders.test_contracts"
-VERTICAL = "decoders.propose.drafters.vertical"
 CHOICES = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]]
+FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
+LAW, TEACHER, GREEDY = "do not follow the AR law", "teacher forcing", "differ from greedy AR"
+DECLARED = "where 0.0000 is declared"
+HALF = composed("dynamic", planted("HalfAcceptance"))
+NAN = planted("NoLogit", checkpoint="eagle")
 
 
-def exam(name: str, **options: Any) -> PartSpec:
-    return PartSpec(f"{EXAM}.{name}", options)
+def tree(name: str) -> DecoderSpec:
+    return composed(exam(name, choices=CHOICES))
 
 
-def of(
-    loop: PartSpec = SPECULATIVE,
-    drafter: PartSpec = EAGLE,
-    tree: PartSpec = TREES["chain"],
-    rule: PartSpec = EXACT,
-) -> DecoderSpec:
-    return DecoderSpec("exam", loop, drafter, tree, rule)
+def drafter(name: str) -> DecoderSpec:
+    return composed(drafter=exam(name, checkpoint="eagle"))
 
 
-def window(part: PartSpec) -> DecoderSpec:
-    return DecoderSpec("window", SPECULATIVE, acceptance=EXACT, proposer=part)
+def loop(name: str, on: str | PartSpec = "chain") -> DecoderSpec:
+    return composed(on, loop=exam(name))
 
 
-def drafting(name: str) -> DecoderSpec:
-    return of(drafter=exam(name, checkpoint="eagle"))
+def planted_loop(name: str, on: str = "small") -> DecoderSpec:
+    return composed(on, loop=planted(name))
 
 
-TREE = TREES["small"]
-CHAINS = exam("Twins", choices=[[0], [1], [0, 0], [1, 0]])
-WRONG = {
-    "t1 the number of the level above": (of(exam("DeepTwin")), "by enumeration"),
-    "t2 q of its own rejected draft": (drafting("OwnRejected"), "no function of the committed"),
-    "t3 sharper, Gumbel rows": (of(tree=exam("Sharper", choices=CHOICES)), "not drawn from the q"),
-    "t3 sharper, whole numbers": (of(tree=exam("SharperWhole", choices=CHOICES)), "not drawn from"),
-    "t4 stale keys in row 1": (of(exam("StaleRow"), tree=TREE), "of row 1"),
-    "loop: a full path is not moved": (of(exam("ForgetsFullPath"), tree=TREE), "teacher forcing"),
-    "loop: blind from place 30 on": (of(exam("LateBlindness")), "teacher forcing"),
-    "proposer: old drafts, new law": (window(exam("OldDraftsNewLaw", width=2)), "AR law"),
-    "proposer: the last code's number": (window(exam("TargetsNumber", width=2)), "AR law"),
-    "drafter: second level": (drafting("DeepRejected"), "no function of the committed"),
-    "drafter: favours": (drafting("Favours"), "no function of the committed"),
-    "tree: pruned": (of(tree=exam("Pruned", choices=CHOICES)), "not drawn from"),
-    "tree: best first": (of(tree=exam("BestFirst", choices=CHOICES)), "not drawn from"),
-    "tree: argmax, soft q": (of(tree=exam("Argmax", choices=CHOICES)), "not drawn from"),
-    "verifier: longest chain": (of(exam("LongestChain"), tree=CHAINS), "AR law"),
-    "verifier: generous below": (of(exam("DeepGenerous")), "another probability"),
-    "verifier: the number that tested": (of(exam("TestedNumber")), "AR law"),
-    "rule: padded": (of(rule=exam("Padded")), "where 0.0000 is declared"),
-    "rule: trusting": (of(rule=exam("Trusting")), "where 0.0000 is declared"),
-    "w1 kept drafts": (window(exam("KeptTwice", window=6)), "by enumeration"),
-    "w2 a residual of 64": (of(rule=exam("LargestLeft")), "where 0.0000 is declared"),
-    "w2 the same, in the verifier": (of(exam("LargestLast")), "images of 1024 codes"),
-    "w3 a number every 16 places": (of(exam("SixteenNumbers")), "by enumeration"),
-    "w3 a number every 6 places": (of(exam("SixNumbers")), "by enumeration"),
-    "w4 sums in bfloat16": (of(tree=exam("HalfSums", choices=CHOICES)), "images of 1024 codes"),
-    "w5 the last 96 codes": (of(exam("Last96")), "by enumeration"),
-}
-COOL = PartSpec("decoders.verify.cool_sd.CoolSD", {"delta": 1.5})
+def relaxed(name: str, on: str = "dynamic") -> DecoderSpec:
+    return composed(on, planted(name, k=100, delta=0.2))
+
+
+WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
+    "t1 the number of the level above": (loop("DeepTwin"), TAU_1, "by enumeration"),
+    "t2 q of its own rejected draft": (drafter("OwnRejected"), TAU_1, "no function of the commit"),
+    "t3 sharper, Gumbel rows": (tree("Sharper"), TAU_1, "not drawn from the q"),
+    "t3 sharper, whole numbers": (tree("SharperWhole"), TAU_1, "not drawn from"),
+    "t4 stale keys in row 1": (loop("StaleRow", "small"), TAU_1, "of row 1"),
+    "loop: a full path is not moved": (loop("ForgetsFullPath", "small"), TAU_1, TEACHER),
+    "loop: blind from place 30 on": (loop("LateBlindness"), TAU_1, TEACHER),
+    "proposer: old drafts, new law": (window(exam("OldDraftsNewLaw", width=2)), TAU_1, "AR law"),
+    "proposer: the last code's number": (window(exam("TargetsNumber", width=2)), TAU_1, "AR law"),
+    "drafter: second level": (drafter("DeepRejected"), TAU_1, "no function of the committed"),
+    "drafter: favours": (drafter("Favours"), TAU_1, "no function of the committed"),
+    "tree: pruned": (tree("Pruned"), TAU_1, "not drawn from"),
+    "tree: best first": (tree("BestFirst"), TAU_1, "not drawn from"),
+    "tree: argmax, soft q": (tree("Argmax"), TAU_1, "not drawn from"),
+    "verifier: longest chain": (
+        loop("LongestChain", exam("Twins", choices=[[0], [1], [0, 0], [1, 0]])), TAU_1, "AR law",
+    ),
+    "verifier: generous below": (loop("DeepGenerous"), TAU_1, "another probability"),
+    "verifier: the number that tested": (loop("TestedNumber"), TAU_1, "AR law"),
+    "rule: padded": (composed(rule=exam("Padded")), TAU_1, DECLARED),
+    "rule: trusting": (composed(rule=exam("Trusting")), TAU_1, DECLARED),
+    "w1 kept drafts": (window(exam("KeptTwice", window=6)), TAU_1, "by enumeration"),
+    "w2 a residual of 64": (composed(rule=exam("LargestLeft")), TAU_1, DECLARED),
+    "w2 the same, in the verifier": (loop("LargestLast"), TAU_1, "images of 1024 codes"),
+    "w3 a number every 16 places": (loop("SixteenNumbers"), TAU_1, "by enumeration"),
+    "w3 a number every 6 places": (loop("SixNumbers"), TAU_1, "by enumeration"),
+    "w4 sums in bfloat16": (tree("HalfSums"), TAU_1, "images of 1024 codes"),
+    "w5 the last 96 codes": (loop("Last96"), TAU_1, "by enumeration"),
+    "q with the rejected siblings": (planted_loop("StaleQ"), TAU_1, LAW),
+    "q of the grandparent": (planted_loop("ParentQ"), TAU_1, LAW),
+    "longest path": (planted_loop("LongestPath", "static_25"), TAU_1, LAW),
+    "a cell too far": (planted_loop("ShiftedGrid"), TAU_1, TEACHER),
+    "a cell too far, greedy": (planted_loop("ShiftedGrid"), TAU_0, GREEDY),
+    "last code at the parent": (planted_loop("BonusAtParent"), TAU_1, LAW),
+    "last code at the parent, greedy": (planted_loop("BonusAtParent"), TAU_0, GREEDY),
+    "last code at the parent, relaxed": (  # tested with the exact rule in its place
+        composed("dynamic", lantern(), planted("BonusAtParent")), TAU_1, LAW,
+    ),
+    "a target in bfloat16": (planted_loop("HalfTarget"), TAU_1, TEACHER),
+    "a target that is not filtered": (planted_loop("UnfilteredTarget"), FILTERED, LAW),
+    "one number for all siblings": (planted_loop("SharedUniform"), TAU_1, LAW),
+    "draft and correction share one": (planted_loop("TwinUniform", "chain"), TAU_1, LAW),
+    "a stale cache": (planted_loop("StaleCache"), TAU_1, LAW),
+    "a stale cache, greedy": (planted_loop("StaleCache"), TAU_0, GREEDY),
+    "a residual that adds up to less": (
+        composed("small", planted("Unnormalised")), TAU_1, "is declared"),
+    "acceptance in bfloat16": (HALF, TAU_1, DECLARED),
+    "its own neighbour": (relaxed("SelfNeighbour"), TAU_1, "from its definition"),
+    "its own neighbour, greedy": (relaxed("SelfNeighbour"), TAU_0, "not the largest entry"),
+    "a hidden bound": (relaxed("HiddenBound"), TAU_1, DECLARED),
+    "the second best": (composed("dynamic", planted("SecondBest")), TAU_0, GREEDY),
+    "half of the peak": (relaxed("GenerousGreedy"), TAU_0, "not the largest entry"),
+    "no number as a bound, chain": (relaxed("NoBound", "chain"), TAU_1, "finite"),
+    "no number as a bound, dynamic": (relaxed("NoBound"), TAU_1, "finite"),
+    "no number as a bound, greedy": (relaxed("NoBound", "small"), TAU_0, "finite"),
+    "a NaN logit, chain": (composed(drafter=NAN), TAU_1, "no finite law"),
+    "a NaN logit, small": (composed("small", drafter=NAN), TAU_1, "no finite law"),
+    "a NaN logit, greedy": (composed("dynamic", drafter=NAN), TAU_0, "NaN"),
+}  # fmt: skip
 RIGHT = {
-    "loop: its own mask": (of(exam("Rewritten")), "exact"),
-    "loop: plain": (DecoderSpec("ar", AR), "exact"),
-    "proposer: jacobi": (window(PartSpec(f"{CONTRACTS}.Jacobi", {"width": 2})), "exact"),
-    "proposer: a block of heads": (window(PartSpec(f"{CONTRACTS}.Coupled", {"width": 2})), "exact"),
-    "drafter: the last code": (drafting("LastCode"), "exact"),
-    "drafter: adaptive": (drafting("Adaptive"), "exact as far as sampled"),
-    "drafter: counting": (drafting("Counting"), "exact"),
-    "drafter: one row up": (of(drafter=PartSpec(f"{VERTICAL}.Vertical")), "exact"),
-    "drafter: EAGLE and one row up": (of(drafter=PartSpec(f"{VERTICAL}.EagleVertical")), "exact"),
-    "tree: twins are dropped": (of(tree=exam("Twins", choices=CHOICES)), "exact"),
-    "tree: Gumbel rows": (of(tree=exam("Rows", choices=CHOICES)), "exact as far as sampled"),
-    "verifier: its own numbers": (of(exam("OwnNumbers")), "exact"),
-    "verifier: blocks": (of(rule=PartSpec(f"{CONTRACTS}.BlockVerification")), "exact"),
-    "rule: in logarithms": (of(rule=exam("InLogs")), "exact"),
-    "rule: rounding of a bound": (of(rule=exam("Power")), "exact"),
-    "rule: a bound of its own": (of(rule=COOL), "relaxed"),
-}
+    "loop: its own mask": (loop("Rewritten"), "exact"),
+    "proposer: jacobi": (window(contracts("Jacobi", width=2)), "exact"),
+    "proposer: a block of heads": (window(contracts("Coupled", width=2)), "exact"),
+    "drafter: the last code": (drafter("LastCode"), "exact"),
+    "drafter: adaptive": (drafter("Adaptive"), "exact as far as sampled"),
+    "drafter: counting": (drafter("Counting"), "exact"),
+    "drafter: one row up": (composed(drafter=drafting("vertical.Vertical")), "exact"),
+    "drafter: EAGLE and one row up": (
+        composed(drafter=drafting("vertical.EagleVertical")), "exact"),
+    "tree: twins are dropped": (tree("Twins"), "exact"),
+    "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
+    "verifier: its own numbers": (loop("OwnNumbers"), "exact"),
+    "verifier: blocks": (composed(rule=contracts("BlockVerification")), "exact"),
+    "rule: in logarithms": (composed(rule=exam("InLogs")), "exact"),
+    "rule: rounding of a bound": (composed(rule=exam("Power")), "exact"),
+    # The loop samples in proportion: a chain with this rule is exact.
+    "rule: not normalised": (composed(rule=planted("Unnormalised")), "exact"),
+}  # fmt: skip
 
 
-pytestmark = pytest.mark.usefixtures("few_images")
-
-
+@pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_plug_in_is_not_exact(name: str) -> None:
-    spec, says = WRONG[name]
-    found = check_decoder(spec, SAMPLING)
+def test_a_wrong_plug_in_is_not_exact(name: str, found_once: Callable[[str], None]) -> None:
+    spec, sampling, says = WRONG[name]
+    found_once(says)
+    found = check_decoder(spec, sampling)
     assert found.verdict == "broken", found
     assert says in found.detail
+    assert found.figure == found.figure  # a number
 
 
+@pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_plug_in_is_not_broken(name: str) -> None:
     spec, says = RIGHT[name]
-    found = check_decoder(spec, SAMPLING)
+    found = check_decoder(spec, TAU_1)
     assert found.text.startswith(says), found
     assert ("sampled" in found.text) == ("sampled" in says)
+
+
+def test_children_that_depend_on_the_noise_are_seen_in_images(monkeypatch) -> None:
+    """What is done with their number has no threshold, so that nothing is enumerated."""
+    monkeypatch.setattr(sampled, "DRAWN", 16 * sampled.BATCH)
+    found = check_decoder(composed(planted("RandomDynamic", **TREES["dynamic"].kwargs)), TAU_1)
+    assert found.verdict == "broken" and LAW in found.detail
+
+
+def test_a_small_error_of_a_rule_is_seen() -> None:
+    asked = Asked(HALF, TAU_1)
+    assert 0 < law_check(asked, record_nodes(asked)).figure < 0.02
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("part", "field", "wrong", "sampling", "says"),
+    [
+        (None, "", None, TAU_1, "images follow the AR law"),
+        ("_settling", "filter", Filter(0.6, 1.0, 0), TAU_1, TEACHER),
+        ("_settling", "accept_slot", DRAFT_SLOT, TAU_1, LAW),
+        ("_verifying", "cfg", 1.0, TAU_1, TEACHER),
+        (None, "", None, TAU_0, "tokens equal greedy AR"),
+        ("_verifying", "cfg", 1.0, TAU_0, GREEDY),
+    ],
+)
+def test_errors_of_the_cpu_kernel_are_caught(
+    part, field, wrong, sampling, says, few_images, monkeypatch
+):
+    made = NativeStep.__init__
+
+    def broken(self, *args):
+        made(self, *args)
+        if part is not None:
+            setattr(getattr(self, part), field, wrong)
+
+    monkeypatch.setattr(NativeStep, "__init__", broken)
+    real = executed(random_model(width=32), "cpu")
+    found = check_decoder(composed("small"), sampling, real)
+    assert found.verdict == ("exact" if part is None else "broken")
+    assert says in found.detail

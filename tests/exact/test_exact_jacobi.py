@@ -7,34 +7,31 @@ from typing import Any
 
 import pytest
 
-from bench.config.compose import compose_study
-from bench.judge.gate.deep import whole_check
-from bench.judge.gate.small import Real
 from bench.judge.gate.whole_law import WholeLaw, table_model, whole_law
 from decoders.api import Sampling
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import PartSpec, build_decoder
 from decoders.propose.window import INITS
-from tests.exact.specs import EXACT, SPECULATIVE
+from tests.exact.specs import EXACT, proposing, verifying, window
 
-LONGEST = PartSpec("decoders.verify.released.LongestPath")
+LONGEST = verifying("released.LongestPath")
 
 
-def window(name: str, **options: Any) -> PartSpec:
-    return PartSpec(f"decoders.propose.{name}", {"window": 3, **options})
+def sjd(**options: Any) -> PartSpec:
+    return proposing("jacobi.Jacobi", window=3, **options)
 
 
 def scd(**options: Any) -> PartSpec:
-    return window("maximal.Maximal", **options)
+    return proposing("maximal.Maximal", window=3, **options)
 
 
 def pac(**options: Any) -> PartSpec:
     tree = {"candidates": 2, "levels": 2, **options}
     size = 3 + sum(tree["candidates"] ** level - 1 for level in range(1, tree["levels"] + 1))
-    return window("pac.Pac", **tree, window=size)
+    return proposing("pac.Pac", **tree, window=size)
 
 
 FAMILY = {
-    **{f"sjd {init}": window("jacobi.Jacobi", init=init) for init in INITS},
+    **{f"sjd {init}": sjd(init=init) for init in INITS},
     **{f"scd {init}": scd(init=init) for init in INITS},
     "pac, one level": pac(levels=1),
     "pac, two levels": pac(),
@@ -42,20 +39,12 @@ FAMILY = {
     "pac, certain drafts": pac(init="horizontal"),
 }
 RELEASED = {  # TV on this table
-    "scd, uniform drafts": (
-        window("maximal.Maximal", init="uniform", released=True),
-        EXACT,
-        0.0608,
-    ),
-    "scd, random drafts": (window("maximal.Maximal", init="random", released=True), EXACT, 0.00678),
+    "scd, uniform drafts": (scd(init="uniform", released=True), EXACT, 0.0608),
+    "scd, random drafts": (scd(init="random", released=True), EXACT, 0.00678),
     "pac, longest path": (pac(), LONGEST, 0.01072),
     "pac, siblings": (pac(released=True), EXACT, 0.000415),
     "pac, both": (pac(released=True), LONGEST, 0.00938),
 }
-ROWS = (
-    "sjd", "sjd_random", "sjd_horizontal", "sjd_vertical", "sjd_sample", "scd_mc", "scd_gs",
-    "scd_mc_released", "sjd_pac", "sjd_pac_released", "gumbel_jacobi", "gumbel_chain",
-)  # fmt: skip
 
 
 @cache
@@ -63,8 +52,8 @@ def enumerated(name: str, length: int = 4) -> WholeLaw:
     """The family's images through the loop, on a table of 3 codes."""
     proposer, rule, *_ = RELEASED[name] if name in RELEASED else (FAMILY[name], EXACT)
     model, sampling = table_model(3, length, 7), Sampling()
-    spec = DecoderSpec(name, SPECULATIVE, acceptance=rule, proposer=proposer)
-    return whole_law(build_decoder(model, spec, sampling), model, sampling, most=60_000)
+    decoder = build_decoder(model, window(proposer, rule), sampling)
+    return whole_law(decoder, model, sampling, most=60_000)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -86,15 +75,3 @@ def test_candidates_and_couplings_save_forwards() -> None:
     assert steps == sorted(steps)
     fresh, coupled = (enumerated(f"{name} uniform", 5) for name in ("sjd", "scd"))
     assert coupled.tv < 1e-12 and coupled.forwards < fresh.forwards - 0.005
-
-
-def rows() -> dict[str, Any]:
-    study = compose_study(["study=smoke", f"decoders=[{','.join(ROWS)}]"])
-    return {entry.name: entry for entry in study.decoders}
-
-
-def test_every_row_is_what_it_says() -> None:
-    """By enumeration: the decoders of conf/, cut to small models."""
-    for name, entry in rows().items():
-        found = whole_check(entry.spec, Sampling(), Real())
-        assert bool(found.fault) is (entry.expect == "broken"), name

@@ -3,24 +3,28 @@ weights by whole images of the real model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.sampled import real_check
-from bench.judge.gate.small import LAYERS, Real, build_small, small_model, small_spec
+from bench.judge.gate.small import LAYERS, Asked, Real, small_model, small_spec
 from bench.judge.gate.statistics import draw_pvalues
-from decoders.api import DecoderError, Sampling
-from decoders.compose import DecoderSpec, PartSpec
+from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
-from tests.exact.specs import EXACT, SPECULATIVE, TREES, composed
+from tests.exact.specs import (
+    SPECULATIVE,
+    TAU_0,
+    TAU_1,
+    composed,
+    drafting,
+    part,
+    planted,
+    planting,
+)
 
 MODEL = random_model(vocab=40, grid=5, width=32)
-TAU_1 = Sampling(temperature=1.0, cfg=2.0)
-TAU_0 = Sampling(temperature=0.0, cfg=2.0)
 
 
 def captions():
@@ -37,9 +41,8 @@ def trained(tmp_path):
     return str(tmp_path / "drafter")
 
 
-def medusa(folder, tree=TREES["chain"], loop=SPECULATIVE):
-    part = PartSpec("decoders.propose.drafters.medusa.Medusa", {"checkpoint": folder})
-    return DecoderSpec("mine", loop, part, tree, EXACT)
+def medusa(folder, tree="chain"):
+    return composed(tree, drafter=drafting("medusa.Medusa", checkpoint=folder))
 
 
 @pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
@@ -53,21 +56,20 @@ def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
 
 
 def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trained):
-    deep = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 5})
+    deep = planting("chain.Chain", depth=5)
     model = small_model(12, 3, 0)
     part = small_spec(medusa(trained, deep), model, Real()).drafter
     assert part.kwargs == {"heads": 5}
-    made = build_small(medusa(trained, deep), TAU_1, model, Real())
+    made = Asked(medusa(trained, deep), TAU_1).decoder(model)
     untrained = Medusa(model, heads=5)
     pairs = zip(made.drafter.net.parameters(), untrained.net.parameters(), strict=True)
     assert not any(torch.equal(a, b) for a, b in pairs)
 
 
 def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():
-    early = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 12})
-    spec = DecoderSpec("early", SPECULATIVE, early, TREES["chain"], EXACT)
+    spec = composed(drafter=drafting("early_exit.EarlyExit", layers=12))
     assert small_spec(spec, MODEL, Real()).drafter.kwargs == {"layers": LAYERS - 1}
-    build_small(spec, TAU_1, small_model(12, 3, 0), Real())
+    Asked(spec, TAU_1).decoder(small_model(12, 3, 0))
 
 
 class Rigid:
@@ -99,8 +101,7 @@ def test_a_drafter_that_cannot_be_small_is_judged_on_the_real_model(tmp_path, mo
     monkeypatch.setattr(sampled, "DRAWN", 2048)
     weights = tmp_path / "weights.pt"
     torch.save(torch.randn(40), weights)
-    part = PartSpec(f"{__name__}.Rigid", {"weights": str(weights)})
-    spec = DecoderSpec("rigid", SPECULATIVE, part, TREES["chain"], EXACT)
+    spec = composed(drafter=part(__name__, "Rigid", weights=str(weights)))
     found = check_decoder(spec, TAU_1, MODEL, captions)
     assert found.verdict == "exact", found
     assert "another drafter" in found.detail and "images of the real model" in found.detail
@@ -118,10 +119,11 @@ def test_a_drafter_that_cannot_be_small_is_judged_on_the_real_model(tmp_path, mo
 )
 def test_images_of_the_real_model_show_an_error(sampling, loop, says):
     model = small_model(24, 5, 3)  # its drafts are often accepted
-    spec = composed("small", loop=PartSpec(f"tests.exact.planted.{loop}"))
-    assert says in real_check(spec, sampling, model, captions()).fault
-    plain = replace(spec, loop=SPECULATIVE)
-    assert real_check(plain, sampling, model, captions()).fault == ""
+    wrong, right = (
+        real_check(Asked(composed("small", loop=own), sampling), model, captions()).fault
+        for own in (planted(loop), SPECULATIVE)
+    )
+    assert says in wrong and right == ""
 
 
 def test_the_two_tests_keep_still_on_the_truth_and_speak_up_on_an_error():

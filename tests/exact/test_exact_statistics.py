@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder, statistics
 from bench.judge.gate.reference import image_law, processed, teacher_logits
-from bench.judge.gate.small import Real, prompts, small_model, small_sampling, small_spec
-from bench.judge.gate.statistics import draw_pvalues, excess_tv, prefix_pvalues, resolution
+from bench.judge.gate.small import Asked, Real, prompts, small_model, small_spec
+from bench.judge.gate.statistics import (
+    draw_pvalues,
+    excess_tv,
+    prefix_pvalues,
+    resolution,
+)
 from decoders.api import DecoderError, Sampling
-from decoders.compose import DecoderSpec, PartSpec
+from decoders.compose import DecoderSpec
 from decoders.distribution import probabilities
-from tests.exact.specs import AR, EAGLE, SPECULATIVE, composed, lantern
+from tests.exact.specs import AR, TAU_0, TAU_1, composed, lantern, planting, verifying
 
-SAMPLING = Sampling(temperature=1.0, cfg=2.0)
 MODEL = small_model(4, 2, 5)
 TEXT = prompts(MODEL, 1, 5)
-LAW = image_law(MODEL, TEXT, SAMPLING)
+LAW = image_law(MODEL, TEXT, TAU_1)
 
 
 def drawn(count: int, seed: int, law: torch.Tensor | None = None) -> torch.Tensor:
@@ -88,9 +92,9 @@ def test_an_alarm_is_looked_at_twice_but_not_a_certain_one(monkeypatch):
                                 ([1e-30], 1, 1e-30)]:  # fmt: skip
         seen.clear()
         left = iter(values)
-        _, adjusted = sampled.tested(sample, lambda _, left=left: [next(left)])
+        _, adjusted = statistics.tested(sample, lambda _, left=left: [next(left)])
         assert (len(seen), adjusted) == (looks, kept)
-    _, adjusted = sampled.tested(sample, lambda _: [0.01, 1.0])
+    _, adjusted = statistics.tested(sample, lambda _: [0.01, 1.0])
     assert adjusted == pytest.approx(0.02)  # of two tests
 
 
@@ -129,25 +133,26 @@ def test_the_composition_is_scaled_and_otherwise_kept():
     tiny = small_spec(composed("dynamic", lantern()), MODEL, Real(1024))
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
-    default = PartSpec("decoders.verify.lantern.Lantern")  # k = 1,000 where none is given
+    default = verifying("lantern.Lantern")  # k = 1,000 where none is given
     assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 62}
-    assert small_sampling(Sampling(top_k=1000), 64, Real(16384)).top_k == 4
-    assert small_sampling(SAMPLING, 64, Real()) == SAMPLING
+    spec = composed()
+    assert Asked(spec, Sampling(top_k=1000), Real(16384)).filters(64).top_k == 4
+    assert Asked(spec, TAU_1).filters(64) == TAU_1
 
 
 def test_the_report_says_that_k_was_scaled():
-    found = check_decoder(composed("small", lantern()), Sampling(temperature=0.0, cfg=2.0))
+    found = check_decoder(composed("small", lantern()), TAU_0)
     assert "6 of 64" in found.detail
     ar = check_decoder(DecoderSpec("ar", AR), Sampling(temperature=0.0))
     assert "of 64" not in ar.detail
 
 
 def test_what_cannot_be_built_is_an_error():
-    tree = PartSpec("decoders.propose.trees.static.Static", {"choices": [[0, 0]]})
+    tree = planting("static.Static", choices=[[0, 0]])
     with pytest.raises(DecoderError, match="no parent"):
-        check_decoder(DecoderSpec("x", SPECULATIVE, EAGLE, tree, lantern()), SAMPLING)
+        check_decoder(composed(tree, lantern()), TAU_1)
     with pytest.raises(DecoderError, match="delta"):
-        check_decoder(composed("small", lantern(delta=1.5)), SAMPLING)
+        check_decoder(composed("small", lantern(delta=1.5)), TAU_1)
 
 
 def test_the_gate_runs_on_one_thread_and_gives_the_others_back(monkeypatch):
@@ -155,5 +160,5 @@ def test_the_gate_runs_on_one_thread_and_gives_the_others_back(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
     with pytest.raises(DecoderError):
-        check_decoder(composed("small", lantern(delta=1.5)), SAMPLING)
+        check_decoder(composed("small", lantern(delta=1.5)), TAU_1)
     assert counts == [1, 7]

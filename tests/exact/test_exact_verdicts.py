@@ -10,11 +10,9 @@ import pytest
 from bench.judge.gate import check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
-from tests.exact.specs import AR, composed, lantern, lantern_pp
+from tests.exact.specs import AR, TAU_0, TAU_1, composed, lantern, lantern_pp
 
 PLAIN = DecoderSpec("ar", AR)
-TAU_1 = Sampling(temperature=1.0, cfg=2.0)
-TAU_0 = Sampling(temperature=0.0, cfg=2.0)
 
 
 @pytest.mark.parametrize(

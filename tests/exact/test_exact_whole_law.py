@@ -3,18 +3,17 @@ and the errors of the field, each of which turns red."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from bench.config.compose import compose_study
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder
 from bench.judge.gate.branching import NotEnumerable, Outcome, Scripted, explore
 from bench.judge.gate.deep import whole_check
 from bench.judge.gate.reference import image_law
-from bench.judge.gate.small import Real
+from bench.judge.gate.small import Asked, Real
 from bench.judge.gate.whole_law import (
     CERTAIN,
     table_model,
@@ -24,30 +23,32 @@ from bench.judge.gate.whole_law import (
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.noise import ACCEPT_SLOT, sample
-from decoders.verify.exact import Exact
-from tests.exact.specs import AR, EAGLE, EXACT, SPECULATIVE, TREES, composed, lantern
-from tests.exact.test_exact_planted import planted
+from tests.exact.planted import finds
+from tests.exact.specs import (
+    AR,
+    SPECULATIVE,
+    composed,
+    contracts,
+    field,
+    lantern,
+    part,
+    planted,
+    planting,
+    verifying,
+    window,
+)
 
 PLAIN, TWO = Sampling(), Sampling(top_k=700)  # of 1024: two codes of three
-CONTRACTS, FIELD = "tests.decoders.test_contracts", "tests.exact.planted_field"
-PAIR = PartSpec("decoders.propose.trees.static.Static", {"choices": [[0], [1]]})
-WIDE = PartSpec(PAIR.target, {"choices": [[0], [1], [0, 0], [1, 0]]})
+PAIR = planting("static.Static", choices=[[0], [1]])
+WIDE = planting("static.Static", choices=[[0], [1], [0, 0], [1, 0]])
 
 
-def field(name: str, **options: Any) -> PartSpec:
-    return PartSpec(f"{FIELD}.{name}", options)
-
-
-def proposing(proposer: PartSpec) -> DecoderSpec:
-    return DecoderSpec("window", SPECULATIVE, acceptance=EXACT, proposer=proposer)
-
-
-def of(loop: PartSpec = SPECULATIVE, rule: PartSpec = EXACT, tree: Any = TREES["chain"]) -> Any:
-    return DecoderSpec("planted", loop, EAGLE, tree, rule)
+def of(loop: PartSpec = SPECULATIVE, **parts: Any) -> DecoderSpec:
+    return composed(loop=loop, **parts)
 
 
 def judged(spec: DecoderSpec, sampling: Sampling = PLAIN) -> Any:
-    return whole_check(spec, sampling, Real())
+    return whole_check(Asked(spec, sampling))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new number", "the same one"])
@@ -71,19 +72,14 @@ def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
     assert len(found.weight) == (4 if again else 6)
 
 
-class Every(Exact):
-    """Takes every draft."""
-
-    def test(self, p: Any, q: Any, x: Any) -> Any:
-        found = super().test(p, q, x)
-        return replace(found, accept=torch.ones_like(found.accept))
+Every = finds(accept=lambda found, *_: torch.ones_like(found.accept))  # takes every draft
 
 
 def test_the_law_of_a_wrong_decoder_by_hand() -> None:
     """One draft, always accepted: p of the first code, q of the second, p of the third."""
     model = table_model(3, 3, 3)
-    chain = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 1})
-    spec = table_spec(of(rule=PartSpec(f"{__name__}.Every"), tree=chain), model, Real())
+    chain = planting("chain.Chain", depth=1)
+    spec = table_spec(of(rule=part(__name__, "Every"), tree=chain), model, Real())
     decoder: Any = build_decoder(model, spec, PLAIN)
     target: Any = model.target
     images = torch.cartesian_prod(*[torch.arange(3)] * 3)  # [27, 3]
@@ -105,7 +101,7 @@ def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
 
     with pytest.raises(NotEnumerable, match="square"):
         explore(run, 1, 10)
-    found = judged(proposing(field("Squared")))
+    found = judged(window(field("Squared")))
     assert not found.fault
     assert "square" in found.evidence["not enumerated"]
 
@@ -128,10 +124,10 @@ EXACTLY = {
     "chain": composed("chain"),
     "static tree": of(tree=WIDE),
     "dynamic tree": composed("dynamic"),
-    "block": of(rule=PartSpec("decoders.verify.block.Block")),
-    "traversal": of(rule=PartSpec("decoders.verify.traversal.Traversal"), tree=WIDE),
-    "jacobi": proposing(PartSpec(f"{CONTRACTS}.Jacobi", {"width": 2})),
-    "two candidates": proposing(field("TwoWide")),
+    "block": of(rule=verifying("block.Block")),
+    "traversal": of(rule=verifying("traversal.Traversal"), tree=WIDE),
+    "jacobi": window(contracts("Jacobi", width=2)),
+    "two candidates": window(field("TwoWide")),
 }
 
 
@@ -153,9 +149,9 @@ def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
 
 
 PLANTED = {
-    "stale q": (proposing(field("StaleWindow", width=2)), 0.024),
+    "stale q": (window(field("StaleWindow", width=2)), 0.024),
     "longest path": (of(planted("LongestPath"), tree=WIDE), 0.089),
-    "siblings from the residual": (proposing(field("ResidualSiblings")), 0.0008),
+    "siblings from the residual": (window(field("ResidualSiblings")), 0.0008),
     "joint ratios, one number": (of(rule=field("JointRatio")), 0.090),
     "joint ratios, new numbers": (of(rule=field("JointRatio", fresh=True)), 0.143),
     "the rejected row is kept": (of(field("KeptRow")), 0.059),
@@ -202,8 +198,7 @@ def test_a_code_of_probability_zero_is_caught() -> None:
     assert not judged(of(rule=field("Outside"))).fault  # nothing is impossible there
 
 
-def test_the_gate_says_how_far_it_looked(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sampled, "DRAWN", 1024)
+def test_the_gate_says_how_far_it_looked(few_images: None) -> None:
     for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
         found = check_decoder(spec, PLAIN)
         assert found.verdict == "exact"

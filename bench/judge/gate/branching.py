@@ -35,8 +35,8 @@ SHAPING = frozenset(  # what moves numbers and does not look at them
         "is_floating_point",
     }
 )
-BELOW = {"lt": True, "__lt__": True, "ge": False, "__ge__": False}
-ABOVE = {"gt": True, "__gt__": True, "le": False, "__le__": False}
+# Comparisons, where the number is the first side or not, and whether each asks if it is below.
+COMPARED = {("lt", True): True, ("ge", True): False, ("gt", False): True, ("le", False): False}
 
 
 class NotEnumerable(DecoderError):
@@ -73,16 +73,19 @@ class Columns:
 
     held: Held
     places: dict[int, int] = field(default_factory=dict)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
+    ends: list[tuple[float, float]] = field(default_factory=list)
 
     def of(self, key: int) -> int:
         if key not in self.places:
             self.places[key] = len(self.places)
             start = self.held.start(key)
-            self.low.append(0.0 if start is None else start)
-            self.high.append(1.0 if start is None else start + POINT)
+            self.ends.append((0.0, 1.0) if start is None else (start, start + POINT))
         return self.places[key]
+
+    def widened(self, boxes: Tensor) -> Tensor:
+        """Boxes [B, C, 2] of C numbers, with those that were met since, [B, len(ends), 2]."""
+        new = torch.tensor(self.ends[boxes.shape[1] :], dtype=torch.float64).view(-1, 2)
+        return torch.cat([boxes, new.expand(len(boxes), -1, -1)], 1) if len(new) else boxes
 
 
 @dataclass
@@ -90,19 +93,18 @@ class Script:
     """What is fixed of the numbers of B rows, and what else they might have been. `now`: the
     moment, as the program counts them."""
 
-    low: Tensor  # [B, C] float64, where the numbers lie
-    high: Tensor
+    box: Tensor  # [B, C, 2] float64, between which ends the numbers lie
     weight: Tensor  # [B] float64, volume of the box
     columns: Columns
     length: int  # places of the image
     now: Callable[[], int]
     used: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # moment, beyond, share
-    others: list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    others: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
         """keys [B, ...], thresholds [B, ..., M] ascending -> how many of them the number is not
         below, [B, ...] int64."""
-        batch, cuts = len(self.low), thresholds.shape[-1]
+        batch, cuts = len(self.box), thresholds.shape[-1]
         keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
         thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, cuts)
         beyond = (keys // MOST_SLOTS % PLACES >= self.length).all(1)  # [B]
@@ -116,33 +118,30 @@ class Script:
         """[B] -> where these numbers stand, made on their first use."""
         found, inverse = keys.unique(return_inverse=True)
         places = [self.columns.of(key) for key in found.tolist()]
-        self.low = _widened(self.low, self.columns.low)
-        self.high = _widened(self.high, self.columns.high)
+        self.box = self.columns.widened(self.box)
         return torch.tensor(places)[inverse]
 
     def _one(self, column: Tensor, thresholds: Tensor, beyond: Tensor) -> Tensor:
         """column [B], thresholds [B, M] -> the cell that is followed, [B]."""
         rows = torch.arange(len(column))
-        low, high = self.low[rows, column, None], self.high[rows, column, None]  # [B, 1]
+        low, high = self.box[rows, column].split(1, 1)  # [B, 1]
         inner = torch.minimum(torch.maximum(thresholds, low), high)
-        edges = torch.cat([low, inner, high], 1)  # [B, M + 2]
-        share = edges.diff(dim=1)  # [B, M + 1]
+        cells = torch.cat([low, inner, high], 1).unfold(1, 2, 1)  # [B, M + 1, 2]
+        share = cells[..., 1] - cells[..., 0]
         chosen = share.argmax(1)
         possible = share > TINY
         possible[rows, chosen] = False
         share = share / (high - low)
         row, cell = possible.nonzero(as_tuple=True)
         if len(row):
-            lows, highs = self.low[row], self.high[row]
-            at = torch.arange(len(row)), column[row]
-            lows[at], highs[at] = edges[row, cell], edges[row, cell + 1]
+            boxes = self.box[row]
+            boxes[torch.arange(len(row)), column[row]] = cells[row, cell]
             weight = self.weight[row] * share[row, cell]
-            self.others.append((self.now(), beyond[row], row, lows, highs, weight))
+            self.others.append((self.now(), beyond[row], row, boxes, weight))
             followed = share[rows, chosen]
             self.used.append((self.now(), beyond, followed))
             self.weight = self.weight * followed
-            self.low[rows, column] = edges[rows, chosen]
-            self.high[rows, column] = edges[rows, chosen + 1]
+            self.box[rows, column] = cells[rows, chosen]
         return chosen
 
 
@@ -166,9 +165,10 @@ class Uniform(Tensor):
             mine, factor = args if isinstance(args[0], Uniform) else args[::-1]
             if not isinstance(factor, Uniform):
                 return Scaled(mine, torch.as_tensor(factor))
-        compared = _compared(name, args)
-        if compared is not None:
-            mine, other, below = compared
+        first = isinstance(args[0], Uniform)
+        below = COMPARED.get((name.strip("_"), first))
+        if below is not None and not (first and isinstance(args[1], Uniform)):
+            mine, other = args if first else args[::-1]
             return _below(mine, torch.as_tensor(other)) == below
         raise NotEnumerable(
             f"a random number goes through {name}(), which has no threshold to be seen: compare "
@@ -199,16 +199,6 @@ class Scaled:
         return ~(self < other)
 
 
-def _compared(name: str, args: Any) -> tuple[Uniform, Any, bool] | None:
-    """(number, what it is compared with, whether the question is `number < other`)."""
-    first = isinstance(args[0], Uniform)
-    table = BELOW if first else ABOVE
-    if name not in table or (first and isinstance(args[1], Uniform)):
-        return None
-    mine, other = args if first else args[::-1]
-    return mine, other, table[name]
-
-
 def _below(number: Uniform, limit: Tensor) -> Tensor:
     shape = torch.broadcast_shapes(number.shape, limit.shape)
     cell = number.script.decide(number.expand(shape), limit.expand(shape)[..., None])
@@ -225,7 +215,7 @@ class Scripted(Noise):
     def of(script: Script) -> Scripted:
         place = torch.arange(min(PLACES, script.length + 64))
         keys = place[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [places, SLOTS]
-        table = _numbers(keys.expand(len(script.low), -1, -1), script)
+        table = _numbers(keys.expand(len(script.box), -1, -1), script)
         return Scripted(table, None, script=script)
 
     def to(self, device: torch.device) -> Scripted:
@@ -286,13 +276,12 @@ def explore(
 
     Raises NotEnumerable."""
     columns = Columns(held)
-    empty = torch.zeros(1, 0, dtype=torch.float64)
-    low, high, weight = empty, empty, torch.ones(1, dtype=torch.float64)
+    box, weight = torch.zeros(1, 0, 2).double(), torch.ones(1).double()
     values, weights, ran = [], [], 0
     while len(weight) and ran < most:
         order = weight.argsort(descending=True)
         now_run, later = order[:CHUNK], order[CHUNK:]
-        script = Script(low[now_run], high[now_run], weight[now_run], columns, length, now)
+        script = Script(box[now_run], weight[now_run], columns, length, now)
         before = script.weight
         made = run(Scripted.of(script))
         for moment, beyond, share in script.used:
@@ -300,21 +289,14 @@ def explore(
         values.append(made.value)
         weights.append(before)
         ran += len(before)
-        found = [(low[later], high[later], weight[later])]
-        for moment, beyond, row, *box in script.others:
+        left = [(box[later], weight[later])]
+        for moment, beyond, row, boxes, share in script.others:
             keep = _matters(moment, beyond, made.done[row])
-            found.append(tuple(part[keep] for part in box))  # type: ignore[arg-type]
-        low = torch.cat([_widened(part, columns.low) for part, _, _ in found])
-        high = torch.cat([_widened(part, columns.high) for _, part, _ in found])
-        weight = torch.cat([part for _, _, part in found])
+            left.append((boxes[keep], share[keep]))
+        box = torch.cat([columns.widened(boxes) for boxes, _ in left])
+        weight = torch.cat([share for _, share in left])
     return Explored(torch.cat(values), torch.cat(weights), float(weight.sum()))
 
 
 def _matters(moment: int, beyond: Tensor, done: Tensor) -> Tensor:
     return (moment < done) | ((moment == done) & ~beyond)
-
-
-def _widened(box: Tensor, start: list[float]) -> Tensor:
-    """Boxes [B, C] of C numbers, widened by those that were met since, [B, len(start)]."""
-    new = torch.tensor(start[box.shape[1] :], dtype=torch.float64)
-    return torch.cat([box, new.expand(len(box), -1)], 1) if len(new) else box

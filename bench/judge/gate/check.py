@@ -4,7 +4,7 @@ Sampling: (1) the law of the committed code at every node, enumerated over all d
 children, and at every depth where the rule depends on it; what the rule said while the decoder ran,
 against lemma R; (2) p_A against its definition; (3) p of every visited node in every row and step
 of long images against teacher forcing; (4) the own drafter: q a function of prefix and path, drafts
-drawn from it; (5) the same of many codes, in the model's dtype (`wide`); (6) the law of whole
+drawn from it; (5) the same of many codes, in the model's dtype (`own`); (6) the law of whole
 images, enumerated (`deep`); (7) sampled images against the enumerated AR law, where (6) was not
 followed to the end.
 A verifier of whole drafts has no (1) and (2). A rule that declares a bound does not follow the AR
@@ -16,7 +16,7 @@ too (`sampled.real_check`). Nothing that is not finite passes: every comparison 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,24 +24,13 @@ from typing import Any
 import torch
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.deep import (
-    CODES,
-    LENGTH,
-    LONG,
-    VOCAB,
-    deep_check,
-    long_check,
-    own_check,
-    whole_check,
-)
-from bench.judge.gate.equal import greedy_check
-from bench.judge.gate.laws import ROUNDING, Recorded, definition_check, law_check, lemma_check
-from bench.judge.gate.own import drafter_check, rows_check
-from bench.judge.gate.report import Finding, GateReport, Verdict, known
-from bench.judge.gate.sampled import images_check, real_check, record_nodes
-from bench.judge.gate.small import Real, checkpoints, small_for, small_spec, trial
-from bench.judge.gate.whole_law import CERTAIN
-from bench.judge.gate.wide import wide_check
+from bench.judge.gate.deep import deep_check, long_check, own_check, whole_check
+from bench.judge.gate.equal import greedy_check, rows_check
+from bench.judge.gate.laws import definition_check, law_check, lemma_check, record_nodes, relaxes
+from bench.judge.gate.own import drafter_check, wide_check
+from bench.judge.gate.report import Finding, GateReport, Verdict, joined, known
+from bench.judge.gate.sampled import images_check, real_check
+from bench.judge.gate.small import Asked, Real, checkpoints, small_spec
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.baselines import DRAFTER, EXACT
 from decoders.compose import DecoderSpec, resolve
@@ -50,8 +39,10 @@ TRIAL = (12, 3, 15)  # (V, grid, seed) on which the drafter's logits are looked 
 IMAGES = 16
 DIGITS = 4  # of the figure
 FOLLOWED = 1e-6  # probability that an enumeration may leave out, which the detail says
+LAWS = {"whole law": whole_check, "deep law": deep_check, "long law": long_check,
+        "own law": own_check}  # fmt: skip
+SAID = *LAWS, "", "images", "drafter", "wide", "rows"  # ""; what was not enumerated
 Captions = Callable[[], Sequence[str]]
-Asked = tuple[DecoderSpec, Sampling, Real]
 
 
 def check_decoder(
@@ -71,22 +62,22 @@ def check_decoder(
     real = Real()
     if model is not None:
         real = Real(model.target.vocab_size, _native(model), model.dtype)
-    small, says, seen = spec, "", []
+    asked, says, seen = Asked(spec, sampling, real), "", []
     if checkpoints(spec.drafter):
         shown = captions() if model is not None and captions is not None else None
         with _one_thread():
-            small, says = _drafting(spec, sampling, real, shown is not None)
+            asked, says = _drafting(asked, shown is not None)
         if model is not None and shown is not None:
-            seen = [real_check(_as_exact(spec), sampling, model, shown)]
-            says += f"; {seen[0].evidence['images']} images of the real model follow its AR law"
+            seen = [real_check(_as_exact(replace(asked, spec=spec)), model, shown)]
+            says = joined(says, seen[0].says)
     with _one_thread():
         try:
-            report = (_greedy if sampling.greedy else _sampling)(small, sampling, real, seen)
+            report = (_greedy if sampling.greedy else _sampling)(asked, seen)
         except NumericalError as error:  # a drafter that says NaN declares no distribution
             return GateReport("broken", 1.0, f"no finite law: {error}")
-    if not says or any(finding.fault for finding in seen):
+    if any(finding.fault for finding in seen):
         return report
-    return replace(report, detail=f"{report.detail}; {says}")
+    return replace(report, detail=joined(report.detail, says))
 
 
 def _native(model: ImageModel) -> bool:
@@ -106,15 +97,18 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _drafting(
-    spec: DecoderSpec, sampling: Sampling, real: Real, judged: bool
-) -> tuple[DecoderSpec, str]:
+def _drafting(asked: Asked, judged: bool) -> tuple[Asked, str]:
     """The composition whose drafter drafts on small models, and what became of the drafter. One
     that cannot be built small leaves its place to another drafter, if images of the real model are
     judged; else DecoderError."""
-    tried = attempt(lambda: _decoded(spec, sampling, real), (NumericalError,))
+
+    def decoded() -> Generation:
+        made = asked.trial(TRIAL, IMAGES)
+        return made.decoder.generate(made.text, made.noise)
+
+    tried = attempt(decoded, (NumericalError,))
     if not isinstance(tried, Failure):
-        return spec, "the drafter has random weights in the enumerated models"
+        return asked, "the drafter has random weights in the enumerated models"
     if not judged:
         raise DecoderError(
             f"the drafter cannot be built without its checkpoint on a small model ({tried.error}); "
@@ -122,66 +116,58 @@ def _drafting(
             "from the model or from the checkpoint's config.json"
         )
     says = f"the enumerated models have another drafter, as this one cannot be small: {tried.error}"
-    return replace(spec, drafter=DRAFTER), says
+    return replace(asked, spec=replace(asked.spec, drafter=DRAFTER)), says
 
 
-def _decoded(spec: DecoderSpec, sampling: Sampling, real: Real) -> Generation:
-    made = trial(spec, sampling, real, TRIAL, IMAGES)
-    return made.decoder.generate(made.text, made.noise)
-
-
-def _as_exact(spec: DecoderSpec) -> DecoderSpec:
+def _as_exact(asked: Asked) -> Asked:
     """The composition with the exact rule, whose images follow the AR law."""
-    return spec if spec.acceptance is None else replace(spec, acceptance=EXACT)
+    if asked.spec.acceptance is None:
+        return asked
+    return replace(asked, spec=replace(asked.spec, acceptance=EXACT))
 
 
-def _greedy(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
-    found, exact = greedy_check(spec, sampling, real)
-    findings = [found, *seen, drafter_check(spec, sampling, real)]
-    fault = "; ".join(f.fault for f in findings if f.fault)
-    verdict: Verdict = "broken" if fault else "exact" if exact else "relaxed"
-    says = {
-        "exact": "tokens equal greedy AR on all prompts",
-        "relaxed": f"every accepted draft is the largest entry of p_A, and moved at most "
-        f"{found.figure:.4f}, within its bound of {found.evidence['bound']:.4f}",
-    }
-    return _report(verdict, found.figure, fault or says[verdict], findings, (spec, sampling, real))
+def _greedy(asked: Asked, seen: list[Finding]) -> GateReport:
+    found, exact = greedy_check(asked)
+    findings = [found, *seen, drafter_check(asked)]
+    if exact:
+        return _report(asked, "exact", "tokens equal greedy AR on all prompts", findings)
+    says = (
+        f"every accepted draft is the largest entry of p_A, and moved at most {found.figure:.4f}, "
+        f"within its bound of {found.evidence['bound']:.4f}"
+    )
+    return _report(asked, "relaxed", says, findings)
 
 
-def _sampling(spec: DecoderSpec, sampling: Sampling, real: Real, seen: list[Finding]) -> GateReport:
+def _sampling(asked: Asked, seen: list[Finding]) -> GateReport:
     """The cheap and the exact checks first; images are drawn where none of them found a fault."""
-    asked = spec, sampling, real
-    if _truncates(spec):
+    if _truncates(asked.spec):
         return _truncated(asked, seen)
-    law, relaxed, recorded = None, False, Recorded()
-    if _by_rule(spec):
-        recorded = record_nodes(*asked)
-        law, relaxed = law_check(spec, real, recorded)
-    if law is not None and law.fault:
-        return _sampling_report(asked, law, [*seen])
-    tested = (_as_exact(spec) if relaxed else spec), sampling, real
-    rows = rows_check(*tested)
+    law: list[Finding] = []
+    tested, recorded = asked, None
+    if _by_rule(asked.spec):
+        recorded = record_nodes(asked)
+        law = [law_check(asked, recorded)]
+        if law[0].fault:
+            return _report(asked, "broken", "", [*law, *seen])
+        tested = _as_exact(asked) if relaxes(law[0].evidence) else asked
+    rows = rows_check(tested)
     if untested := rows.evidence.get("untested"):
         says = (
             f"{untested:.2f} of its codes are committed untested: it claims nothing of them, and "
             "records their TV(p, q) as moved"
         )
-        return _report("relaxed", known(law.figure) if law else 1.0, says, [rows], asked)
-    laws = [check(*tested) for check in (whole_check, deep_check, long_check, own_check)]
-    drafter = drafter_check(*tested, _followed(laws))
-    found = [
-        *([definition_check(spec, real)] if law is not None else []),
-        *([lemma_check(spec, real, recorded)] if recorded.judged else []),
-        rows,
-        drafter,
-        wide_check(*tested),
-        *laws,
-        *seen,
-    ]
-    followed = _followed([*laws, drafter])
-    if not any(finding.fault for finding in found) and (real.native or not followed):
-        found.append(images_check(*tested, followed))  # a kernel's numbers cannot be followed
-    return _sampling_report(asked, law, found)
+        figure = law[0].figure if law else 1.0
+        return _report(asked, "relaxed", says, [replace(rows, fault="", figure=figure)])
+    if recorded is not None:
+        law += [definition_check(asked)]
+        law += [lemma_check(asked, recorded)] if recorded.judged else []
+    laws = [check(tested) for check in LAWS.values()]
+    drafter = drafter_check(tested, _followed(laws))
+    found = [*law, rows, drafter, wide_check(tested), *laws, *seen]
+    followed = _followed(found)
+    if not any(finding.fault for finding in found) and (asked.real.native or not followed):
+        found.append(images_check(tested, followed))  # a kernel's numbers cannot be followed
+    return _concluded(asked, found)
 
 
 def _by_rule(spec: DecoderSpec) -> bool:
@@ -199,18 +185,15 @@ def _truncates(spec: DecoderSpec) -> bool:
 
 
 def _truncated(asked: Asked, seen: list[Finding]) -> GateReport:
-    found = whole_check(*asked, truncated=True)
-    findings = [found, *seen]
-    if faults := [f.fault for f in findings if f.fault]:
-        return _report("broken", found.figure, "; ".join(faults), findings, asked)
-    if not _complete(found):
+    found = whole_check(asked, truncated=True)
+    if not any(f.fault for f in (found, *seen)) and not _complete(found):
         raise DecoderError(f"its law cannot be followed on a small model: {found.evidence}")
     says = (
         f"images follow the AR law of the target that the rule cuts (to 1e-9, over all "
-        f"{found.evidence['ways']} ways to a small one); the cut law of a code is away from p by "
-        f"{found.figure:.4f} at most there"
+        f"{found.evidence.get('ways')} ways to a small one); the cut law of a code is away from p "
+        f"by {found.figure:.4f} at most there"
     )
-    return _report("relaxed" if found.figure else "exact", found.figure, says, findings, asked)
+    return _report(asked, "relaxed" if found.figure else "exact", says, [found, *seen])
 
 
 def _complete(finding: Finding) -> bool:
@@ -221,77 +204,37 @@ def _followed(findings: list[Finding]) -> bool:
     """Was the law followed to the end, of whole images and at the decoder's depth, and is it that
     of all images, as drafts hang on nothing that the contract forbids?"""
     laws = [f for f in findings if f.name in ("whole law", "deep law")]
-    return all(map(_complete, laws)) and not any(f.evidence.get("forbidden") for f in findings)
+    return all(map(_complete, laws)) and not _forbidden(findings)
 
 
-def _sampling_report(asked: Asked, law: Finding | None, others: list[Finding]) -> GateReport:
-    findings = others if law is None else [law, *others]
-    figure = min(1.0, max(known(f.figure) for f in findings))
-    forbidden = [f.evidence["forbidden"] for f in findings if "forbidden" in f.evidence]
-    if faults := [f.fault for f in findings if f.fault]:
-        return _report("broken", figure, "; ".join([*faults, *forbidden]), findings, asked)
+def _forbidden(findings: list[Finding]) -> list[str]:
+    return [f.evidence["forbidden"] for f in findings if "forbidden" in f.evidence]
+
+
+def _concluded(asked: Asked, findings: list[Finding]) -> GateReport:
     evidence = {f.name: f.evidence for f in findings}
-    says, followed = _loop_words(asked, evidence), _followed(findings)
-    relaxed = law is not None and law.evidence["max_bound"] > ROUNDING
-    if law is not None and relaxed:
-        return _report("relaxed", figure, f"{_law_words(law.evidence)}; {says}", findings, asked)
+    law, says = evidence.get("node law"), _loop_words(findings)
+    if law is not None and relaxes(law):
+        return _report(asked, "relaxed", joined(_law_words(law), says), findings)
     if law is not None:
-        says += f"; {law.evidence['nodes']} enumerated nodes of the rule"
-    sampled = 0.0 if followed else evidence["images"]["resolution"]
-    if forbidden:
+        says += f"; {law['nodes']} enumerated nodes of the rule"
+    if forbidden := _forbidden(findings):
         says = f"not shown exact: {forbidden[0]}; {says}"
-    return _report("exact", figure, says, findings, asked, sampled)
+    sampled = {} if _followed(findings) else evidence.get("images", {})
+    return _report(asked, "exact", says, findings, sampled.get("resolution", 0.0))
 
 
-def _loop_words(asked: Asked, evidence: Mapping[str, Mapping[str, Any]]) -> str:
+def _loop_words(findings: list[Finding]) -> str:
     """What was followed, with what in the place of what and up to which size, and what was only
     sampled."""
-    whole, deep, long, own = (evidence[f"{name} law"] for name in ("whole", "deep", "long", "own"))
-    said, wide = evidence["drafter"], evidence["wide"]
-    parts, with_table = ["images follow the AR law"], ""
-    if asked[0].drafter is not None:
-        with_table = " with a table drafter"
-    if "ways" in whole:
-        parts.append(
-            f"enumerated to 1e-9{with_table}: {_share(whole)} {whole['ways']} ways to an image of "
-            f"{VOCAB}**{LENGTH}"
-        )
-    if "free" in deep:
-        cut = f" (draft cut: {deep['cut']})" if "cut" in deep else ""
-        parts.append(
-            f"{_share(deep)} {deep['ways']} ways of the last {deep['free']} of {deep['places']} "
-            f"places of {CODES} codes, where drafts have {min(deep['levels'], deep['places'])} "
-            f"levels{cut}"
-        )
-    if "ways" in long:
-        parts.append(f"{_share(long)} {long['ways']} ways of the last places of {LONG}")
-    if "ways" in own and asked[0].drafter is not None:
-        parts.append(f"with its own drafter, to 1e-5: {_share(own)} {own['ways']} ways to 2**4")
-    parts += [f"not enumerated: {one['not enumerated']}" for one in (whole, deep, long, own)
-              if "not enumerated" in one][:1]  # fmt: skip
-    if "images" in evidence:
-        drawn = [v["samples"] for k, v in evidence["images"].items() if k.startswith("images V")]
-        parts.append(f"sampled: {sum(drawn)} small images")
-    if said.get("calls compared"):
-        parts.append(f"its own drafter says the same in {said['calls compared']} calls")
-    if said.get("draws"):
-        parts.append(f"{said['draws']} drafts are drawn from their q")
-    if "images" in wide:
-        parts.append(
-            f"only sampled: the first step with {wide['codes']} codes in {wide['dtype']}, "
-            f"{wide['images']} times"
-        )
-    if rows := evidence["rows"]:
-        parts.append(f"{rows['rows']} rows of {LONG} codes compared over {rows['steps']} steps")
-    return "; ".join(parts)
+    says = {f.name: f.says for f in findings}
+    laws = [f.evidence for f in findings if f.name in LAWS]
+    refused = [law["not enumerated"] for law in laws if "not enumerated" in law][:1]
+    says[""] = joined(*(f"not enumerated: {reason}" for reason in refused))
+    return joined("images follow the AR law", *(says.get(name, "") for name in SAID))
 
 
-def _share(evidence: Mapping[str, Any]) -> str:
-    rest = float(evidence.get("not followed", 1.0))
-    return "all" if rest < CERTAIN / 10 else f"all but {rest:.1g} of the probability in"
-
-
-def _law_words(law: Mapping[str, Any]) -> str:
+def _law_words(law: dict[str, Any]) -> str:
     """How far a relaxed rule is away, at enumerated nodes of small random models."""
     at, beyond = law["worst"], law["beyond"]
     says = (
@@ -307,21 +250,20 @@ def _law_words(law: Mapping[str, Any]) -> str:
 
 
 def _report(
-    verdict: Verdict,
-    figure: float,
-    detail: str,
-    findings: list[Finding],
-    asked: Asked,
-    sampled: float = 0.0,
+    asked: Asked, verdict: Verdict, detail: str, findings: list[Finding], sampled: float = 0.0
 ) -> GateReport:
-    spec, sampling, real = asked
-    model = small_for(spec, (64, 2, 0), replace(real, native=False))
-    small = small_spec(spec, model, real).acceptance
+    """`verdict` and `detail`, unless a finding has a fault."""
+    if faults := [f.fault for f in findings if f.fault]:
+        forbidden = [] if asked.sampling.greedy else _forbidden(findings)
+        verdict, detail, sampled = "broken", joined(*faults, *forbidden), 0.0
+    figure = min(1.0, max(known(f.figure) for f in findings))
+    rule, model = asked.spec.acceptance, asked.plain.model((64, 2, 0))
+    small = small_spec(asked.spec, model, asked.real).acceptance
     k = None if small is None else small.kwargs.get("k")
-    if k is not None and spec.acceptance is not None and k != spec.acceptance.kwargs.get("k"):
+    if k is not None and rule is not None and k != rule.kwargs.get("k"):
         detail += f" (k relative to the codebook: {k} of 64)"
-    evidence: dict[str, Any] = {f.name: f.evidence for f in findings if f.evidence}
-    detail = f"at {_named(sampling)}: {detail}"
+    evidence = {f.name: f.evidence for f in findings if f.evidence}
+    detail = f"at {_named(asked.sampling)}: {detail}"
     return GateReport(verdict, round(figure, DIGITS), detail, evidence, sampled)
 
 

@@ -13,16 +13,17 @@ long images, and shorter ones are followed whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.branching import PLACES, POINT, Held, Outcome, Scripted, explore
+from bench.judge.gate.branching import FREE, PLACES, POINT, Held, Outcome, Scripted, explore
 from bench.judge.gate.report import Finding
-from bench.judge.gate.small import Real, build_small, small_for, small_rule, small_sampling
+from bench.judge.gate.small import Asked
 from bench.judge.gate.whole_law import (
     CERTAIN,
     MOST,
@@ -33,7 +34,7 @@ from bench.judge.gate.whole_law import (
     whole_law,
 )
 from decoders.api import ImageModel, Sampling
-from decoders.compose import DecoderSpec, build_decoder, build_part
+from decoders.compose import build_decoder, build_part
 
 VOCAB, LENGTH, SEED = 3, 3, 3  # of the table
 CODES, TALLEST, LONG = 2, 7, 256  # codes; most places of images at depth; of long ones
@@ -56,14 +57,12 @@ class Made:
     sampling: Sampling
 
     @staticmethod
-    def on_table(
-        spec: DecoderSpec, sampling: Sampling, real: Real, sizes: tuple[int, int], cut: int = 0
-    ) -> Made:
-        """sizes: codes and places; cut: places that its drafts are cut to, where fewer."""
-        model, plain = table_model(*sizes, SEED), replace(sampling, cfg=1.0)
-        plain = small_sampling(plain, sizes[0], real)
-        fitting = model if not cut else table_model(sizes[0], cut, SEED)
-        return Made(build_decoder(model, table_spec(spec, fitting, real), plain), model, plain)
+    def on_table(asked: Asked, codes: int, places: int, cut: int = 0) -> Made:
+        """cut: places that its drafts are cut to, where fewer."""
+        model, plain = table_model(codes, places, SEED), replace(asked.filters(codes), cfg=1.0)
+        fitting = table_model(codes, cut, SEED) if cut else model
+        spec = table_spec(asked.spec, fitting, asked.real)
+        return Made(build_decoder(model, spec, plain), model, plain)
 
     @property
     def levels(self) -> int:
@@ -74,7 +73,7 @@ class Made:
     def ahead(self) -> bool:
         return bool(getattr(getattr(self.decoder, "verifier", None), "looks_ahead", False))
 
-    def law(self, most: int, held: Held, cut: Cut | None = None) -> WholeLaw:
+    def law(self, most: int = MOST, held: Held = FREE, cut: Cut | None = None) -> WholeLaw:
         return whole_law(self.decoder, self.model, self.sampling, most, held, cut)
 
     def held(self, value: float, tests: float) -> Held:
@@ -93,64 +92,76 @@ class Made:
         return Held(int((step <= before).sum()), value, tests, before)
 
 
-def whole_check(
-    spec: DecoderSpec, sampling: Sampling, real: Real, truncated: bool = False
+def _judged(
+    name: str,
+    what: str,
+    says: str,
+    follow: Callable[[], list[WholeLaw]],
+    rounding: float = CERTAIN,
 ) -> Finding:
+    """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
+    probability of those that were not; or why none could be."""
+    laws = attempt(follow)
+    if isinstance(laws, Failure):
+        return Finding(name, evidence={"not enumerated": laws.error})
+    tv, rest = max(law.tv for law in laws), max(law.rest for law in laws)
+    evidence = {"tv": tv, "not followed": rest, "ways": sum(law.rows for law in laws)}
+    if tv <= rounding:
+        return Finding(name, evidence=evidence, says=says.format(_ways(evidence)))
+    least = "" if all(law.complete for law in laws) else "at least "
+    fault = f"{what} do not follow the AR law: TV {least}{tv:.2g}, by enumeration"
+    return Finding(name, fault, evidence, tv)
+
+
+def _ways(evidence: dict[str, Any]) -> str:
+    rest = evidence["not followed"]
+    share = "all" if rest < CERTAIN / 10 else f"all but {rest:.1g} of the probability in"
+    return f"{share} {evidence['ways']} ways"
+
+
+def whole_check(asked: Asked, truncated: bool = False) -> Finding:
     """The law of whole images of the table. truncated: against AR's from the target that the rule
     cuts; figure: the largest TV of a code's law that the cut makes."""
-    away, cut = [0.0], None
+    away = [0.0]
+    rule: Any = asked.rule(table_model(VOCAB, LENGTH, SEED)) if truncated else None
 
     def cutting(p: Tensor) -> Tensor:
         law: Tensor = rule.truncated(p)
         away.append(0.5 * float((law - p).abs().sum(-1).max()))
         return law
 
-    if truncated:
-        rule, cut = small_rule(spec, table_model(VOCAB, LENGTH, SEED), real), cutting
-    sizes = VOCAB, LENGTH
-    law = attempt(lambda: Made.on_table(spec, sampling, real, sizes).law(MOST, Held(), cut))
-    if isinstance(law, Failure):
-        return Finding("whole law", "", 0.0, {"not enumerated": law.error})
-    found = _judged("whole law", f"images of {VOCAB}**{LENGTH}", [law])
+    with_table = "" if asked.spec.drafter is None else " with a table drafter"
+    images = f"{VOCAB}**{LENGTH}"
+    found = _judged(
+        "whole law",
+        f"images of {images}",
+        f"enumerated to 1e-9{with_table}: {{}} to an image of {images}",
+        lambda: [Made.on_table(asked, VOCAB, LENGTH).law(cut=cutting if truncated else None)],
+    )
     return found if found.fault else replace(found, figure=max(away))
 
 
-def _judged(name: str, what: str, laws: list[WholeLaw], rounding: float = CERTAIN) -> Finding:
-    """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
-    probability of those that were not."""
-    tv, rest = max(law.tv for law in laws), max(law.rest for law in laws)
-    evidence = {"tv": tv, "not followed": rest, "ways": sum(law.rows for law in laws)}
-    if tv <= rounding:
-        return Finding(name, "", 0.0, evidence)
-    least = "" if all(law.complete for law in laws) else "at least "
-    fault = f"{what} do not follow the AR law: TV {least}{tv:.2g}, by enumeration"
-    return Finding(name, fault, tv, evidence)
-
-
-def deep_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def deep_check(asked: Asked) -> Finding:
     """The last places of images in which the decoder's drafts reach their full depth, as many of
     them as can be followed. Evidence: `cut`, what of the draft did not fit."""
-    made: Any = attempt(lambda: Made.on_table(spec, sampling, real, (CODES, TALLEST)))
+    made: Any = attempt(lambda: Made.on_table(asked, CODES, TALLEST))
     if isinstance(made, Failure):
-        return Finding("deep law", "", 0.0, {"not enumerated": made.error})
+        return Finding("deep law", evidence={"not enumerated": made.error})
     length = min(made.levels + 2, TALLEST)
     about: dict[str, Any] = {"levels": made.levels, "places": length, "not followed": 1.0}
-    cut = _cut(spec, made.decoder)
-    about |= {"cut": cut} if cut else {}
+    about |= _cut(asked, made.decoder)
     for places, held, tests in _settings(length, made.ahead):
-        laws = _laws(spec, sampling, real, places, held, tests)
-        if isinstance(laws, Failure):
-            return Finding("deep law", "", 0.0, about | {"not enumerated": laws.error})
         what = f"{places} places of {CODES} codes, the last {places - held} of them free,"
-        found = _judged("deep law", what, laws)
-        if found.fault:
-            return replace(found, evidence=about | found.evidence)
-        rest, ways = found.evidence["not followed"], found.evidence["ways"]
+        found = _judged("deep law", what, "", partial(_laws, asked, places, held, tests))
+        evidence = about | found.evidence
+        if found.fault or "not enumerated" in evidence:
+            return replace(found, evidence=evidence, says=_deep_words(about))
+        rest, ways = evidence["not followed"], evidence["ways"]
         if tests == ACCEPTED and (about["not followed"] or not rest):
-            about |= found.evidence | {"places": places, "free": places - held}
+            about = evidence | {"places": places, "free": places - held}
         if tests == ACCEPTED and (rest or ways * GROWTH > ENOUGH):
             break
-    return Finding("deep law", "", 0.0, about)
+    return Finding("deep law", evidence=about, says=_deep_words(about))
 
 
 def _settings(length: int, ahead: bool) -> Iterator[tuple[int, int, float]]:
@@ -161,56 +172,57 @@ def _settings(length: int, ahead: bool) -> Iterator[tuple[int, int, float]]:
         yield (free, 0, ACCEPTED) if ahead else (length, length - free, ACCEPTED)
 
 
-def _laws(
-    spec: DecoderSpec, sampling: Sampling, real: Real, places: int, held: int, tests: float
-) -> list[WholeLaw] | Failure:
-    made = Made.on_table(spec, sampling, real, (CODES, places))
+def _laws(asked: Asked, places: int, held: int, tests: float) -> list[WholeLaw]:
+    made = Made.on_table(asked, CODES, places)
     values = VALUES if held else VALUES[:1]
     most = MOST if tests == ACCEPTED else MOST // 10
-    return attempt(lambda: [made.law(most, Held(held, value, tests)) for value in values])
+    return [made.law(most, Held(held, value, tests)) for value in values]
 
 
-def long_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def _deep_words(about: dict[str, Any]) -> str:
+    if "free" not in about:
+        return ""
+    cut = f" (draft cut: {about['cut']})" if "cut" in about else ""
+    return (
+        f"{_ways(about)} of the last {about['free']} of {about['places']} places of {CODES} codes, "
+        f"where drafts have {min(about['levels'], about['places'])} levels{cut}"
+    )
+
+
+def _cut(asked: Asked, made: Any) -> dict[str, str]:
+    """What of the draft was cut to fit two codes and so many places; {} for nothing."""
+    part = asked.spec.tree or asked.spec.proposer
+    own = None if part is None else attempt(lambda: build_part(part, made.model))
+    if own is None or isinstance(own, Failure):
+        return {}
+    kept: Any = getattr(made.proposer, "tree", None) or made.proposer
+    names = ("depth", "branching", "nodes")
+    pairs = [(name, getattr(own, name), getattr(kept, name)) for name in names]
+    cut = ", ".join(f"{name} {one} to {other}" for name, one, other in pairs if one != other)
+    return {"cut": cut} if cut else {}
+
+
+def long_check(asked: Asked) -> Finding:
     """The last places of an image as long as a real one, behind numbers that are held: for what
     repeats within an image, and for what attention does not see."""
 
     def enumerated() -> list[WholeLaw]:
-        short = Made.on_table(spec, sampling, real, (CODES, TALLEST))
-        cut = AHEAD if short.ahead else TALLEST
-        short = Made.on_table(spec, sampling, real, (CODES, cut))
-        steps = (LONG - 1) // (short.levels + 1)  # the last one ends with the image
-        made = Made.on_table(spec, sampling, real, (CODES, 1 + steps * (short.levels + 1)), cut)
+        cut = AHEAD if Made.on_table(asked, CODES, TALLEST).ahead else TALLEST
+        size = Made.on_table(asked, CODES, cut).levels + 1
+        steps = (LONG - 1) // size  # the last one ends with the image
+        made = Made.on_table(asked, CODES, 1 + steps * size, cut)
         return [made.law(FEW, made.held(VALUES[0], ACCEPTED))]
 
-    laws = attempt(enumerated)
-    if isinstance(laws, Failure):
-        return Finding("long law", "", 0.0, {"not enumerated": laws.error})
-    return _judged("long law", f"the last places of {LONG}, of {CODES} codes,", laws)
+    what = f"the last places of {LONG}, of {CODES} codes,"
+    return _judged("long law", what, f"{{}} of the last places of {LONG}", enumerated)
 
 
-def own_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> Finding:
+def own_check(asked: Asked) -> Finding:
     """Whole images of a small transformer, with the decoder's own drafter."""
-    model = small_for(spec, OWN, Real(real.codebook))
 
-    def enumerated() -> WholeLaw:
-        plain = small_sampling(sampling, OWN[0], real)
-        decoder = build_small(spec, sampling, model, Real(real.codebook))
-        return whole_law(decoder, model, plain, MOST)
+    def enumerated() -> list[WholeLaw]:
+        model = asked.plain.model(OWN)
+        return [Made(asked.plain.decoder(model), model, asked.filters(OWN[0])).law()]
 
-    law = attempt(enumerated)
-    if isinstance(law, Failure):
-        return Finding("own law", "", 0.0, {"not enumerated": law.error})
-    return _judged("own law", f"images of {OWN[0]}**{OWN[1] ** 2}", [law], CLOSE)
-
-
-def _cut(spec: DecoderSpec, made: Any) -> str:
-    """What of the draft was cut to fit two codes and so many places; "" for nothing."""
-    part = spec.tree or spec.proposer
-    own = None if part is None else attempt(lambda: build_part(part, made.model))
-    if own is None or isinstance(own, Failure):
-        return ""
-    kept: Any = getattr(made.proposer, "tree", None) or made.proposer
-    pairs = ((f"{name} {getattr(own, name)}", f"{getattr(kept, name)}")
-             for name in ("depth", "branching", "nodes")
-             if getattr(own, name) != getattr(kept, name))  # fmt: skip
-    return ", ".join(f"{before} to {after}" for before, after in pairs)
+    says = "" if asked.spec.drafter is None else "with its own drafter, to 1e-5: {} to 2**4"
+    return _judged("own law", f"images of {OWN[0]}**{OWN[1] ** 2}", says, enumerated, CLOSE)

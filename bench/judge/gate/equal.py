@@ -1,5 +1,5 @@
-"""At temperature 0: are a decoder's codes those of AR (exact rules), or is every code justified by
-its relaxed rule?"""
+"""Against teacher forcing. At temperature 0: are a decoder's codes those of AR (exact rules), or is
+every code justified by its relaxed rule? Else: are drafts verified with the target's laws?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.judge.gate.reference import (
+    ENTRY,
     ReferenceRule,
     equal_images,
     processed,
@@ -14,29 +15,30 @@ from bench.judge.gate.reference import (
     teacher_logits,
 )
 from bench.judge.gate.report import Finding, known
-from bench.judge.gate.small import Real, Trial, trial
+from bench.judge.gate.small import Asked, Trial
 from decoders.api import CodeKind, Generation, Sampling
-from decoders.baselines import plain_decoding
-from decoders.compose import DecoderSpec
+from decoders.baselines import EXACT, plain_decoding
 
 GREEDY = ((24, 6, 21), (64, 6, 22))
 PROMPTS = 64
 TIE = 1e-4  # logits nearer than this may swap between two float32 forwards
 MASS = 1e-5
+LONG, ROWS = (12, 16, 18), 6  # (V, grid, seed) of images of many steps; rows of their batch
+UNTESTED = 1e-6  # a bound of the loop's own, where the exact rule declares none
+SHAKEN = 1e-5, 1e-3  # a law that moves by more, where its logits move by that, stands at a filter
 DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
-def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Finding, bool]:
+def greedy_check(asked: Asked) -> tuple[Finding, bool]:
     """-> finding (figure: most mass moved onto an accepted draft; evidence "bound": declared
     there), and whether tokens equalled AR's with no bound declared."""
     moved, bound, faults, exact = 0.0, 0.0, [], True
     evidence: dict[str, object] = {}
     for sizes in GREEDY:
-        run = trial(spec, sampling, real, sizes, PROMPTS)
-        vocab, text = sizes[0], run.text
-        made = run.decoder.generate(text, run.noise)
-        wanted = plain_decoding(run.model, sampling).generate(text, run.noise).codes
-        logits = teacher_logits(run.model, text, wanted, sampling.cfg)
+        run, vocab = asked.trial(sizes, PROMPTS), sizes[0]
+        made = run.decoder.generate(run.text, run.noise)
+        wanted = plain_decoding(run.model, asked.sampling).generate(run.text, run.noise).codes
+        logits = teacher_logits(run.model, run.text, wanted, asked.sampling.cfg)
         if not (worst := shortfall(logits, wanted)) <= TIE:  # is AR the argmax of teacher forcing?
             faults.append(f"AR is {worst:.2g} below the argmax")
         same = equal_images(logits, made.codes, wanted, TIE)
@@ -47,7 +49,7 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
         if same < PROMPTS and not declared:
             faults.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
         elif declared:
-            most, allowed, wrong = _justified(run, made, sampling)
+            most, allowed, wrong = _justified(run, made, asked.sampling)
             faults += wrong
             if not most <= moved:
                 moved, bound = most, allowed
@@ -55,7 +57,7 @@ def greedy_check(spec: DecoderSpec, sampling: Sampling, real: Real) -> tuple[Fin
             faults.append("the rule's moved mass or its bound is not finite")
     evidence["bound"] = min(known(bound), 1.0)  # lambda p(x) may be more than a TV can be
     moved = min(known(moved), 1.0)
-    return Finding("greedy", "; ".join(dict.fromkeys(faults)), moved, evidence), exact
+    return Finding("greedy", "; ".join(dict.fromkeys(faults)), evidence, moved), exact
 
 
 def _justified(run: Trial, made: Generation, sampling: Sampling) -> tuple[float, float, list[str]]:
@@ -90,3 +92,34 @@ def _justified(run: Trial, made: Generation, sampling: Sampling) -> tuple[float,
         if not float(trace.moved[b, j]) <= found.bound + MASS:
             wrong.append("an accepted draft moved more mass than its bound")
     return *most, list(dict.fromkeys(wrong))
+
+
+def rows_check(asked: Asked) -> Finding:
+    """Images of many steps: the law p of every node that was visited, in every row and every step,
+    against teacher forcing."""
+    made = asked.trial(LONG, ROWS)
+    done = made.decoder.generate(made.text, made.noise, pairs=2 * LONG[1] ** 2)
+    seen = done.trace.pairs
+    if seen is None or seen.image is None or seen.place is None or seen.depth is None:
+        return Finding("rows")
+    logits = teacher_logits(made.model, made.text, done.codes, asked.sampling.cfg)
+    logits, small = logits[seen.image, seen.place + seen.depth], asked.filters(LONG[0])  # [M, V]
+    wanted = processed(logits, small)
+    shift = SHAKEN[0] * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+    firm = (processed(logits + shift, small) - wanted).abs().amax(-1) <= SHAKEN[1]
+    gap = (seen.p.double() - wanted).abs().amax(-1)
+    wrong = ~(gap <= ENTRY) & firm
+    steps = int(done.trace.target_calls.max())
+    evidence = {"rows": ROWS, "steps": steps, "nodes": len(gap), "largest": float(gap[firm].max())}
+    if asked.spec.acceptance == EXACT and bool((bound := done.trace.bound > UNTESTED).any()):
+        evidence["untested"] = float(bound.double().mean())  # codes of which the loop declares it
+    fault = ""
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
+        fault = (
+            f"the p that drafts were verified with is off by {float(gap[wrong].max()):.2g} from "
+            f"float32 teacher forcing at {int(wrong.sum())} of {len(gap)} nodes, first at place "
+            f"{int(seen.place[first] + seen.depth[first])} of row {int(seen.image[first])}"
+        )
+    says = f"{ROWS} rows of {LONG[1] ** 2} codes compared over {steps} steps"
+    return Finding("rows", fault, evidence, says=says)

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import Finding, known
-from bench.judge.gate.small import TREE, Real, small_for, small_rule
-from decoders.api import AcceptRule, TextFeatures, VerifiedPairs
-from decoders.compose import DecoderSpec
+from bench.judge.gate.small import Asked, Trial
+from decoders.api import AcceptRule, VerifiedPairs
 from decoders.executed import judge_of
-from decoders.noise import Noise
 from metrics.node_law import MAX_DRAWS, Spot, draw_count, judge_at, node_law, spot_of
 
+TREE = (12, 3, 14)  # (V, grid, seed) of images on which nodes of the tree are recorded
+IMAGES, PAIRS = 64, 96  # images; nodes that are recorded of them, about
 SLACK = 1e-5  # float32 rounding of a TV
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 REAL = 2048  # codes of the real model's nodes at most, with one child that is drawn
 EACH = 3  # random nodes of each kind and number of children
-VISITED = 40  # recorded nodes of each model
+VISITED = 40  # recorded nodes that are enumerated
 OUTSIDE = 1e-6  # mass on codes with p(x) = 0 that rounding may leave
 COUNTS = 6  # numbers of children that are enumerated at most
 ROUNDING = 1e-6  # a bound below this declares nothing
@@ -34,16 +34,22 @@ ROWS = 8  # images of the run whose nodes are kept
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What the loop's verifier asked and got at one node. q None: deterministic children."""
+class Node:
+    """p, q [V] float32 and where they come from. q None: deterministic children. children: codes
+    [K], or how many are drawn from q. spot: where a recorded one stood; None: any. accept, bound
+    [K]: what the loop's verifier got there."""
 
-    p: Tensor  # [V]
-    q: Tensor | None  # [V]
-    children: Tensor  # [K] int64, the real ones
-    accept: Tensor  # [K]
-    bound: Tensor  # [K]
-    depth: int
-    place: int  # of the root's children
+    p: Tensor
+    q: Tensor | None
+    children: Any
+    origin: str = "recorded"
+    spot: Spot | None = None
+    accept: Any = None
+    bound: Any = None
+
+    @property
+    def count(self) -> int:
+        return self.children if isinstance(self.children, int) else len(self.children)
 
 
 @dataclass
@@ -51,10 +57,9 @@ class Recorded:
     """Nodes that the decoder, with its own rule, visits on a longer image. levels: of its drafts;
     judged: what its rule said there."""
 
-    vocab: int = 0
-    pairs: VerifiedPairs | None = None
-    judged: list[Judged] = field(default_factory=list)
-    levels: int = 0
+    pairs: VerifiedPairs | None
+    levels: int
+    judged: list[Node] = field(default_factory=list)
 
     @property
     def drawn(self) -> bool:
@@ -67,54 +72,49 @@ class Recorded:
         return sorted({n for n in sizes if n > 0})
 
 
-@dataclass(frozen=True)
-class Node:
-    """p, q [V] float32 and where they come from. q None: deterministic children. children: codes,
-    or how many are drawn from q. spot: where a recorded one stood; None: any."""
-
-    p: Tensor
-    q: Tensor | None
-    children: Tensor | int
-    origin: str
-    spot: Spot | None = None
-
-    @property
-    def count(self) -> int:
-        return self.children if isinstance(self.children, int) else len(self.children)
+def record_nodes(asked: Asked) -> Recorded:
+    """Records, and decodes once more to see what the rule is asked."""
+    run = asked.trial(TREE, IMAGES)
+    pairs = run.decoder.generate(run.text, run.noise, pairs=PAIRS / IMAGES).trace.pairs
+    levels = getattr(getattr(run.decoder, "proposer", None), "depth", 0)
+    watched = hasattr(getattr(run.decoder, "verifier", None), "verdicts")
+    return Recorded(pairs, levels, _judged(run, levels) if watched else [])
 
 
-@dataclass
-class Worst:
-    """The node at which a TV is furthest beyond a bound; NaN is beyond every bound."""
+def _judged(run: Trial, levels: int) -> list[Node]:
+    """What the verifier's rule says of the nodes of some images; the decoder is used up."""
+    kept: list[Node] = []
+    verifier: Any = run.decoder.verifier
+    verdicts = verifier.verdicts
 
-    over: float = -math.inf
-    here: dict[str, Any] = field(default_factory=dict)
+    def noting(law: Any, draft: Any, codes: Tensor, valid: Tensor, place: Tensor) -> Any:
+        found = verdicts(law, draft, codes, valid, place)
+        for b, n in valid[:ROWS].any(-1).nonzero().tolist():
+            q = None if draft.q is None else draft.q[b, n].clone()
+            child, accept, bound = (
+                t[b, n][valid[b, n]].clone() for t in (codes, found.accept, found.bound)
+            )
+            spot = Spot(int(draft.depth[b, n]), int(place[b]), levels)
+            kept.append(Node(law.p[b, n].clone(), q, child, "judged", spot, accept, bound))
+        return found
 
-    def see(self, over: float, here: dict[str, Any]) -> None:
-        over = over if math.isfinite(over) else math.inf
-        if not self.here or over > self.over:
-            self.over, self.here = over, here
-
-    @property
-    def holds(self) -> bool:
-        """Is the bound kept at every node?"""
-        return self.over <= SLACK
+    verifier.verdicts = noting
+    run.decoder.generate(run.text, run.noise)
+    return kept[:: max(1, len(kept) // JUDGED)][:JUDGED]
 
 
-def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Finding, bool]:
-    """The law of the committed code at every node -> finding with the worst TV, and whether the
-    rule declares any bound beyond rounding (if not, it claims to be exact). Fault: TV where none is
-    declared; beyond the output bound of lemma R, or a bound on the output that is declared;
-    anything that is not finite. What a paper declares on TV(p, p_A) is no claim on the output:
-    evidence "beyond" says where the output is further away."""
-    declared, single, seen, outside, beyond_support = 0.0, 0.0, 0, 0.0, False
-    most, beyond, output = Worst(), Worst(), Worst()
-    own = False
-    for rule, node in _placed(spec, real, recorded):
+def law_check(asked: Asked, recorded: Recorded) -> Finding:
+    """The law of the committed code at every node -> finding with the worst TV. Fault: TV where no
+    bound is declared; beyond the output bound of lemma R, or a bound on the output that is
+    declared; anything that is not finite. What a paper declares on TV(p, p_A) is no claim on the
+    output: evidence "beyond" says where the output is further away."""
+    outside, beyond_support, own = 0.0, False, False
+    seen: list[dict[str, Any]] = []
+    for rule, node in _placed(asked, recorded):
         spot = node.spot
         own |= rule.bounds_output
         # What the loop judges with: the rule, or the kernel in its place, which knows no spot.
-        judge = judge_of(rule, "cpu" if real.native else "eager") if spot is None else None
+        judge = judge_of(rule, "cpu" if asked.real.native else "eager") if spot is None else None
         law = node_law(rule, node.p, node.q, node.children, judge, spot)
         beyond_support |= getattr(rule, "beyond_support", False)
         outside = max(outside, float(law.out[node.p == 0].sum()))
@@ -125,72 +125,74 @@ def law_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> tuple[Findin
             "vocab": len(node.p),
             "children": node.count,
             "node": node.origin,
-        } | ({} if spot is None else {"depth": spot.depth, "place": spot.place})
-        seen, declared = seen + 1, max(declared, known(law.declared))
-        single = max(single, known(law.tv) if node.count == 1 else 0.0)
-        most.see(law.tv, here)
-        beyond.see(law.tv - law.declared, here)
-        output.see(law.tv - law.limit, here)
-    evidence: dict[str, Any] = {"nodes": seen, "max_tv_of_one_child": single, "worst": most.here}
-    evidence |= {"max_bound": declared, "max_tv": min(known(most.over), 1.0) if seen else 0.0}
-    relaxed = declared > ROUNDING
+        }
+        seen.append(here | ({} if spot is None else {"depth": spot.depth, "place": spot.place}))
+    declared = max((known(here["bound"]) for here in seen), default=0.0)
+    single = max((known(here["tv"]) for here in seen if here["children"] == 1), default=0.0)
+    (_, most), (over, at), (past, output) = (
+        _worst(seen, bound) for bound in ("", "bound", "output_bound")
+    )
+    evidence: dict[str, Any] = {"nodes": len(seen), "max_tv_of_one_child": single, "worst": most}
+    evidence |= {"max_bound": declared, "max_tv": min(known(most["tv"]), 1.0) if seen else 0.0}
     evidence |= {"outside the support": outside, "own bound": own}
-    evidence["beyond"] = {} if not seen or beyond.holds else beyond.here
+    evidence["beyond"] = at if over > SLACK else {}
     faults = []
-    if seen and not beyond.holds and (not relaxed or own or not finite(beyond)):
-        faults.append(_fault(most, beyond, recorded.drawn))
-    if seen and relaxed and not output.holds:
-        faults.append(_output_words(output))
+    if over > SLACK and (not relaxes(evidence) or own or not _finite(at)):
+        faults.append(_fault(most, at, recorded.drawn))
+    if past > SLACK and relaxes(evidence):
+        faults.append(
+            f"the output bound, sum (q a - p)+, is exceeded ({output['tv']:.4f} where it is "
+            f"{output['output_bound']:.4f}): after a rejection the rule does not go on with "
+            "norm((p - q a)+)"
+        )
     if outside > OUTSIDE and not beyond_support:
         faults.append(
             f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), and the "
             "rule does not say so (`beyond_support`)"
         )
-    return Finding("node law", "; ".join(faults), evidence["max_tv"], evidence), relaxed
+    return Finding("node law", "; ".join(faults), evidence, evidence["max_tv"])
 
 
-def finite(worst: Worst) -> bool:
-    return all(math.isfinite(worst.here[name]) for name in ("tv", "bound"))
+def relaxes(law: dict[str, Any]) -> bool:
+    """Whether the rule declares a bound beyond rounding, by the law check's evidence; if not, it
+    claims to be exact."""
+    return bool(law["max_bound"] > ROUNDING)
 
 
-def _fault(most: Worst, beyond: Worst, drawn: bool) -> str:
+def _worst(seen: list[dict[str, Any]], bound: str) -> tuple[float, dict[str, Any]]:
+    """How far, and the node at which, the TV is furthest beyond a bound ("": zero); NaN is beyond
+    every bound."""
+    over = [known(here["tv"] - here.get(bound, 0.0)) for here in seen]
+    return max(zip(over, seen, strict=True), key=lambda one: one[0], default=(-math.inf, {}))
+
+
+def _finite(here: dict[str, Any]) -> bool:
+    return all(math.isfinite(here[name]) for name in ("tv", "bound"))
+
+
+def _fault(most: dict[str, Any], at: dict[str, Any], drawn: bool) -> str:
     """That a node's law is beyond what is declared there."""
-    at = beyond.here
     depth = f" at depth {at['depth']}" if "depth" in at else ""
     where = (
         f"({at['children']} {'drawn' if drawn else 'deterministic'} children, V={at['vocab']}, "
         f"{at['node']} node{depth})"
     )
-    if not finite(beyond):
-        return (
-            f"no finite law or bound: output TV {at['tv']:.4f} where {at['bound']:.4f} is declared "
-            f"{where}; accept, residual, bound and q must be finite"
-        )
     fault = f"output TV {at['tv']:.4f} where {at['bound']:.4f} is declared {where}"
-    if most.here["tv"] > at["tv"]:
-        other = most.here
-        fault += f", at another {other['tv']:.4f} where {other['bound']:.4f} is declared"
+    if not _finite(at):
+        return f"no finite law or bound: {fault}; accept, residual, bound and q must be finite"
+    if most["tv"] > at["tv"]:
+        fault += f", at another {most['tv']:.4f} where {most['bound']:.4f} is declared"
     return fault
 
 
-def _output_words(output: Worst) -> str:
-    """That the output bound of lemma R is exceeded."""
-    at = output.here
-    return (
-        f"the output bound, sum (q a - p)+, is exceeded ({at['tv']:.4f} where it is "
-        f"{at['output_bound']:.4f}): after a rejection the rule does not go on with "
-        "norm((p - q a)+)"
-    )
-
-
-def _placed(spec: DecoderSpec, real: Real, recorded: Recorded) -> Iterator[tuple[AcceptRule, Node]]:
+def _placed(asked: Asked, recorded: Recorded) -> Iterator[tuple[AcceptRule, Node]]:
     """Every node with the rule of its vocabulary. It has a spot if the rule asks: a recorded one
     where it stood, a random one at every depth, at places in turn."""
     rules: dict[int, AcceptRule] = {}
-    for turn, node in enumerate(_nodes(recorded, real.codebook)):
+    for turn, node in enumerate(_nodes(recorded, asked.real.codebook)):
         vocab = len(node.p)
         if vocab not in rules:
-            rules[vocab] = _rule_of(spec, vocab, real)
+            rules[vocab] = _rule_of(asked, vocab)
         rule = rules[vocab]
         if rule.at is None:
             yield rule, replace(node, spot=None)
@@ -202,13 +204,12 @@ def _placed(spec: DecoderSpec, real: Real, recorded: Recorded) -> Iterator[tuple
                 yield rule, replace(node, spot=Spot(depth, place, recorded.levels))
 
 
-def _rule_of(spec: DecoderSpec, vocab: int, real: Real) -> AcceptRule:
+def _rule_of(asked: Asked, vocab: int) -> AcceptRule:
     """The composition's rule for so many codes; one that depends on the place knows the images on
     which nodes are recorded."""
-    plain = replace(real, native=False)
-    rule: AcceptRule = small_rule(spec, small_for(spec, (vocab, 2, 0), plain), real)
+    rule: AcceptRule = asked.rule(asked.plain.model((vocab, 2, 0)))
     if rule.at is not None:
-        rule = small_rule(spec, small_for(spec, (vocab, TREE[1], 0), plain), real)
+        rule = asked.rule(asked.plain.model((vocab, TREE[1], 0)))
     return rule
 
 
@@ -216,13 +217,14 @@ def _nodes(recorded: Recorded, codebook: int) -> Iterator[Node]:
     """Nodes the decoder visited, then random ones with as many children as its tree gives, and of
     as many codes as the real model has."""
     made = recorded.pairs
-    for i in range(0 if made is None else min(VISITED, len(made.p))):
-        assert made is not None
+    if made is None:
+        return
+    for i in range(min(VISITED, len(made.p))):
         tested, spot = made.children[i][made.valid[i]], spot_of(made, i)
         if made.q is None:
-            yield Node(made.p[i], None, tested, "recorded", spot)
-        elif len(tested) and draw_count(recorded.vocab, len(tested)) <= MAX_DRAWS:
-            yield Node(made.p[i], made.q[i], len(tested), "recorded", spot)
+            yield Node(made.p[i], None, tested, spot=spot)
+        elif len(tested) and draw_count(TREE[0], len(tested)) <= MAX_DRAWS:
+            yield Node(made.p[i], made.q[i], len(tested), spot=spot)
     counts = recorded.counts()
     if len(counts) > COUNTS:  # the smallest, the largest and some between
         last = len(counts) - 1
@@ -281,14 +283,14 @@ def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Te
     return out
 
 
-def definition_check(spec: DecoderSpec, real: Real) -> Finding:
+def definition_check(asked: Asked) -> Finding:
     """p_A by the rule against p_A by its definition: every draft, random p. For rules that relax to
     neighbours; others have no definition here, and only their laws are measured."""
-    model = small_for(spec, (24, 2, 1), replace(real, native=False))
-    rule = small_rule(spec, model, real)
+    model = asked.plain.model((24, 2, 1))
+    rule = asked.rule(model)
     reference = None if rule is None else ReferenceRule.of(rule, model)
     if reference is None:
-        return Finding("definition", "")
+        return Finding("definition")
     worst, over = 0.0, 0.0
     for _, p, _ in random_pairs(24, EACH, seed=5):
         test = rule.test(p.expand(24, -1), None, torch.arange(24))
@@ -303,52 +305,27 @@ def definition_check(spec: DecoderSpec, real: Real) -> Finding:
             worst = max(worst, *(known(abs(gap)) for gap in gaps))
     faults = [f"p_A differs by {worst:.4f} from its definition"] * (not worst <= SLACK)
     faults += [f"the mass moved exceeds the bound by {over:.4f}"] * (over > SLACK)
-    return Finding("definition", "; ".join(faults), 0.0, {"largest_difference": worst})
+    return Finding("definition", "; ".join(faults), {"largest_difference": worst})
 
 
-def watched(decoder: Any, text: TextFeatures, noise: Noise) -> list[Judged]:
-    """Decodes once more and keeps what the verifier's rule said of the nodes of some images.
-    `decoder` is used up."""
-    kept: list[Judged] = []
-    verifier = decoder.verifier
-    verdicts = verifier.verdicts
-
-    def noting(law: Any, draft: Any, codes: Tensor, valid: Tensor, place: Tensor) -> Any:
-        found = verdicts(law, draft, codes, valid, place)
-        rows, nodes = valid[:ROWS].any(-1).nonzero(as_tuple=True)
-        for b, n in zip(rows.tolist(), nodes.tolist(), strict=True):
-            real = valid[b, n]
-            q = None if draft.q is None else draft.q[b, n].clone()
-            child, accept, bound = (
-                t[b, n][real].clone() for t in (codes, found.accept, found.bound)
-            )
-            where = int(draft.depth[b, n]), int(place[b])
-            kept.append(Judged(law.p[b, n].clone(), q, child, accept, bound, *where))
-        return found
-
-    verifier.verdicts = noting
-    decoder.generate(text, noise)
-    return kept[:: max(1, len(kept) // JUDGED)][:JUDGED]
-
-
-def lemma_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> Finding:
+def lemma_check(asked: Asked, recorded: Recorded) -> Finding:
     """Lemma R from recorded (p, q, a). The law check enumerates the rule; this one looks at the
     loop's own calls of it. The acceptance that the loop used must be the rule's for that node, at
     that depth and place. From (p, q, a) follows the output bound sum_x (q(x) a(x) - p(x))+, by hand
     and in float64. It must be that of the enumerated law, and of a rule that says so
     (`bounds_output`) the bound that it declares."""
-    rule = small_rule(spec, small_for(spec, TREE, real), real)  # apart from the decoder's
+    rule = asked.rule(asked.model(TREE))  # apart from the decoder's
     used = lemma = declared = 0.0
     for node in recorded.judged:
-        spot = Spot(node.depth, node.place, recorded.levels)
-        judge = judge_at(rule, spot)
+        judge = judge_at(rule, node.spot)
         q = None if node.q is None else node.q[None, None]
         every = torch.ones_like(node.children, dtype=torch.bool)[None, None]
         said = judge(node.p[None, None], q, node.children[None, None], every)
         used = max(used, known(float((said.accept[0, 0] - node.accept).abs().max())))
         first = node.children[0]
         bound = _by_hand(judge, node.p, node.q, first)
-        law = node_law(rule, node.p, node.q, 1 if node.q is not None else first[None], spot=spot)
+        one = 1 if node.q is not None else first[None]
+        law = node_law(rule, node.p, node.q, one, spot=node.spot)
         lemma = max(lemma, known(abs(law.limit - bound)))
         if getattr(rule, "bounds_output", False):
             declared = max(declared, known(abs(float(node.bound[0]) - bound)))
@@ -359,7 +336,7 @@ def lemma_check(spec: DecoderSpec, real: Real, recorded: Recorded) -> Finding:
     ]
     fault = "; ".join(f"{words} (off by {gap:.2g})" for gap, words in faults if not gap <= CLOSE)
     evidence = {"nodes": len(recorded.judged), "acceptance": used, "output bound": lemma}
-    return Finding("lemma R", fault, 0.0, evidence | {"declared": declared})
+    return Finding("lemma R", fault, evidence | {"declared": declared})
 
 
 def _by_hand(judge: Any, p: Tensor, q: Tensor | None, x: Tensor) -> float:

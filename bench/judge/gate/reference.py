@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.judge.gate.small import same_prompt
 from decoders.api import ImageModel, Sampling, TextFeatures
 
 ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
@@ -95,9 +96,7 @@ def image_law(
     length = model.target.length - len(prefix)
     ends = torch.cartesian_prod(*[torch.arange(vocab)] * length).view(-1, length)  # [V**n, n]
     images = torch.cat([prefix.expand(len(ends), -1), ends], 1)  # [V**n, L]
-    rows = TextFeatures(
-        text.features[:1].expand(len(images), -1, -1), text.mask[:1].expand(len(images), -1)
-    )
+    rows = same_prompt(text, len(images))
     p = processed(teacher_logits(model, rows, images, sampling.cfg)[:, len(prefix) :], sampling)
     p = p if cut is None else cut(p)  # [V**n, n, V]
     return ImageLaw(p.gather(-1, ends[..., None])[..., 0].prod(-1), vocab, length)

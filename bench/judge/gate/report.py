@@ -36,15 +36,21 @@ class GateReport:
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. fault: what is wrong in words, empty if nothing is; figure: output TV that the
-    check measured, 0 where it measures none."""
+    """One check. fault: what is wrong in words, empty if nothing is; evidence: its numbers; figure:
+    output TV that it measured, 0 where it measures none; says: what it looked at."""
 
     name: str
-    fault: str
-    figure: float = 0.0
+    fault: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+    figure: float = 0.0
+    says: str = ""
 
 
 def known(figure: float) -> float:
     """A figure that can be compared: infinity where it is NaN, so that no comparison passes it."""
     return figure if math.isfinite(figure) else math.inf
+
+
+def joined(*parts: str) -> str:
+    """What is said in parts, of which some may be empty."""
+    return "; ".join(filter(None, parts))

@@ -3,39 +3,25 @@ own law cannot be followed, and images of the real model.
 
 The real model is for a drafter whose weights the small ones cannot hold. The real decoder decodes,
 and one teacher-forced pass over the finished images says by which law each code should have been
-drawn (`statistics.draw_pvalues`). At temperature 0 every code must be
-the argmax, as nearly as AR's own codes are in the model's precision.
+drawn (`statistics.draw_pvalues`). At temperature 0 every code must be the argmax, as nearly as AR's
+own codes are in the model's precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.judge.gate.laws import Recorded, watched
-from bench.judge.gate.reference import (
-    image_law,
-    processed,
-    shortfall,
-)
-from bench.judge.gate.report import Finding, known
-from bench.judge.gate.small import (
-    TREE,
-    Real,
-    build_small,
-    fresh_noise,
-    prompts,
-    same_prompt,
-    small_for,
-    small_sampling,
-    trial,
-)
+from bench.judge.gate.reference import image_law, processed, shortfall
+from bench.judge.gate.report import Finding, joined, known
+from bench.judge.gate.small import Asked, fresh_noise, prompts, same_prompt
 from bench.judge.gate.statistics import (
-    ALARM,
+    alarm,
     draw_pvalues,
     excess_tv,
     prefix_pvalues,
@@ -44,7 +30,7 @@ from bench.judge.gate.statistics import (
 )
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.baselines import plain_decoding
-from decoders.compose import DecoderSpec, build_decoder
+from decoders.compose import build_decoder
 from decoders.distribution import code_logits
 from decoders.noise import Noise
 from decoders.training.states import Images, target_states, transformer_of
@@ -53,8 +39,6 @@ from decoders.training.states import Images, target_states, transformer_of
 # are rejected often, those of a good drafter lead deep into the tree.
 IMAGES = ((5, 2, 11, True), (4, 2, 12, False))
 DRAWN, BATCH = 102_400, 1024  # images of each
-RECORDED = 64
-PAIRS = 96  # recorded nodes of each model, about
 # Of the real model
 CODES = 8192  # of all images together; FEWEST to MOST images are decoded
 FEWEST, MOST = 4, 256
@@ -63,28 +47,15 @@ TIE = 1e-4  # logits nearer than this may swap
 ROUGH = 4.0  # times AR's own largest distance from the argmax that a decoder may show
 
 
-def record_nodes(spec: DecoderSpec, sampling: Sampling, real: Real) -> Recorded:
-    """Records, and decodes once more to see what the rule is asked."""
-    _, decoder, text, noise = trial(spec, sampling, real, TREE, RECORDED)
-    pairs = decoder.generate(text, noise, pairs=PAIRS / RECORDED).trace.pairs
-    levels = getattr(getattr(decoder, "proposer", None), "depth", 0)
-    judged = []
-    if hasattr(getattr(decoder, "verifier", None), "verdicts"):
-        judged = watched(decoder, text, noise)
-    return Recorded(TREE[0], pairs, judged, levels)
-
-
-def images_check(spec: DecoderSpec, sampling: Sampling, real: Real, followed: bool) -> Finding:
+def images_check(asked: Asked, followed: bool) -> Finding:
     """Sampled whole images against the enumerated AR law, on two models; a tenth of them where the
-    law was followed. Evidence "resolution": the
-    least TV that would have been found."""
+    law was followed. Evidence "resolution": the least TV that would have been found."""
     evidence: dict[str, Any] = {"resolution": 0.0}
     worst, faults, drawn = 0.0, [], DRAWN // 10 if followed else DRAWN
     for vocab, grid, seed, knows in IMAGES:
-        model = small_for(spec, (vocab, grid, seed), real, knows)
-        decoder = build_small(spec, sampling, model, real)
-        text = prompts(model, 1, seed)
-        law = image_law(model, text, small_sampling(sampling, vocab, real))
+        model = asked.model((vocab, grid, seed), knows)
+        decoder, text = asked.decoder(model), prompts(model, 1, seed)
+        law = image_law(model, text, asked.filters(vocab))
         rows, generator = same_prompt(text, BATCH), torch.Generator().manual_seed(seed)
 
         def sample(_: bool, parts: Any = (decoder, rows, generator, law.length)) -> Tensor:
@@ -92,16 +63,17 @@ def images_check(spec: DecoderSpec, sampling: Sampling, real: Real, followed: bo
             noises = (fresh_noise(BATCH, length, generator) for _ in range(0, drawn, BATCH))
             return torch.cat([decoder.generate(rows, noise).codes for noise in noises])
 
-        codes, adjusted = tested(sample, lambda c, law=law: prefix_pvalues(law, c))  # type: ignore[misc]
+        codes, adjusted = tested(sample, partial(prefix_pvalues, law))
         finest = resolution(len(codes), len(law.probability), law.length)
         evidence["resolution"] = max(evidence["resolution"], finest)
         evidence[f"images V={vocab}"] = {"samples": len(codes), "p_value": adjusted}
-        if not adjusted >= ALARM:
+        what = f"images of {vocab}**{law.length} do not follow the AR law"
+        if fault := alarm(adjusted, what):
             worst = max(worst, known(excess_tv(law, codes)))
-            faults.append(
-                f"images of {vocab}**{law.length} do not follow the AR law (p {adjusted:.1g})"
-            )
-    return Finding("images", "; ".join(faults), worst, evidence)
+            faults.append(fault)
+    samples = sum(found["samples"] for name, found in evidence.items() if name != "resolution")
+    says = f"sampled: {samples} small images"
+    return Finding("images", joined(*faults), evidence, worst, says)
 
 
 @dataclass(frozen=True)
@@ -140,21 +112,21 @@ class Captions:
         return code_logits(target, hidden, self.sampling.cfg, places)[0].float().cpu()
 
 
-def real_check(
-    spec: DecoderSpec, sampling: Sampling, model: ImageModel, captions: Sequence[str]
-) -> Finding:
+def real_check(asked: Asked, model: ImageModel, captions: Sequence[str]) -> Finding:
     """Decodes images of the real model and judges them. Raises DecoderError where the decoder
     cannot be built or the target's states cannot be had."""
     transformer_of(model)
     count = max(FEWEST, min(CODES // model.target.length, MOST))
     texts = [captions[i % len(captions)] for i in range(count)]
-    check = _real_greedy if sampling.greedy else _real_sampled
+    check = _real_greedy if asked.sampling.greedy else _real_sampled
     with torch.inference_mode():
-        shown = Captions(model, sampling, texts, model.text.encode(texts))
-        return check(build_decoder(model, spec, sampling), shown)
+        shown = Captions(model, asked.sampling, texts, model.text.encode(texts))
+        fault, evidence = check(build_decoder(model, asked.spec, asked.sampling), shown)
+    says = f"{count} images of the real model follow its AR law"
+    return Finding("real model", fault, {"images": count} | evidence, says=says)
 
 
-def _real_sampled(decoder: Decoder, shown: Captions) -> Finding:
+def _real_sampled(decoder: Decoder, shown: Captions) -> tuple[str, dict[str, float]]:
     def sample(first: bool) -> Tensor:
         return shown.decoded(decoder, 0 if first else len(shown.texts))
 
@@ -162,13 +134,12 @@ def _real_sampled(decoder: Decoder, shown: Captions) -> Finding:
         laws = (processed(shown.logits(i, own), shown.sampling) for i, own in enumerate(codes))
         return draw_pvalues(zip(laws, codes, strict=True), possible=False)
 
-    codes, adjusted = tested(sample, pvalues)
-    fault = f"images of the real model do not follow its AR law (p {adjusted:.1g})"
-    evidence = {"images": len(codes), "p_value": adjusted}
-    return Finding("real model", fault * (not adjusted >= ALARM), 0.0, evidence)
+    _, adjusted = tested(sample, pvalues)
+    fault = alarm(adjusted, "images of the real model do not follow its AR law")
+    return fault, {"p_value": adjusted}
 
 
-def _real_greedy(decoder: Decoder, shown: Captions) -> Finding:
+def _real_greedy(decoder: Decoder, shown: Captions) -> tuple[str, dict[str, float]]:
     made = shown.decoded(decoder)
     wanted = shown.decoded(plain_decoding(shown.model, shown.sampling))
     short, reference = (
@@ -181,5 +152,4 @@ def _real_greedy(decoder: Decoder, shown: Captions) -> Finding:
             f"images of the real model have codes {short:.2g} below the argmax, where AR's own are "
             f"at most {reference:.2g} below"
         )
-    evidence: dict[str, Any] = {"images": len(made), "below_argmax": short}
-    return Finding("real model", fault, 0.0, evidence)
+    return fault, {"below_argmax": short}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from decoders.api import AcceptRule, Decoder, ImageModel, Sampling, TextFeatures, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.executed import executed
-from decoders.models.small import random_model
+from decoders.models.small import RandomTokenizer, random_model
 from decoders.noise import Noise
 
 WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
@@ -30,7 +30,6 @@ HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
 DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
 SHAKE = 0.3  # random share of a rebuilt drafter's weights, in units of their own size
-TREE = (12, 3, 14)  # (V, grid, seed) of images on which nodes of the tree are recorded
 Sizes = tuple[int, int, int]  # V, grid, seed
 
 
@@ -46,17 +45,69 @@ class Real:
 
 
 @dataclass(frozen=True)
-class SmallTokenizer:
-    """A codebook, and the raw one that `metric=raw` asks for."""
+class Asked:
+    """The composition that is judged, the setting of sampling, and the real model; and what checks
+    need of them on small models."""
 
-    codebook: Tensor
+    spec: DecoderSpec
+    sampling: Sampling
+    real: Real = Real()
+
+    @property
+    def plain(self) -> Asked:
+        """Without the kernel, whose pieces cannot be watched."""
+        return replace(self, real=replace(self.real, native=False))
+
+    def model(
+        self, sizes: Sizes, knows: bool = True, dtype: torch.dtype = torch.float32
+    ) -> ImageModel:
+        """A small model that has weights under every name at which the composition looks for
+        some."""
+        kwargs = {} if self.spec.drafter is None else self.spec.drafter.kwargs
+        named = [value for value in kwargs.values() if isinstance(value, str)]
+        names = tuple(dict.fromkeys(["eagle", *named]))
+        return small_model(*sizes, names, knows, self.real.native, dtype)
+
+    def filters(self, vocab: int) -> Sampling:
+        """The sampling: top-k keeps its share of the codebook (at least two codes)."""
+        if not self.sampling.top_k:
+            return self.sampling
+        kept = round(self.sampling.top_k * vocab / self.real.codebook)
+        return replace(self.sampling, top_k=max(2, kept))
+
+    def decoder(self, model: ImageModel) -> Decoder:
+        small = small_spec(self.spec, model, self.real)
+        made = build_decoder(model, small, self.filters(model.target.vocab_size))
+        if made.drafter is not None and checkpoints(self.spec.drafter):
+            _shake(made.drafter, model)
+        return made
+
+    def rule(self, model: ImageModel) -> Any:
+        """The composition's acceptance rule alone; None where it has none."""
+        part = small_spec(self.spec, model, self.real).acceptance
+        return None if part is None else completed(build_part(part, model), AcceptRule)
+
+    def trial(self, sizes: Sizes, images: int) -> Trial:
+        _, grid, seed = sizes
+        model = self.model(sizes)
+        noise = fresh_noise(images, grid * grid, torch.Generator().manual_seed(seed))
+        return Trial(model, self.decoder(model), prompts(model, images, seed), noise)
+
+
+class Trial(NamedTuple):
+    """A composition on a small model, and what it decodes."""
+
+    model: ImageModel
+    decoder: Decoder
+    text: TextFeatures
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class SmallTokenizer(RandomTokenizer):
+    """With the raw codebook that `metric=raw` asks for."""
+
     raw_codebook: Tensor
-
-    def decode(self, codes: Tensor) -> Tensor:
-        """[B, L] -> grey images [B, 3, S, S]: the first latent coordinate is the brightness."""
-        side = int(codes.shape[1] ** 0.5)
-        grey = self.codebook[codes][..., 0].sigmoid().view(len(codes), 1, side, side)
-        return grey.expand(-1, 3, -1, -1)
 
 
 def small_model(
@@ -89,37 +140,6 @@ def small_model(
     return executed(made, "cpu") if native else made  # the weights are final
 
 
-def small_for(
-    spec: DecoderSpec,
-    sizes: Sizes,
-    real: Real,
-    knows: bool = True,
-    dtype: torch.dtype = torch.float32,
-) -> ImageModel:
-    """A small model that has weights under every name at which the composition looks for some."""
-    kwargs = {} if spec.drafter is None else spec.drafter.kwargs
-    named = [value for value in kwargs.values() if isinstance(value, str)]
-    names = tuple(dict.fromkeys(["eagle", *named]))
-    return small_model(*sizes, names, knows, real.native, dtype)
-
-
-class Trial(NamedTuple):
-    """A composition on a small model, and what it decodes."""
-
-    model: ImageModel
-    decoder: Decoder
-    text: TextFeatures
-    noise: Noise
-
-
-def trial(spec: DecoderSpec, sampling: Sampling, real: Real, sizes: Sizes, images: int) -> Trial:
-    _, grid, seed = sizes
-    model = small_for(spec, sizes, real)
-    noise = fresh_noise(images, grid * grid, torch.Generator().manual_seed(seed))
-    decoder = build_small(spec, sampling, model, real)
-    return Trial(model, decoder, prompts(model, images, seed), noise)
-
-
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     """`count` different random captions of different lengths, left-padded."""
     target: Any = model.target
@@ -137,27 +157,6 @@ def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
 
 def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
     return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
-
-
-def build_small(spec: DecoderSpec, sampling: Sampling, model: ImageModel, real: Real) -> Decoder:
-    small = small_sampling(sampling, model.target.vocab_size, real)
-    made = build_decoder(model, small_spec(spec, model, real), small)
-    if made.drafter is not None and checkpoints(spec.drafter):
-        _shake(made.drafter, model)
-    return made
-
-
-def small_sampling(sampling: Sampling, vocab: int, real: Real) -> Sampling:
-    """top-k keeps its share of the codebook (at least two codes)."""
-    if not sampling.top_k:
-        return sampling
-    return replace(sampling, top_k=max(2, round(sampling.top_k * vocab / real.codebook)))
-
-
-def small_rule(spec: DecoderSpec, model: ImageModel, real: Real) -> Any:
-    """The composition's acceptance rule alone; None where it has none."""
-    part = small_spec(spec, model, real).acceptance
-    return None if part is None else completed(build_part(part, model), AcceptRule)
 
 
 def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:

@@ -40,6 +40,11 @@ def tested(
     return codes, adjusted
 
 
+def alarm(adjusted: float, words: str) -> str:
+    """The fault that a p-value shows; "" for none."""
+    return "" if adjusted >= ALARM else f"{words} (p {adjusted:.1g})"
+
+
 def resolution(images: int, cells: int, tests: int) -> float:
     """The least TV that Pearson's test of `cells` cells finds in so many images, MISSED aside, when
     it is one of `tests`: a law that is away by t has a chi-square of at least 4 t^2 per image."""
@@ -103,7 +108,8 @@ def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) 
             return [0.0]
         ordered, order = laws.sort(dim=1, descending=True, stable=True)
         ranks = (order == codes[:, None]).int().argmax(1)
-        sums.append([_sums(laws, codes, grouped), _sums(ordered, ranks, ranked)])
+        by_code, by_rank = _groups(laws.shape[1])
+        sums.append([_sums(laws, codes, by_code), _sums(ordered, ranks, by_rank)])
     if not sums:
         return [1.0]
     return [
@@ -112,27 +118,23 @@ def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) 
     ]
 
 
-def grouped(codes: Tensor, vocab: int) -> Tensor:
-    """The group of a code."""
-    return codes % min(vocab, GROUPS)
-
-
-def ranked(ranks: Tensor, vocab: int) -> Tensor:
-    """The group of a rank: the first ones alone, the others in parts of one size."""
-    head = GROUPS // 2
+def _groups(vocab: int) -> tuple[Tensor, Tensor]:
+    """The group of a code, and that of a rank [V]: the first ranks alone, the others in parts of
+    one size."""
+    each, head = torch.arange(vocab), GROUPS // 2
     if vocab <= GROUPS:
-        return ranks
-    return torch.where(ranks < head, ranks, head + (ranks - head) * head // (vocab - head))
+        return each, each
+    rest = head + (each - head) * head // (vocab - head)
+    return each % GROUPS, torch.where(each < head, each, rest)
 
 
-def _sums(p: Tensor, codes: Tensor, group: Callable[[Tensor, int], Tensor]) -> Sums:
-    """p [m, V], codes [m] drawn from it -> how often each group was seen less how often expected
-    [G], the latter [G], and the covariance [G, G]."""
-    vocab = p.shape[-1]
-    size = min(vocab, GROUPS)
-    shares = p.new_zeros(len(p), size).index_add_(1, group(torch.arange(vocab), vocab), p)
+def _sums(p: Tensor, codes: Tensor, group: Tensor) -> Sums:
+    """p [m, V], codes [m] drawn from it, group [V] -> how often each group was seen less how often
+    expected [G], the latter [G], and the covariance [G, G]."""
+    size = min(len(group), GROUPS)
+    shares = p.new_zeros(len(p), size).index_add_(1, group, p)
     expected = shares.sum(0)
-    seen = torch.bincount(group(codes, vocab), minlength=size).to(p.dtype)
+    seen = torch.bincount(group[codes], minlength=size).to(p.dtype)
     return seen - expected, expected, torch.diag(expected) - shares.T @ shares
 
 

@@ -232,14 +232,14 @@ def whole_law(
     the law is AR's from a target that a rule cuts so. Raises NotEnumerable where a random number is
     used in a way that cannot be followed."""
     target, text = model.target, model.text.encode(["x"])
-    size, start, clock = target.length, held.places, Clock.of(target)
+    size, start, now = target.length, held.places, clock_of(target)
 
     def run(noise: Scripted) -> Outcome:
         made = decoder.generate(same_prompt(text, len(noise.uniform)), noise)
         value = torch.cat([made.codes.long(), made.trace.target_calls.long()[:, None]], 1)
         return Outcome(value, made.trace.step.long().amax(-1))
 
-    found = explore(run, size, most, lambda: clock.calls, held)
+    found = explore(run, size, most, now, held)
     followed = max(1e-300, 1 - found.rest)
     laws, wanted = [], []
     before = found.value[:, :start]
@@ -254,27 +254,20 @@ def whole_law(
     return WholeLaw(torch.cat(laws), torch.cat(wanted), found.rest, len(found.weight), forwards)
 
 
-@dataclass
-class Clock:
-    """Forwards of a target since its last prefill."""
+def clock_of(target: Any) -> Callable[[], int]:
+    """Counts, from now on, the forwards of a target since its last prefill."""
+    calls, prefill, forward = [0], target.prefill, target.forward_codes
 
-    calls: int = 0
+    def started(*args: Any) -> Any:
+        calls[0] = 0
+        return prefill(*args)
 
-    @staticmethod
-    def of(target: Any) -> Clock:
-        """From now on it counts."""
-        clock, prefill, forward = Clock(), target.prefill, target.forward_codes
+    def ran(*args: Any) -> Any:
+        calls[0] += 1
+        return forward(*args)
 
-        def started(*args: Any) -> Any:
-            clock.calls = 0
-            return prefill(*args)
-
-        def ran(*args: Any) -> Any:
-            clock.calls += 1
-            return forward(*args)
-
-        target.prefill, target.forward_codes = started, ran
-        return clock
+    target.prefill, target.forward_codes = started, ran
+    return lambda: calls[0]
 
 
 def table_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:

@@ -7,13 +7,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
 from bench.records import rows as records
 from bench.records.kept import images_digest
+from tests.bench.compare.made import save
 from tests.bench.report.synthetic import DECODERS, write_run
 
 LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "eagle2", "lantern"))
@@ -44,11 +43,6 @@ def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, ar
         judged[f"figures of {name}"] = {"of": images_digest(drawn), "value": scores}
     (folder / "judged.json").write_text(json.dumps(judged))
     return folder
-
-
-def save(rows: pd.DataFrame, folder: Path) -> None:
-    table = pa.Table.from_pandas(rows, schema=records.SCHEMA, preserve_index=False)
-    records.write(folder / "records.parquet", table)
 
 
 def said(tmp: Path, *words: str) -> tuple[int, dict[tuple[str, str], dict]]:
@@ -183,9 +177,8 @@ def test_quality_measured_in_two_ways_is_not_compared(first, tmp_path, capsys):
     other = with_protocol(b, network="another")
     found = said(tmp_path, str(a), str(other))[1]
     assert ("eagle2", "FID") not in found and ("eagle2", "CLIP") in found
-    assert (
-        "FID was measured in two ways, network: one in A, another in B" in capsys.readouterr().out
-    )
+    shown = capsys.readouterr().out
+    assert "FID was measured in two ways, network: one in A, another in B" in shown
     other = with_protocol(b, clip_network="another")
     found = said(tmp_path, str(a), str(other))[1]
     assert ("eagle2", "FID") in found and ("eagle2", "CLIP") not in found
