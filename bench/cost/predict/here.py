@@ -14,14 +14,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
 from bench.config.schedule import Cell
-from bench.config.schema import StudyConfig, require_known
+from bench.config.schema import StudyConfig
 from bench.console import progress
 from bench.cost.predict.recorded import PARTS, Recorded, Row, recorded_of
 from bench.cost.predict.steps import in_turns
@@ -38,7 +38,7 @@ from decoders.compose import build_decoder
 from decoders.kinds import Count, require
 
 log = logging.getLogger(__name__)
-COSTS = ("auto", "steps", "images")
+Costs = Literal["auto", "steps", "images"]
 FEWEST = 2  # images that a decoder and its baseline both timed
 REPEATS, SETTLE, BUDGET = 40, 4, 5.0  # of a piece: repeats at most, first ones left out, seconds
 FOLLOWS = {"ar": "ar", "draft": "forward", "forward": "draft"}  # what comes before a piece
@@ -50,12 +50,11 @@ Timed = tuple["_Decoder", StepSeconds, dict[int, StepSeconds]]  # AR's step, the
 class PredictConfig:
     """`predict.*`."""
 
-    costs: str = "auto"  # NAME steps (single ones), images (whole), or auto: steps where eager
+    costs: Costs = "auto"  # NAME steps (single ones), images (whole), or auto: steps where eager
     images: Count = 2  # timed images per decoder for predict.costs=images
     shorter: bool = True  # also what shorter chains would do
 
     def __post_init__(self) -> None:
-        require_known(self, "predict.", {"costs": COSTS})
         require(self, "predict.", ConfigError)
 
 

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.api import DecoderError, Sampling
-from decoders.models.checkpoint import open_checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.families import load_lumina
 from decoders.models.small import random_model
