@@ -72,7 +72,7 @@ def _justified(run: Trial, made: Generation, sampling: Sampling) -> tuple[float,
     wrong = []
     if not bool((at >= peak - MASS)[~drafted].all()):
         wrong.append("a code that was not drafted is not the argmax")
-    reference = ReferenceRule.of(getattr(run.decoder, "rule", None), run.model)
+    reference = ReferenceRule.of(run.decoder.rule, run.model)
     if reference is None:
         within = trace.moved <= trace.bound + MASS
         wrong += ["moved mass exceeds the bound"] * (not bool(within[drafted].all()))
