@@ -174,7 +174,8 @@ def _claims_law(asked: Asked) -> bool:
 
 def _unclaimed(asked: Asked, findings: list[Finding]) -> GateReport:
     """A loop that claims no law is `relaxed`; how far the checks found it from AR's."""
-    says = joined("the loop claims nothing of its codes' law", *(f.fault for f in findings))
+    law = [_law_words(f.evidence) for f in findings if f.name == "node law"]
+    says = joined("the loop claims nothing of its codes' law", *law, *(f.fault for f in findings))
     return _report(asked, "relaxed", says, [replace(f, fault="") for f in findings])
 
 
