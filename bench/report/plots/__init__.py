@@ -1,1 +1,1 @@
-"""The plots of a report, one file each; every one is `draw(run) -> Plot` and draws what it has."""
+"""The plots of a report, one file each; every one is a `draw` of a `Chart` and draws what it has."""
