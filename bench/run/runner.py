@@ -351,7 +351,7 @@ class Run:
     def measure(self, batch: Batch) -> list[Row]:
         """Rows and pictures of one batch. Raises whatever the decoder raises."""
         outcome = self.lineup.decode(batch)
-        rule = self.lineup.built[batch.cell.key].rule
+        rule = getattr(self.lineup.built[batch.cell.key], "rule", None)
         disturbed = batch.timed and self.neighbours.disturb(outcome.load)
         state = {"disturbed": disturbed, "status": "ok", "error": ""}
         rows = measured(outcome, batch.timed, rule)
