@@ -1,5 +1,5 @@
-"""Builds a decoder out of its four parts, each named by a dotted path (DESIGN: composed, not
-subclassed)."""
+"""Builds a decoder out of its four parts, each named by a dotted path: composed, not
+subclassed."""
 
 from __future__ import annotations
 

@@ -112,10 +112,8 @@ STAGES = (
         Figure("codes per forward", REPLAYED, "mal", 3.4, 3.8, "summary"),
         Figure("speed-up at XL", REPLAYED, "speedup", 1.2, inf, "summary"),
     )),
-    Stage("kernels", tests("test", "kernels", "machine"), (Figure("tests that passed"),)),
-    Stage("graphs", tests(GRAPHS, "graphs", "recorded", "measuring"), (
-        Figure("tests that passed"),
-    )),
+    Stage("kernels", tests("test", "kernels"), (Figure("tests that passed"),)),
+    Stage("graphs", tests(GRAPHS, "graphs", "measuring"), (Figure("tests that passed"),)),
     Stage("costs_7b", bench("steps", "replay", ANOLE), (
         Figure("AR step at 7B, floors", "AR step", "over_floor"),
         Figure("verify of 58 codes at 7B, AR steps", VERIFY, "ar_steps", 1.0, 1.5),

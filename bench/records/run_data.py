@@ -81,9 +81,10 @@ class Entry:
         return self.records[self.records["status"] == "ok"]
 
     @property
-    def part_key(self) -> tuple[str, str]:
-        """(acceptance, tree): equal for the same composition at another temperature."""
-        return as_text(self.row["acceptance"]), as_text(self.row["tree"])
+    def part_key(self) -> tuple[str, ...]:
+        """What it is made of, the acceptance first: equal for the same composition at another
+        temperature."""
+        return tuple(as_text(self.row[part]) for part in ("acceptance", "tree", "drafter", "loop"))
 
     def number(self, column: str) -> float:
         """Figure of the summary; NaN where it was not measured."""

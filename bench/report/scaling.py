@@ -21,7 +21,7 @@ from bench.report.plots import chart as vl
 from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import DOT, series
 from bench.report.table import Column, figures, interval, intervals
-from metrics.stats import Interval, bootstrap_mean, paired_ratio
+from metrics.stats import FEWEST_BLOCKS, Interval, bootstrap_mean, paired_ratio
 
 CALL = ["repeat", "call"]
 
@@ -80,7 +80,7 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         return Line(batch, name, baseline, str(failed.error.iloc[0]))
     calls, images = _calls(rows), int(rows.images.iloc[0])
     latency = Interval(calls.seconds_total.mean(), math.nan, math.nan)
-    if len(calls) > 1:
+    if len(calls) >= FEWEST_BLOCKS:
         latency = bootstrap_mean(calls.seconds_total)
     rate = Interval(*(images / x for x in (latency.value, latency.hi, latency.lo)))
     alone = base[base.batch == 1].seconds_total.mean()  # NaN where a call of it failed
@@ -93,7 +93,7 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         images_s=rate,
         latency_s=latency,
         speedup=_speedup(base, rows) if baseline else vl.UNKNOWN,
-        over_one=Interval(*(alone * x for x in (rate.value, rate.lo, rate.hi))),
+        over_one=Interval(alone * rate.value, math.nan, math.nan),
         images=images,
         mal=float(rows.mal.mean()),
         forwards_a_call=float(calls.nfe.mean()),
@@ -114,7 +114,8 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
     both = _calls(baseline).merge(_calls(rows), on=CALL, suffixes=("_0", "_1"))
     if len(both) < 2 or (baseline.status == "failed").any():
         return vl.UNKNOWN
-    return paired_ratio(both.seconds_total_0, both.seconds_total_1)
+    found = paired_ratio(both.seconds_total_0, both.seconds_total_1)
+    return found if len(both) >= FEWEST_BLOCKS else Interval(found.value, math.nan, math.nan)
 
 
 def _over(line: Line) -> str:
@@ -135,13 +136,15 @@ COLUMNS = (
     Column("peak_memory_mb", "peak MB", figures(0)),
 )
 LEGEND = (
-    "By batch size: [a, b] is a 95 % interval over calls. Latency: seconds of prefill and decoding "
-    "until all images of a call are done; images/s: images of a call over latency. Speed-up: the "
-    "baseline's seconds over the decoder's, same batch, same prompts, paired. Over batch 1: images "
-    "per second over the baseline's at batch 1. Codes per forward: mean over images; forwards per "
-    "call: those of its slowest image. Idle: share of a call's row-steps in which a row had no "
-    "image left to decode. Peak MB: on a GPU what was allocated during a call, model included (not "
-    "known of CUDA graphs); on a CPU resident memory of the process."
+    "By batch size: means over all calls (the main table takes an image's fastest time); [a, b] is "
+    f"a 95 % interval over calls, where {FEWEST_BLOCKS} or more were timed. Latency: seconds of "
+    "prefill and decoding until all images of a call are done; images/s: images of a call over "
+    "latency. Speed-up: the baseline's seconds over the decoder's, same batch, same prompts, "
+    "paired. Over batch 1: images per second over the baseline's at batch 1. Codes per forward: "
+    "mean over images; forwards per call: those of its slowest image. Idle: share of a call's "
+    "row-steps in which a row had no image left to decode. Peak MB: on a GPU what was allocated "
+    "during a call, model included (not known of CUDA graphs); on a CPU resident memory of the "
+    "process."
 )
 
 
@@ -157,8 +160,8 @@ def draw(run: RunData) -> Chart:
     ok = [row for row in rows if not row.error]
     failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
     caption = (
-        "Prefill and decoding; bars are 95 % intervals over calls. Speed-up: over the baseline at "
-        "the same batch, and over what it does one image at a time."
+        "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
+        "Speed-up: over the baseline at the same batch, and over what it does one image at a time."
     )
     many = {row.images for row in ok if row.batch > 1 and row.images > row.batch}
     if many:

@@ -3,7 +3,7 @@
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
 of the same temperature and guidance. The baseline under a second seed has a row of its own, named
-`<baseline> (reseed)`: a difference smaller than its own is noise.
+`<baseline> (reseed)`: what marks noise is made from them (`bench.judge.quality`).
 """
 
 from __future__ import annotations

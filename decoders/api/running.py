@@ -102,6 +102,9 @@ class Decoder(Protocol):
     proposer: Proposer | None = None
     verifier: Verifier | None = None
     execution: Execution | None = None  # of a loop that one runs
+    # False: codes are committed untested, or from a context that is not complete. The gate then
+    # says how far their law lies from the target's, and does not hold it against the decoder.
+    claims_law: bool = True
     replayed: bool = False  # whether accepted lengths are a recording's: codes follow no law
     # Options under which small random models run every part of the loop, for the gate (where a
     # threshold is made for trained ones).

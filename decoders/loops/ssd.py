@@ -58,6 +58,7 @@ class Ssd(Batched):
         super().__post_init__()
         height, self.row = self.model.target.grid()
         self.wide = min(self.rows, max(1, height - 1)) * self.row  # N
+        self.claims_law = self.rounds == 0
 
     def __str__(self) -> str:
         return f"ssd(block={self.wide}, rounds={self.rounds or 'all'})"

@@ -75,6 +75,7 @@ class Rows(Batched):
         self.row = self.model.target.grid()[1]
         self.lag = min(self.lag, self.row)
         self.most = -(-self.row // self.lag)  # K
+        self.claims_law = self.most == 1
         self.kind = Places.of(self.model.target)
 
     def pieces(self) -> Sequence[Piece]:

@@ -36,8 +36,8 @@ class TransformerConfig:
     positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
     position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
     METHODS 6), which only the drafter's prefix notices. head: one matrix, or Janus's two layers
-    (`decoders.models.head`). group: query heads that share a head of keys and values (grouped-query
-    attention, 2305.13245); 1: each has its own.
+    (`decoders.models.parts`). group: query heads that share a head of keys and values
+    (grouped-query attention, 2305.13245); 1: each has its own.
     """
 
     vocab: Size = XL.vocab

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
@@ -97,3 +98,30 @@ def test_greedy_relaxed_decoders_are_bounded(rule, residual):
     assert found.verdict == "relaxed"
     assert 0 < found.figure <= 1
     assert found.text == "relaxed"  # the figure is of a small random model: no headline
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("zipar", "of them free, do not follow the AR law: TV 0.12"),
+        ("ssd", "do not follow the AR law: TV 0.0014, by enumeration"),
+        ("vvs_dynamic", "output TV up to 0.6491 at"),
+    ],
+)
+def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words):
+    (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
+    found = check_decoder(entry.spec, TAU_1)
+    assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
+    assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
+    assert found.figure > 0.001
+    assert check_decoder(entry.spec, TAU_0).verdict == "relaxed"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "overrides"),
+    [("ssd_all", "[]"), ("vvs", '["loop.interval=0", "acceptance=exact"]')],
+)
+def test_the_same_loops_claim_ar_where_they_keep_its_law(decoder, overrides, few_images):
+    entry = f"decoders=[{{decoder: {decoder}, name: same, overrides: {overrides}}}]"
+    (found,) = compose_study(["study=smoke", entry]).decoders
+    assert check_decoder(found.spec, TAU_1).verdict == "exact"

@@ -277,10 +277,11 @@ def explore(
     Raises NotEnumerable."""
     columns = Columns(held)
     box, weight = torch.zeros(1, 0, 2).double(), torch.ones(1).double()
-    values, weights, ran = [], [], 0
+    values, weights, ran, rest = [], [], 0, 0.0
     while len(weight) and ran < most:
         order = weight.argsort(descending=True)
-        now_run, later = order[:CHUNK], order[CHUNK:]
+        now_run, later, never = order.split_with_sizes(_sizes(len(order), most - ran))
+        rest += float(weight[never].sum())
         script = Script(box[now_run], weight[now_run], columns, length, now)
         before = script.weight
         made = run(Scripted.of(script))
@@ -295,7 +296,15 @@ def explore(
             left.append((boxes[keep], share[keep]))
         box = torch.cat([columns.widened(boxes) for boxes, _ in left])
         weight = torch.cat([share for _, share in left])
-    return Explored(torch.cat(values), torch.cat(weights), float(weight.sum()))
+    return Explored(torch.cat(values), torch.cat(weights), rest + float(weight.sum()))
+
+
+def _sizes(rows: int, left: int) -> list[int]:
+    """How many of the likeliest rows are run now, and later; the others never are, as `left` more
+    will come before them."""
+    now = min(rows, CHUNK)
+    later = min(rows - now, max(0, left - CHUNK) + CHUNK)
+    return [now, later, rows - now - later]
 
 
 def _matters(moment: int, beyond: Tensor, done: Tensor) -> Tensor:

@@ -128,6 +128,8 @@ def _as_exact(asked: Asked) -> Asked:
 
 def _greedy(asked: Asked, seen: list[Finding]) -> GateReport:
     found, exact = greedy_check(asked)
+    if not _claims_law(asked):
+        return _unclaimed(asked, [found, *seen])
     findings = [found, *seen, drafter_check(asked)]
     if exact:
         return _report(asked, "exact", "tokens equal greedy AR on all prompts", findings)
@@ -150,24 +152,31 @@ def _sampling(asked: Asked, seen: list[Finding]) -> GateReport:
         if law[0].fault:
             return _report(asked, "broken", "", [*law, *seen])
         tested = _as_exact(asked) if relaxes(law[0].evidence) else asked
+    laws = [check(tested) for check in LAWS.values()]
+    if not _claims_law(asked):
+        return _unclaimed(asked, [*law, *laws, *seen])
     rows = rows_check(tested)
-    if untested := rows.evidence.get("untested"):
-        says = (
-            f"{untested:.2f} of its codes are committed untested: it claims nothing of them, and "
-            "records their TV(p, q) as moved"
-        )
-        figure = law[0].figure if law else 1.0
-        return _report(asked, "relaxed", says, [replace(rows, fault="", figure=figure)])
     if recorded is not None:
         law += [definition_check(asked)]
         law += [lemma_check(asked, recorded)] if recorded.judged else []
-    laws = [check(tested) for check in LAWS.values()]
     drafter = drafter_check(tested, _followed(laws))
     found = [*law, rows, drafter, wide_check(tested), *laws, *seen]
     followed = _followed(found)
     if not any(finding.fault for finding in found) and (asked.real.native or not followed):
         found.append(images_check(tested, followed))  # a kernel's numbers cannot be followed
     return _concluded(asked, found)
+
+
+def _claims_law(asked: Asked) -> bool:
+    """See `decoders.api.Decoder`; of the decoder on a small model."""
+    return asked.trial(TRIAL, 1).decoder.claims_law
+
+
+def _unclaimed(asked: Asked, findings: list[Finding]) -> GateReport:
+    """A loop that claims no law is `relaxed`; how far the checks found it from AR's."""
+    law = [_law_words(f.evidence) for f in findings if f.name == "node law"]
+    says = joined("the loop claims nothing of its codes' law", *law, *(f.fault for f in findings))
+    return _report(asked, "relaxed", says, [replace(f, fault="") for f in findings])
 
 
 def _by_rule(spec: DecoderSpec) -> bool:

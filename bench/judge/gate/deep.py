@@ -67,11 +67,12 @@ class Made:
     @property
     def levels(self) -> int:
         """Of its drafts."""
-        return int(getattr(getattr(self.decoder, "proposer", None), "depth", LEVELS))
+        proposer = self.decoder.proposer
+        return LEVELS if proposer is None else proposer.depth
 
     @property
     def ahead(self) -> bool:
-        return bool(getattr(getattr(self.decoder, "verifier", None), "looks_ahead", False))
+        return self.decoder.verifier is not None and self.decoder.verifier.looks_ahead
 
     def law(self, most: int = MOST, held: Held = FREE, cut: Cut | None = None) -> WholeLaw:
         return whole_law(self.decoder, self.model, self.sampling, most, held, cut)
@@ -195,7 +196,7 @@ def _cut(asked: Asked, made: Any) -> dict[str, str]:
     own = None if part is None else attempt(lambda: build_part(part, made.model))
     if own is None or isinstance(own, Failure):
         return {}
-    kept: Any = getattr(made.proposer, "tree", None) or made.proposer
+    kept: Any = made.proposer.tree or made.proposer
     names = ("depth", "branching", "nodes")
     pairs = [(name, getattr(own, name), getattr(kept, name)) for name in names]
     cut = ", ".join(f"{name} {one} to {other}" for name, one, other in pairs if one != other)

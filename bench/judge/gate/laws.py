@@ -76,8 +76,8 @@ def record_nodes(asked: Asked) -> Recorded:
     """Records, and decodes once more to see what the rule is asked."""
     run = asked.trial(TREE, IMAGES)
     pairs = run.decoder.generate(run.text, run.noise, pairs=PAIRS / IMAGES).trace.pairs
-    levels = getattr(getattr(run.decoder, "proposer", None), "depth", 0)
-    watched = hasattr(getattr(run.decoder, "verifier", None), "verdicts")
+    levels = 0 if run.decoder.proposer is None else run.decoder.proposer.depth
+    watched = hasattr(run.decoder.verifier, "verdicts")
     return Recorded(pairs, levels, _judged(run, levels) if watched else [])
 
 

@@ -134,7 +134,7 @@ def drafter_check(asked: Asked, followed: bool = True) -> Finding:
     followed how drafts are drawn; else ten times as many are."""
     (vocab, grid, seed), asked = WATCHED, asked.plain
     model, length = asked.model(WATCHED), grid * grid
-    proposer = getattr(asked.decoder(model), "proposer", None)
+    proposer = asked.decoder(model).proposer
     if proposer is None:
         return Finding("drafter")
     images = max(FEWEST, min(MOST, NODES // proposer.nodes))
@@ -203,7 +203,7 @@ class Steps:
         self.images: list[Tensor] = []
         self.draws: list[Draws] = []
         self.apart = False  # whether first codes differ, as the decoder has numbers of its own
-        proposer, verifier = (getattr(decoder, name, None) for name in ("proposer", "verifier"))
+        proposer, verifier = decoder.proposer, decoder.verifier
         if proposer is None or verifier is None:
             return
         begin, decide = proposer.begin, verifier.decide
@@ -234,7 +234,7 @@ def wide_check(asked: Asked) -> Finding:
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
     decoder: Any = asked.decoder(model)
-    nodes = getattr(getattr(decoder, "proposer", None), "nodes", 1)
+    nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, BATCH // nodes))
     batches = max(2 * rows, min(IMAGES, BRANCHES // nodes)) // rows
     text = same_prompt(prompts(model, 1, SEED), rows)

@@ -1,1 +1,1 @@
-"""The plots of a report, one file each; every one is `draw(run) -> Plot` and draws what it has."""
+"""The plots of a report, one file each: functions that draw what a run has as a `Chart`."""

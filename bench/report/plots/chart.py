@@ -70,7 +70,7 @@ class Chart:
 
 def colors_of(run: RunData) -> dict[str, str]:
     """Decoder -> colour: one for a composition at every temperature; AR is grey, hues repeat."""
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, ...], str] = {}
     hues = cycle(HUES)
     for entry in run.entries:
         if entry.part_key not in found and entry.role is not Role.RESEED:

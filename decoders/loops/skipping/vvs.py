@@ -119,6 +119,7 @@ class Vvs(Speculative):
             self.verifier = Untested(completed(self.verifier, Verifier), self.proposer.depth)
         elif proposer is not None:
             raise DecoderError("VVS takes paths of a draft tree: it needs drafter=... and tree=...")
+        self.claims_law = self.mode == "uniform" and self.interval == 0
         super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:

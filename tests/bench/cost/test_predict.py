@@ -118,7 +118,7 @@ def test_a_round_that_only_ar_finished_is_compared_with_nothing(run: Path, tmp_p
         ("study.json", ('"cpu": "', '"cpu": "not this '), [], "cpu: not this "),
         ("study.json", ('"cpu": "', '"cpu": "not this '), [],
          "costs are to be measured on the machine of the run"),
-        ("", "", ["predict.costs=guess"], "unknown predict.costs 'guess'"),
+        ("", "", ["predict.costs=guess"], "must be one of auto, steps, images, found 'guess'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_explained_is_refused(
