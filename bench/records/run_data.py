@@ -84,7 +84,8 @@ class Entry:
     def part_key(self) -> tuple[str, ...]:
         """What it is made of, the acceptance first: equal for the same composition at another
         temperature."""
-        return tuple(as_text(self.row[part]) for part in ("acceptance", "tree", "drafter", "loop"))
+        parts = ("acceptance", "tree", "drafter", "loop")  # older tables lack the last two
+        return tuple(as_text(self.row.get(part, "")) for part in parts)
 
     def number(self, column: str) -> float:
         """Figure of the summary; NaN where it was not measured."""
