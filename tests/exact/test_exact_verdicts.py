@@ -6,11 +6,13 @@ The small codebooks cut the tree of 57 nodes to about that of 25, so that one of
 from __future__ import annotations
 
 import pytest
+import torch
 
 from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder
 from decoders.api import Sampling
-from decoders.compose import DecoderSpec
+from decoders.compose import DecoderSpec, PartSpec
+from decoders.loops.zipar import ZipAR
 from tests.exact.specs import AR, TAU_0, TAU_1, composed, lantern, lantern_pp
 
 PLAIN = DecoderSpec("ar", AR)
@@ -125,3 +127,19 @@ def test_the_same_loops_claim_ar_where_they_keep_its_law(decoder, overrides, few
     entry = f"decoders=[{{decoder: {decoder}, name: same, overrides: {overrides}}}]"
     (found,) = compose_study(["study=smoke", entry]).decoders
     assert check_decoder(found.spec, TAU_1).verdict == "exact"
+
+
+class Boundless(ZipAR):
+    """Declares no number."""
+
+    @torch.inference_mode()
+    def generate(self, *args, **options):
+        made = super().generate(*args, **options)
+        made.trace.bound.fill_(float("nan"))
+        return made
+
+
+def test_a_loop_that_claims_no_law_is_broken_where_what_it_says_is_no_number():
+    found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0)
+    assert found.verdict == "broken"
+    assert "the rule's moved mass or its bound is not finite" in found.detail

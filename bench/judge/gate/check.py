@@ -127,10 +127,11 @@ def _as_exact(asked: Asked) -> Asked:
 
 
 def _greedy(asked: Asked, seen: list[Finding]) -> GateReport:
-    found, exact = greedy_check(asked)
+    found, apart, exact = greedy_check(asked)
+    drafter = drafter_check(asked)
     if not _claims_law(asked):
-        return _unclaimed(asked, [found, *seen])
-    findings = [found, *seen, drafter_check(asked)]
+        return _unclaimed(asked, [found, drafter], [apart, *seen])
+    findings = [found, apart, *seen, drafter]
     if exact:
         return _report(asked, "exact", "tokens equal greedy AR on all prompts", findings)
     says = (
@@ -154,7 +155,7 @@ def _sampling(asked: Asked, seen: list[Finding]) -> GateReport:
         tested = _as_exact(asked) if relaxes(law[0].evidence) else asked
     laws = [check(tested) for check in LAWS.values()]
     if not _claims_law(asked):
-        return _unclaimed(asked, [*law, *laws, *seen])
+        return _unclaimed(asked, law, [*laws, *seen])
     rows = rows_check(tested)
     if recorded is not None:
         law += [definition_check(asked)]
@@ -172,11 +173,12 @@ def _claims_law(asked: Asked) -> bool:
     return asked.trial(TRIAL, 1).decoder.claims_law
 
 
-def _unclaimed(asked: Asked, findings: list[Finding]) -> GateReport:
-    """A loop that claims no law is `relaxed`; how far the checks found it from AR's."""
+def _unclaimed(asked: Asked, findings: list[Finding], apart: list[Finding]) -> GateReport:
+    """A loop that claims no law is `relaxed`. apart: checks against AR, whose faults only say how
+    far its law is away; a fault of `findings` is one all the same."""
     law = [_law_words(f.evidence) for f in findings if f.name == "node law"]
-    says = joined("the loop claims nothing of its codes' law", *law, *(f.fault for f in findings))
-    return _report(asked, "relaxed", says, [replace(f, fault="") for f in findings])
+    says = joined("the loop claims nothing of its codes' law", *law, *(f.fault for f in apart))
+    return _report(asked, "relaxed", says, [*findings, *(replace(f, fault="") for f in apart)])
 
 
 def _by_rule(spec: DecoderSpec) -> bool:

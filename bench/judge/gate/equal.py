@@ -14,7 +14,7 @@ from bench.judge.gate.reference import (
     shortfall,
     teacher_logits,
 )
-from bench.judge.gate.report import Finding, known
+from bench.judge.gate.report import Finding, joined, known
 from bench.judge.gate.small import Asked, Trial
 from decoders.api import CodeKind, Generation, Sampling
 from decoders.baselines import plain_decoding
@@ -28,10 +28,13 @@ SHAKEN = 1e-5, 1e-3  # a law that moves by more, where its logits move by that, 
 DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
-def greedy_check(asked: Asked) -> tuple[Finding, bool]:
+def greedy_check(asked: Asked) -> tuple[Finding, Finding, bool]:
     """-> finding (figure: most mass moved onto an accepted draft; evidence "bound": declared
-    there), and whether tokens equalled AR's with no bound declared."""
-    moved, bound, faults, exact = 0.0, 0.0, [], True
+    there), what is not as AR or the rule has it, and whether tokens equalled AR's with no bound
+    declared."""
+    moved, bound, exact = 0.0, 0.0, True
+    faults: list[str] = []
+    apart: list[str] = []
     evidence: dict[str, object] = {}
     for sizes in GREEDY:
         run, vocab = asked.trial(sizes, PROMPTS), sizes[0]
@@ -46,17 +49,18 @@ def greedy_check(asked: Asked) -> tuple[Finding, bool]:
         evidence[f"greedy V={vocab}"] = {"images_equal_to_ar": same, "share_of_drafts": drafted}
         exact &= same == PROMPTS and not declared
         if same < PROMPTS and not declared:
-            faults.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
+            apart.append(f"{PROMPTS - same} of {PROMPTS} images (V={vocab}) differ from greedy AR")
         elif declared:
             most, allowed, wrong = _justified(run, made, asked.sampling)
-            faults += wrong
+            apart += wrong
             if not most <= moved:
                 moved, bound = most, allowed
         if not bool(torch.isfinite(torch.stack([made.trace.bound, made.trace.moved])).all()):
             faults.append("the rule's moved mass or its bound is not finite")
     evidence["bound"] = min(known(bound), 1.0)  # lambda p(x) may be more than a TV can be
     moved = min(known(moved), 1.0)
-    return Finding("greedy", "; ".join(dict.fromkeys(faults)), evidence, moved), exact
+    found = Finding("greedy", joined(*dict.fromkeys(faults)), evidence, moved)
+    return found, Finding("greedy codes", joined(*dict.fromkeys(apart))), exact
 
 
 def _justified(run: Trial, made: Generation, sampling: Sampling) -> tuple[float, float, list[str]]:
