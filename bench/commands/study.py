@@ -194,7 +194,8 @@ def cmd_tiny(words: Sequence[str]) -> int:
     """
     given = [split(word) for word in words]
     stages = [word.text for word in given if word.value is None]
-    from decoders.tiny.recipes.plan import DRAFTERS, GROWN, plan_of, require_stages
+    from decoders.tiny.drafters import DRAFTERS
+    from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
 
     for stage in stages:
         if stage not in (*TINY_STAGES, *DRAFTERS):

@@ -32,6 +32,7 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
 from decoders.propose.drafters.shared import Stored
+from decoders.tiny.drafters import DRAFTERS
 
 WEIGHTS = Path(__file__).parent / "weights"
 SIZES = ("small", "large")
@@ -45,8 +46,6 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "eagle": ("vq", "text", "target"),
     "clip": (),
 }
-# Drafters with a class of their own, read where one is used.
-DRAFTERS = ("eagle3", "hawk", "chimera", "glide")
 TRAINED_WITH |= dict.fromkeys(DRAFTERS, TRAINED_WITH["eagle"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
@@ -143,6 +142,7 @@ def load(
     folder = shipped(size) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     names = ("vq", "text", "target", *["eagle"] * drafters)
+    # Read where one is used.
     others = [name for name in DRAFTERS if drafters and name in card]
     check_together(folder, card, (*names, *others))
     made = {name: load_part(folder, card, name) for name in names}

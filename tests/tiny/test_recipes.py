@@ -18,8 +18,9 @@ from decoders.compose import PartSpec, build_part
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
+from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.recipes import drafter, reading, target, vq
-from decoders.tiny.recipes.plan import DRAFTERS, MINUTES, plan_of
+from decoders.tiny.recipes.plan import MINUTES, plan_of
 from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.training.loop import Loop, fit, made_ahead
@@ -104,7 +105,9 @@ def test_other_drafters_are_stages_of_their_own(small: None, tmp_path: Path) -> 
     for name in DRAFTERS:
         assert card[name]["figures"]["valid_overlap_6"] > 0
         assert card[name]["trained_with"] == card["eagle"]["trained_with"]
-        spec = PartSpec(drafter.OTHERS[name].learner.removesuffix("Learner"), {"checkpoint": name})
+        recipe = DRAFTERS[name]
+        options = {"checkpoint": name, **recipe.options}
+        spec = PartSpec(recipe.learner.removesuffix("Learner"), options)
         assert build_part(spec, model).net is model.drafters[name]
         assert model.weights_sha256[name] == card[name]["sha256"]
     make(["hawk"], steps="2", warm="true", **where)

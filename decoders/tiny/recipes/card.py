@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from decoders.tiny.bundle import CARD, DRAFTERS, STAGE_OF, TRAINED_WITH
+from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
+from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.recipes.plan import Plan, written_card
 
 CARD_NAME = "MODEL_CARD.md"
@@ -26,10 +27,7 @@ TITLES = {
     "text": "Text encoder (words; learned to read, then trained with the target)",
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
-    "eagle3": "Drafter (EAGLE-3: features of three layers)",
-    "hawk": "Drafter (Hawk: horizontal and vertical heads)",
-    "chimera": "Drafter (Chimera: codes left, above and above-left)",
-    "glide": "Drafter (GliDe: cross-attention on the target's last keys and values)",
+    **{name: f"Drafter ({recipe.title})" for name, recipe in DRAFTERS.items()},
     "clip": "CLIP of the metrics (open_clip)",
 }
 

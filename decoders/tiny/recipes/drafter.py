@@ -13,7 +13,7 @@ start 1.92, after a third of the training 1.94; and of that, batches of 12, 6 an
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from decoders.api import ImageModel, Sampling
 from decoders.compose import resolve
 from decoders.models.eagle_net import EagleNet
 from decoders.propose.drafters.eagle_learner import EagleLearner
+from decoders.tiny.drafters import DRAFTERS
 from decoders.training.losses import LossConfig
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import Scenes
@@ -55,33 +56,8 @@ TRAIN = TrainConfig(  # those of conf/train/model/tiny.yaml
 )
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A drafter with a class of its own. start: the drafter whose weights it begins with; None:
-    from nothing. rate: factor of the learning rates. Few steps from a trained drafter ask for a
-    low one: EAGLE's own warm start, at half, took 0.03 off its overlap in 860 steps."""
-
-    learner: str
-    loss: LossConfig
-    start: str | None = None
-    rate: float = 1.0
-
-
 # All depths from the start, as they cost little without attention.
 FROM_NOTHING = replace(LOSS, regression=0.0, soft=0.5, unroll_from=0.0)
-OTHERS = {
-    # Seven of its own steps from the start, no term on features. Of the target's codes all count,
-    # as the sampler cuts none off (`LossConfig.top_k` is the sampler's, where it does).
-    "eagle3": Recipe(
-        "decoders.propose.drafters.eagle3.Eagle3Learner",
-        replace(LOSS, regression=0.0, rollout=7, unroll_from=0.0, roots=16, decay=0.8),
-        start="eagle",
-        rate=0.02,
-    ),
-    "hawk": Recipe("decoders.propose.drafters.hawk.HawkLearner", FROM_NOTHING),
-    "chimera": Recipe("decoders.propose.drafters.chimera.ChimeraLearner", FROM_NOTHING),
-    "glide": Recipe("decoders.propose.drafters.glide.GlideLearner", FROM_NOTHING),
-}
 
 
 def train(
@@ -99,12 +75,13 @@ def train(
 def train_other(
     name: str, model: ImageModel, out_dir: Path, warm: bool = False, **settings: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """As `train`, a drafter of `OTHERS`; warm: it goes on from the model's own of this name."""
-    recipe = OTHERS[name]
+    """As `train`, one of `DRAFTERS`; warm: it goes on from the model's own of this name."""
+    recipe = DRAFTERS[name]
     torch.manual_seed(int(settings.get("seed", 0)))
-    learner: Any = resolve(recipe.learner)(model, name if warm else recipe.start)
-    settings = {"held_out": TRAIN.held_out // 2, "evaluate_every": 0} | settings
-    figures = _trained(learner, model, out_dir, recipe.loss, recipe.rate, settings, SHORT)
+    learner: Any = resolve(recipe.learner)(model, name if warm else recipe.start, **recipe.options)
+    settings = {"held_out": TRAIN.held_out // 2, "evaluate_every": 400} | settings
+    loss = replace(FROM_NOTHING, **recipe.loss)
+    figures = _trained(learner, model, out_dir, loss, recipe.rate, settings, SHORT)
     return learner.net.eval(), figures
 
 

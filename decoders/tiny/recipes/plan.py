@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import DecoderError
+from decoders.tiny.drafters import DRAFTERS
 
 STAGES = ("vq", "target", "drafter")
 GROWN = ("target", "drafter")  # the stages of the large model, whose tokenizer is the small one's
@@ -21,8 +22,6 @@ RESTS_ON = {
     "drafter": ("target", "eagle"),
     "clip": ("clip",),
 }
-# Other drafters, trained when they are named, and their minutes; they start from the written parts.
-DRAFTERS = {"eagle3": 20.0, "hawk": 10.0, "chimera": 10.0, "glide": 15.0}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,9 @@ class Plan:
         if self.minutes is not None:
             chosen["budget_seconds"] = 60 * self.minutes
         elif self.steps is None:
-            chosen["budget_seconds"] = 60 * (MINUTES | DRAFTERS)[stage]
+            chosen["budget_seconds"] = 60 * (
+                DRAFTERS[stage].minutes if stage in DRAFTERS else MINUTES[stage]
+            )
         return chosen
 
     def folder(self, stage: str) -> Path:

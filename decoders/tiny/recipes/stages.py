@@ -28,11 +28,11 @@ from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import cast
 from decoders.models.weights import write_weights
 from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
+from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.grown import grow, grow_drafter
 from decoders.tiny.recipes import drafter, target, vq
 from decoders.tiny.recipes.card import enter, write_card, write_entries
 from decoders.tiny.recipes.plan import (
-    DRAFTERS,
     STAGES,
     Plan,
     keep_shipped,
@@ -166,7 +166,7 @@ def _other(name: str, plan: Plan) -> None:
     )
     config = {"parameters": sum(p.numel() for p in net.parameters())}
     entry = _entry(plan, name, net, config, DRAFTER_DATA, figures)
-    if (start := drafter.OTHERS[name].start) is not None and not plan.warm:
+    if (start := DRAFTERS[name].start) is not None and not plan.warm:
         entry["start"] = start
     enter(plan, {name: entry})
 
