@@ -323,11 +323,11 @@ def _tree(wanted: Mapping[str, float], row: Measured) -> Setting:
 
 
 def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measured) -> Setting:
-    """places: where ours are, as `acceptance.k` or `drafter.window`."""
+    """places: where ours are, as `acceptance.k` or `proposer.window`."""
     here: dict[str, float] = {}
     for key in {**places, **wanted}:
         part, _, name = places.get(key, f"acceptance.{key}").partition(".")
-        described = {"acceptance": row.rule, "drafter": row.drafter}[part]
+        described = {"acceptance": row.rule, "proposer": row.drafter}[part]
         value = None if described is None else described.number(name)
         here |= {} if value is None else {key: value}
     differing = [key for key in wanted if key in here and not math.isclose(here[key], wanted[key])]
