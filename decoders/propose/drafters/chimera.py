@@ -1,7 +1,7 @@
 """Chimera's n-gram drafter (2402.15758): three codes and the target's state say the next one.
 
-The codes' embeddings go through a residual block and a matrix, 3 D -> D: that is t. The feature is
-at first the target's state that predicted the root, then the drafter's own:
+The codes' embeddings, the target's, go through a residual block and a matrix, 3 D -> D: that is t.
+The feature is at first the target's state that predicted the root, then the drafter's own:
 f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the target's, twice.
 The state has read everything, so the paper's layer over all states is left out.
 
@@ -12,7 +12,7 @@ In text the three codes are the last ones. On a raster the nearest are left, abo
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ OLDER = 2  # codes of a context besides the last one
 
 
 class ChimeraNet(nn.Module):
-    """The trained part, for a target of width D and V codes. Row V of the embedding: no code."""
+    """The trained part, for a target of width D and V codes. Code V: none, embedded as zeros."""
 
     barred: Tensor | None
 
@@ -37,7 +37,7 @@ class ChimeraNet(nn.Module):
         target = transformer_of(model)
         self.cfg, self.raster, self.columns = target.cfg, context == "raster", target.grid()[1]
         width, vocab = target.width, target.vocab_size
-        self.embedding = nn.Embedding(vocab + 1, width)
+        self.vocab = vocab
         self.block = nn.Linear(3 * width, 3 * width)
         self.trigram = nn.Linear(3 * width, width)
         self.inner = nn.Linear(2 * width, 2 * width)
@@ -45,8 +45,6 @@ class ChimeraNet(nn.Module):
         self.head = nn.Linear(2 * width, vocab, bias=False)
         self.register_buffer("barred", target.barred, persistent=False)
         with torch.no_grad():
-            codes = torch.arange(vocab, device=model.device)
-            self.embedding.weight[:vocab] = target.embed(codes).float()
             self.outer.weight.mul_(0.1)
             if isinstance(target.output, nn.Linear):
                 self.head.weight.copy_(target.output.weight[:vocab].repeat(1, 2))
@@ -54,17 +52,18 @@ class ChimeraNet(nn.Module):
     def older(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
         """The codes above and above-left of `places` [B, w] in image [B, >= L], [B, w, 2]; V where
         there is none, or it stands behind `last` [B, 1], the last committed place."""
-        none = self.embedding.num_embeddings - 1
         above = places - self.columns  # [B, w]
         at = torch.stack([above, above - 1], -1)  # [B, w, 2]
         inside = (above >= 0) & (above <= last)
         inside = torch.stack([inside, inside & (places % self.columns > 0)], -1)
         index = at.clamp(0, image.shape[1] - 1).flatten(1)
-        return torch.where(inside, image.gather(1, index).view_as(at), none)
+        return torch.where(inside, image.gather(1, index).view_as(at), self.vocab)
 
-    def encode(self, context: Tensor) -> Tensor:
-        """Three codes [..., 3] -> t [..., D]."""
-        x = self.embedding(context).flatten(-2).float()  # [..., 3 D]
+    def encode(self, context: Tensor, target: Any) -> Tensor:
+        """Three codes [..., 3], embedded as the target does -> t [..., D]."""
+        there = context < self.vocab
+        codes = target.embed(torch.where(there, context, 0)).float() * there[..., None]
+        x = codes.flatten(-2)  # [..., 3 D]
         return self.trigram(x + F.silu(self.block(x)))
 
     def step(self, features: Tensor, t: Tensor) -> Tensor:
@@ -96,8 +95,7 @@ class ChimeraSession(Session):
         self.place.copy_(start[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
         before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
-        none = self.net.embedding.num_embeddings - 1
-        before = [torch.where(self.place >= i, x, none) for i, x in enumerate(before, 1)]
+        before = [torch.where(self.place >= i, x, self.net.vocab) for i, x in enumerate(before, 1)]
         return self._draft(state, self.root_code[:, None], before, self.span[:1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
@@ -117,7 +115,7 @@ class ChimeraSession(Session):
         context = line
         if net.raster:
             context = torch.cat([codes[..., None], net.older(self.image, places, self.place)], -1)
-        t = net.encode(context).repeat(self.copies, 1, 1)  # [R, w, D]
+        t = net.encode(context, self.target).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
         return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
@@ -154,7 +152,7 @@ class ChimeraLearner(OfContext, NetLearner):
         for d in range(1, depth + 1):
             at = every if d == 1 else roots
             places = at + d  # [m], of what is predicted
-            t = net.encode(self._context(codes, places, at))  # [R, m, D]
+            t = net.encode(self._context(codes, places, at), self.target)  # [R, m, D]
             if d == 2:
                 features = features[:, roots]
             features = net.step(features, t)  # [R, m, D]
@@ -164,12 +162,12 @@ class ChimeraLearner(OfContext, NetLearner):
     def _context(self, codes: Tensor, places: Tensor, roots: Tensor) -> Tensor:
         """Codes [R, L], places [m] with their roots -> [R, m, 3]."""
         net = self.net
-        none = net.embedding.num_embeddings - 1
         if net.raster:
             rows = places.expand(len(codes), -1)
             older = net.older(codes, rows, roots.expand_as(rows))
             return torch.cat([codes[:, places - 1, None], older], -1)
         lines = [
-            torch.where(places >= i, codes[:, (places - i).clamp_min(0)], none) for i in (1, 2, 3)
+            torch.where(places >= i, codes[:, (places - i).clamp_min(0)], net.vocab)
+            for i in (1, 2, 3)
         ]
         return torch.stack(lines, -1)

@@ -2,13 +2,16 @@
 row above it.
 
 The horizontal head of distance d reads the target's state that predicted the root, and the root's
-code. The vertical head reads the state that predicted the code above-right of the place, and that
-code; it is run once when a code is committed, and its output waits a row (``cached``). Their sum
-goes through a residual block and one matrix. All depths are one forward: a node's law follows from
-its depth. That codes are read, and that the heads are summed, are choices of this file.
+code, embedded as in the target. The vertical head reads the state that predicted the code
+above-right of the place, and that code; it is run once when a code is committed, and its output
+waits a row (``cached``). Their sum goes through a residual block and one matrix. All depths are one
+forward: a node's law follows from its depth. That codes are read, and that the heads are summed,
+are choices of this file.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +35,6 @@ class HawkNet(nn.Module):
         target = transformer_of(model)
         self.cfg, self.columns = target.cfg, target.grid()[1]
         width, vocab = target.width, target.vocab_size
-        self.left, self.above = nn.Embedding(vocab, width), nn.Embedding(vocab, width)
         self.horizontal = nn.Linear(2 * width, DEPTHS * width)
         self.vertical = nn.Linear(2 * width, width, bias=False)
         self.inner = nn.Linear(width, 2 * width)
@@ -40,20 +42,18 @@ class HawkNet(nn.Module):
         self.output = nn.Linear(width, vocab, bias=False)
         self.register_buffer("barred", target.barred, persistent=False)
         with torch.no_grad():
-            codes = torch.arange(vocab, device=model.device)
-            for embedding in (self.left, self.above):
-                embedding.weight.copy_(target.embed(codes))
             if isinstance(target.output, nn.Linear):
                 self.output.weight.copy_(target.output.weight[:vocab])
 
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
-        """The root's state [R, m, D] and code [R, m] -> [R, m, DEPTHS, D]."""
-        given = torch.cat([state.float(), self.left(codes).float()], -1)
+        """The root's state and its code's embedding [R, m, D] -> [R, m, DEPTHS, D]."""
+        given = torch.cat([state.float(), codes.float()], -1)
         return self.horizontal(given).unflatten(-1, (DEPTHS, -1))
 
     def below(self, states: Tensor, codes: Tensor) -> Tensor:
-        """States [R, m, D] that predicted codes [R, m] -> what they say a row later, [R, m, D]."""
-        return self.vertical(torch.cat([states.float(), self.above(codes).float()], -1))
+        """States [R, m, D] that predicted codes, and these codes' embeddings -> what they say a row
+        later, [R, m, D]."""
+        return self.vertical(torch.cat([states.float(), codes.float()], -1))
 
     def joined(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
         """ahead [R, m, D] for places [R, m], below [R, size, D] by place -> what the matrix reads,
@@ -87,10 +87,11 @@ class HawkSession(Session):
         self.calls += 1
         root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
         told = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T]
-        below = net.below(hidden, codes.repeat(copies, 1))  # [R, T, D]
+        embed: Any = self.target.embed  # type: ignore[attr-defined]  # of a Transformer
+        below = net.below(hidden, embed(codes.repeat(copies, 1)))  # [R, T, D]
         self.cached.scatter_(1, told[..., None].expand_as(below), below)
         code = self.root_code[:, None].repeat(copies, 1)  # [R, 1]
-        ahead = net.ahead(take(hidden, rows), code)[:, 0]  # [R, DEPTHS, D]
+        ahead = net.ahead(take(hidden, rows), embed(code))[:, 0]  # [R, DEPTHS, D]
         places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
         joined = net.joined(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
         self.laws.copy_(code_logits(net, joined, self.cfg, places))
@@ -120,7 +121,7 @@ class HawkLearner(NetLearner):
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        net, codes = self.net, states.codes  # [R, L]
+        net, codes = self.net, self.target.embed(states.codes)  # [R, L, D]
         read = self.read(states, noise)[
             :, self.start :
         ]  # [R, L, D], the states that predicted the codes
