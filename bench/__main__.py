@@ -18,7 +18,7 @@ from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
 from bench.data.errors import Interrupted, explained, own_errors, unknown
-from bench.data.watch import watched
+from bench.run.launch.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 

@@ -279,7 +279,7 @@ def notes(gap: Gap) -> list[str]:
 
 
 def _write(out: Path, gap: Gap) -> None:
-    from bench.records.rows import write_text
+    from bench.data.files import write_text
 
     if out.suffix == ".md":
         text = markdown(filled(COLUMNS, rows(gap))) + "\n\n" + "\n".join(notes(gap)) + "\n"

@@ -27,9 +27,8 @@ from bench.__main__ import answered
 from bench.config.words import given
 from bench.console import complain, say, terminable
 from bench.data.errors import ConfigError, FolderError, unknown
-from bench.data.files import ready_folder
+from bench.data.files import ready_folder, write_text
 from bench.records.load import Form, read_table
-from bench.records.rows import write_text
 from bench.report.table import markdown, of_cells
 
 FOLDER, VERDICTS = "results/gpu_check", "verdicts.json"

@@ -1,5 +1,5 @@
 """No import circles: every module can be read without those that import it, and a folder of
-`decoders/` without those that build on it. No file is too long to be read at once."""
+`decoders/` or `bench/` without those that build on it. No file is too long to be read at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import decoders
 
@@ -65,63 +67,39 @@ def test_no_module_imports_one_that_imports_it() -> None:
     assert not circle(graph)
 
 
-# The folders of `decoders/`: one imports those before it. Files at the top are of none.
-LAYERS = (
-    "api", "kernels", "models", "training", "verify", "propose", "execution", "loops", "peers",
-    "tiny",
-)  # fmt: skip
-UPWARD = 2  # imports that go the other way; may only become fewer
-
-
-def folder(name: str) -> str:
-    """The folder of `decoders/` that holds a module; "" for a file at the top."""
-    top, _, rest = name.partition(".")
-    first = rest.partition(".")[0]
-    return first if top == "decoders" and first in LAYERS else ""
-
-
-def test_folders_of_decoders_import_downwards_only() -> None:
-    upward = [
-        f"{name} imports {other}"
-        for name, others in imports().items()
-        for other in sorted(others)
-        if folder(name) and folder(other)
-        if LAYERS.index(folder(other)) > LAYERS.index(folder(name))
-    ]
-    assert len(upward) <= UPWARD, upward
-
-
-FLOORS = (
-    ("data", "console"),
-    ("config", "prompts"),
-    ("records",),
-    ("cost", "measure"),
-    ("judge",),
-    ("records.load", "records.run_data", "records.run_json"),  # rows with what was judged of them
-    ("run",),
-    ("report",),
-    ("compare",),
-    ("cost.plan", "cost.predict", "cost.profile"),  # what is computed with costs
-    ("commands", "__main__", "notebook"),
-)  # of bench/: a floor imports itself and those above it in this list
+# Folders, each of which imports itself and those before it. Files at the top of `decoders` are of
+# none.
+LAYERS = {
+    "decoders": (
+        "api", "kernels", "models", "training", "verify", "propose", "execution", "loops", "peers",
+        "tiny",
+    ),
+    "bench": (
+        "data", "console", "config", "prompts", "measure", "cost", "judge.gate", "judge", "records",
+        "run", "run.launch", "report.plots", "report", "compare", "cost.predict", "cost.plan",
+        "cost.profile", "commands", "notebook", "__main__",
+    ),
+}  # fmt: skip
 KNOWN = {"bench.run.launch.task imports bench.__main__"}  # a worker is the program once more
 
 
-def floor(name: str) -> int:
-    """The place of a module's floor in `FLOORS`: that of the longest name which it begins with."""
-    whole = name.removeprefix("bench.") + "."
-    found = [
-        (len(r), at) for at, rooms in enumerate(FLOORS) for r in rooms if whole.startswith(r + ".")
-    ]
-    return max(found)[1]
+def layer(name: str) -> int:
+    """The place of a module's folder: that of the longest name in `LAYERS` that it begins with; -1
+    for none."""
+    top, _, inside = name.partition(".")
+    within = [(len(f), at) for at, f in enumerate(LAYERS[top]) if f"{inside}.".startswith(f"{f}.")]
+    return max(within, default=(0, -1))[1]
 
 
-def test_floors_of_bench_import_downwards_only() -> None:
+@pytest.mark.parametrize("top", LAYERS)
+def test_folders_import_downwards_only(top: str) -> None:
+    own = [name for name in imports() if name.startswith(f"{top}.")]
+    assert top == "decoders" or all(layer(name) >= 0 for name in own)
     upward = {
         f"{name} imports {other}"
-        for name, others in imports().items()
-        for other in others
-        if name.startswith("bench.") and other.startswith("bench.") and floor(name) < floor(other)
+        for name in own
+        for other in imports()[name]
+        if other in own and -1 < layer(name) < layer(other)
     }
     assert upward <= KNOWN
 

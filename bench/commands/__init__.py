@@ -1,1 +1,1 @@
-"""The commands of the command line that have no room of their own."""
+"""The commands of the command line that belong to no other folder."""

@@ -20,9 +20,8 @@ from bench.config.schema import check_type
 from bench.config.words import whole, with_folders
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, PromptError
-from bench.data.files import ready_file, ready_folder
+from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
-from bench.records.rows import write_text
 from bench.report.table import Column, csv_text, filled, terminal
 from decoders.kinds import Seed, Within
 

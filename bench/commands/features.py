@@ -41,8 +41,8 @@ def cmd_features(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.plugins import call
+    from bench.data.files import write_atomically
     from bench.measure.device import prepare
-    from bench.records.rows import write_atomically
     from decoders.models.text.features import write_features
 
     own, rest = _own(words)

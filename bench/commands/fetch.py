@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from bench.config.words import apart, given
 from bench.console import say
-from bench.cost.plan import checkpoints as known
+from bench.cost.predict import checkpoints as known
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import write_text
 from decoders.documents import read_object

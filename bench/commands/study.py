@@ -1,6 +1,6 @@
 """The commands of the command line: each takes its words and returns an exit status.
 
-Why lazily imported rooms: `list` needs neither torch nor Hydra, `report` needs no model.
+Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ from bench.cost.predict.search import (
 )
 from bench.cost.predict.settings import TuneStudy, compose_tune
 from bench.data.errors import ConfigError
-from bench.data.files import ready_folder
-from bench.judge.speedup import latency_rows, paired_speedup
-from bench.records.rows import write_text
+from bench.data.files import ready_folder, write_text
+from bench.judge.paired import latency_rows, paired_speedup
 from bench.report.plots.predict import frontier_plot
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
 from bench.run.runner import run_study

@@ -7,7 +7,7 @@
     publish.py, leaderboard.py    `bench publish`, `bench leaderboard`
     best.py, papers.py            `bench best`, `bench papers`
 
-Why a room: the papers' numbers contradict each other, leave settings out and were taken on other
+Why a folder: the papers' numbers contradict each other, leave settings out and were taken on other
 GPUs against other baselines; two runs differ in their hour and machine. A table that only puts two
 numbers in one line misleads, so each figure is compared, or left out with the reason.
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
-from bench.judge.speedup import CLIP_LESS
+from bench.judge.paired import CLIP_LESS
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.plots.sweeps import PARTS, flat, swept_in

@@ -24,7 +24,7 @@ from scipy.stats import false_discovery_control, permutation_test
 from scipy.stats import t as student
 
 from bench.config.schedule import BATCHED
-from bench.judge.speedup import every_latency_row, image_rows, quiet
+from bench.judge.paired import every_latency_row, image_rows, quiet
 from bench.records.kept import images_digest, judged
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section

@@ -21,7 +21,7 @@ from bench.config.schema import FairnessConfig
 from bench.data.errors import FolderError
 from bench.data.scores import NAN
 from bench.judge.fairness import ROOFLINE, UNMEASURED, Fairness, judge
-from bench.judge.speedup import IMAGE, image_rows, mal_interval, paired_speedup, timings
+from bench.judge.paired import IMAGE, image_rows, mal_interval, paired_speedup, timings
 from bench.records.kept import images_digest, judged, today
 from bench.records.load import lines_of, load
 from bench.records.run_data import Entry, Role, RunData, Section

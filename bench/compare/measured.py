@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.config.describe import Described, read
 from bench.data.errors import FolderError
-from bench.judge.speedup import mal_interval
+from bench.judge.paired import mal_interval
 from bench.records.load import load as load_run
 from bench.records.run_data import Entry, Role, RunData, as_text
 from metrics.stats import Interval

@@ -20,7 +20,7 @@ from enum import StrEnum
 from bench.compare.measured import FIGURES, UNKNOWN, Measured, MeasuredRun
 from bench.compare.methods import Names, Pair, is_method, pairs
 from bench.compare.published import LABELS, Disagreement, Published, disagreements
-from bench.judge.speedup import paired_speedup
+from bench.judge.paired import paired_speedup
 from metrics.stats import Interval
 
 QUALITY = ("fid", "clip", "precision", "recall", "hps")

@@ -9,13 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.config.schema import DecoderEntry, LoaderConfig
 from bench.data.errors import ConfigError, Failure, attempt, described, own_errors, unknown
-
-if TYPE_CHECKING:
-    from bench.prompts import Prompt
 
 log = logging.getLogger(__name__)
 
@@ -43,26 +40,6 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
     except (Exception, SystemExit) as error:
         log.info("%s raised", loader.target, exc_info=True)
         raise ConfigError(f"{loader.name} ({loader.target}) failed: {described(error)}") from error
-
-
-def call_prompts(loader: LoaderConfig, count: int) -> Sequence[Prompt]:
-    """The first `count` prompts of a set. Raises ConfigError where a loader returns something else,
-    PromptError for too few prompts, an empty one or one that cannot be printed."""
-    from bench.prompts import Prompt, PromptSet, check
-
-    found = call(loader, count=count)
-    source = f"{loader.name} ({loader.target})"
-    listed = isinstance(found, Sequence) and not isinstance(found, str)
-    require_returned(loader, found, listed, "a list of prompts")
-    for prompt in found[:count]:
-        fields = [getattr(prompt, name, None) for name in ("id", "text", "category")]
-        if not isinstance(prompt, Prompt) or not all(isinstance(f, str) for f in fields):
-            raise ConfigError(
-                f"{source} must return prompts as bench.prompts.Prompt(id, text, category), all "
-                f"strings; found {prompt!r}"
-            )
-    checked = check(found, source, count, duplicates=True)
-    return found if isinstance(found, PromptSet) else checked
 
 
 def require_returned(loader: LoaderConfig, found: Any, fits: bool, wanted: str) -> None:

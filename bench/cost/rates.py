@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.records.rows import write_text
+from bench.data.files import write_text
 
 MACHINE = "machine.json"
 NOISY = 0.25  # repeats that lie so far apart say that something else runs here

@@ -1,1 +1,1 @@
-"""The ground floor: what every room speaks of. Imports no other room."""
+"""What every folder of bench/ speaks of. Imports no other of them."""

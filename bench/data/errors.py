@@ -87,11 +87,11 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
 
 
 def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """The project's errors, which explain themselves, and others. A room that was not imported
+    """The project's errors, which explain themselves, and others. A package that was not imported
     raised none."""
-    rooms = (("decoders.api", "DecoderError"), ("metrics", "MetricError"))
-    loaded = [(sys.modules[room], name) for room, name in rooms if room in sys.modules]
-    return BenchError, *(getattr(room, name) for room, name in loaded), *others
+    packages = (("decoders.api", "DecoderError"), ("metrics", "MetricError"))
+    loaded = [(sys.modules[one], name) for one, name in packages if one in sys.modules]
+    return BenchError, *(getattr(one, name) for one, name in loaded), *others
 
 
 def described(error: BaseException) -> str:

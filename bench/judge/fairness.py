@@ -22,7 +22,7 @@ import pandas as pd
 from bench.config.schema import FairnessConfig
 from bench.config.words import pairs
 from bench.data.files import write_text
-from bench.judge.speedup import busy, every_latency_row
+from bench.judge.paired import busy, every_latency_row
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]

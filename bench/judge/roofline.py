@@ -6,8 +6,8 @@ a drafter call (seconds_draft / drafter_calls; growing the tree is part of it), 
 machine (`bench.cost.work`), and the share of a speculative step that acceptance, commit and
 bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
 parts not apart: then there is the whole step alone, which for AR is the AR step. Times are medians
-over images. The machine is measured before, between and after the timed images (`bench.measure.
-moments`), or here where it was not.
+over images. The machine is measured before, between and after the timed images
+(`bench.cost.moments`), or here where it was not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 
 from bench.config.schedule import Cell
+from bench.cost.moments import watch_of
 from bench.cost.rates import MACHINE, MachineRates, read_rates
 from bench.cost.work import Net, Unknown, Work, drafter_net, target_net
 from bench.data.errors import Failure, attempt
 from bench.data.files import write_text
 from bench.judge.fairness import ROOFLINE, below_floor
-from bench.judge.speedup import latency_rows
-from bench.measure.moments import watch_of
+from bench.judge.paired import latency_rows
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.noise import Noise

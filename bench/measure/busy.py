@@ -7,7 +7,7 @@ not used of the busy time, others have. Steal is what a hypervisor gave to other
 The counts come in ticks, so a span of a few milliseconds says little: `Load.blur`.
 
 An image during which others take more than `latency.busy` of the cores is *disturbed* and counts
-for no figure of time (`bench.judge.speedup`). The run waits for quiet before it goes on. At its end
+for no figure of time (`bench.judge.paired`). The run waits for quiet before it goes on. At its end
 it times the blocks again that hold such images (`bench.run.runner`). On a GPU the host's part is
 one thread that launches the work: it suffers where no core is left.
 """

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.config.plugins import call, require_returned
+from bench.config.schema import LoaderConfig
 from bench.config.words import share
 from bench.data.errors import ConfigError, PromptError
 from decoders.text_files import require_size, said_as
@@ -139,6 +141,24 @@ def check(
         ids.add(prompt.id)
         first[prompt.text] = prompt.id
     return list(prompts[:count])
+
+
+def call_prompts(loader: LoaderConfig, count: int) -> Sequence[Prompt]:
+    """The first `count` prompts of a set. Raises ConfigError where a loader returns something else,
+    PromptError for too few prompts, an empty one or one that cannot be printed."""
+    found = call(loader, count=count)
+    source = f"{loader.name} ({loader.target})"
+    listed = isinstance(found, Sequence) and not isinstance(found, str)
+    require_returned(loader, found, listed, "a list of prompts")
+    for prompt in found[:count]:
+        fields = [getattr(prompt, name, None) for name in ("id", "text", "category")]
+        if not isinstance(prompt, Prompt) or not all(isinstance(f, str) for f in fields):
+            raise ConfigError(
+                f"{source} must return prompts as bench.prompts.Prompt(id, text, category), all "
+                f"strings; found {prompt!r}"
+            )
+    checked = check(found, source, count, duplicates=True)
+    return found if isinstance(found, PromptSet) else checked
 
 
 def _wrong(prompt: Prompt) -> str | None:

@@ -23,7 +23,7 @@ from bench.cost.rates import MACHINE, read_rates
 from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
-from bench.judge.speedup import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
 from bench.records import rows as schema
 from bench.records.kept import today
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing

@@ -3,8 +3,9 @@
 One row an image, or for each time it was timed. A row is written to a temporary file, synced and
 renamed, so a killed run leaves no half row; all rows of a run are merged into records.parquet at
 the end. Every file holds a SHA-256 of itself, so no byte of it can change unnoticed. A change of a
-column's name, type or meaning raises SCHEMA_VERSION: folders of another version are refused. A
-column that came later (LATER) says nothing in rows without it.
+column's name, type or meaning raises SCHEMA_VERSION: a run goes on with rows of this version alone,
+and rows of another are read where READABLE has it. A column that came later (LATER) says nothing in
+rows without it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError
 from bench.data.files import write_atomically
-from bench.data.files import write_text as write_text
 
 SCHEMA_VERSION = 6
 READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD

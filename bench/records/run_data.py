@@ -20,7 +20,7 @@ import pandas as pd
 from bench.config.schedule import REPLAYED
 from bench.cost.rates import MachineRates
 from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, UNMEASURED, Fairness
-from bench.judge.speedup import CLIP_LESS, image_rows, latency_rows
+from bench.judge.paired import CLIP_LESS, image_rows, latency_rows
 from bench.records.study import read_study
 from metrics.stats import Interval, holm, p_of_zero, reseed_p, reseed_range
 
@@ -275,6 +275,11 @@ class RunData:
     @property
     def all_failed(self) -> bool:
         return all(entry.failed for entry in self.entries if entry.role is not Role.RESEED)
+
+
+def forward_part(line: dict[str, Any]) -> str:
+    """Whether a line's target forward is an AR step ("ar") or one over a draft ("forward")."""
+    return "forward" if line["codes"] > 1 or line["forward_ms"] > 0 else "ar"
 
 
 def missing(value: Any) -> bool:

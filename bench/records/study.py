@@ -18,6 +18,7 @@ from bench.config.differences import MACHINES, differences
 from bench.config.schedule import BATCHED
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
+from bench.data.files import write_text
 from bench.records import rows as records
 from decoders.documents import read_object
 from decoders.kinds import Amount, KindError, entries
@@ -78,7 +79,7 @@ def read_json(
 
 
 def write_identity(path: Path, identity: Mapping[str, Any]) -> None:
-    records.write_text(path / "study.json", json.dumps(identity, indent=1, sort_keys=True))
+    write_text(path / "study.json", json.dumps(identity, indent=1, sort_keys=True))
 
 
 def guard(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.judge import speedup
-from bench.judge.speedup import CLIP_LESS
+from bench.judge import paired
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
 from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv, quality
@@ -146,7 +145,7 @@ def quiet(section: Section, entry: Entry) -> str:
     """The speed-up from lower quartiles of a step's seconds."""
     if entry.role is not Role.DECODER or section.baseline is None:
         return ABSENT
-    found = speedup.quiet([("", section.baseline.records)], [("", entry.records)])
+    found = paired.quiet([("", section.baseline.records)], [("", entry.records)])
     return ABSENT if found is None else interval(found[0].interval(), 2)
 
 
@@ -154,7 +153,7 @@ def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
     for entry in run.failures:
-        total, unit = len(entry.records), speedup.counted(entry.records)
+        total, unit = len(entry.records), paired.counted(entry.records)
         count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
         lines.append(f"{entry.name}: {count}{entry.error}")
     return lines
@@ -274,7 +273,7 @@ def _bound_columns(section: Section) -> list[Column]:
         """CLIP score less the baseline's, image by image; marked as the score is."""
         own = entry.role is Role.RESEED
         noise = entry.clip_like_ar if own else section.quality_is_noise(entry, "clip")
-        return _with_interval(entry, CLIP_LESS, digits, noise)
+        return _with_interval(entry, paired.CLIP_LESS, digits, noise)
 
     return [
         DECODER,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.config.schedule import REPLAYED
-from bench.judge.speedup import every_latency_row, repeats, timings
+from bench.judge.paired import every_latency_row, repeats, timings
 from bench.records.load import PROVENANCE
-from bench.records.run_data import RESEED_LABEL, Role, RunData, Section, as_text
+from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
 from metrics.stats import FEWEST_BLOCKS, Interval
@@ -61,13 +61,6 @@ def fairness(run: RunData) -> list[str]:
     if not lines and (fair := run.fair):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
     return lines
-
-
-def unfair_caption(run: RunData) -> str:
-    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
-    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
-    names = [e.name for e in decoders if run.mark(e)]
-    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 
 def floors(run: RunData) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops
 
-from bench.judge.speedup import latency_rows
+from bench.judge.paired import latency_rows
 from bench.records.run_data import Entry, Role, RunData, as_text
 from bench.report.plots.bars import COLORS as PHASES
 from bench.report.plots.bars import COLUMNS, phases_of

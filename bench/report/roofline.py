@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.cost.work import MEMORY, Growth, Known, Work, place_of
-from bench.records.run_data import RunData, Section
+from bench.records.run_data import RunData, Section, forward_part
 from bench.report.plots import chart as vl
 from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import WORDS, names
@@ -52,36 +52,25 @@ class Bounds:
 def bounds(run: RunData, section: Section) -> Bounds | None:
     """From the section's lines of roofline.csv; None where no floor is known."""
     lines = [run.roofline[e.name] for e in section.decoders if e.name in run.roofline]
-    known = [one for one in lines if figure(one, "ar_bytes") > 0 and figure(one, "bytes_per_s") > 0]
+    known = [one for one in lines if one["ar_bytes"] > 0 and one["bytes_per_s"] > 0]
     if not known:
         return None
     first = known[0]
-    trees = [one for one in known if figure(one, "codes") > 1 and figure(one, "forward_bytes") > 0]
-    widest = max(trees, key=lambda one: figure(one, "codes"), default=None)
+    trees = [one for one in known if one["codes"] > 1 and one["forward_bytes"] > 0]
+    widest = max(trees, key=lambda one: one["codes"], default=None)
     codes, other = 1.0, None
     if widest is not None:
-        codes, other = figure(widest, "codes"), _work(widest, "forward")
-    rate = figure(first, "bytes_per_s")
+        codes, other = widest["codes"], _work(widest, "forward")
+    rate = first["bytes_per_s"]
     return Bounds(
         Growth.through(_work(first, "ar"), codes, other),
-        Known(rate, figure(first, "operations_per_s")),
-        place_of(rate, figure(first, "large_bytes_per_s")),
+        Known(rate, first["operations_per_s"]),
+        place_of(rate, first["large_bytes_per_s"]),
     )
 
 
 def _work(line: dict[str, Any], part: str) -> Work:
-    return Work(figure(line, f"{part}_bytes"), figure(line, f"{part}_operations"))
-
-
-def figure(line: dict[str, Any], column: str) -> float:
-    """A number of a line of roofline.csv; NaN where it is missing."""
-    value = line.get(column, math.nan)
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def forward_part(line: dict[str, Any]) -> str:
-    """Whether a line's target forward is an AR step ("ar") or one over a draft ("forward")."""
-    return "forward" if figure(line, "codes") > 1 or figure(line, "forward_ms") > 0 else "ar"
+    return Work(line[f"{part}_bytes"], line[f"{part}_operations"])
 
 
 def roofline_tables(run: RunData) -> list[Table]:
@@ -94,8 +83,8 @@ def roofline_tables(run: RunData) -> list[Table]:
                 continue
             line = run.roofline[entry.name]
             part = forward_part(line)
-            own = {f"forward_{n}": figure(line, f"{part}_{n}") for n in FORWARD}
-            values = {c.key: figure(line, c.key) for c in COLUMNS} | own | {"decoder": entry.label}
+            own = {f"forward_{n}": line[f"{part}_{n}"] for n in FORWARD}
+            values = line | own | {"decoder": entry.label}
             rows.append(Row([column.cell(values) for column in COLUMNS], entry.role.value))
         if rows:
             made.append(Table(section.title, COLUMNS, rows))
@@ -121,10 +110,10 @@ def seen(run: RunData, section: Section) -> list[Seen]:
         if line is None or entry.failed:
             continue
         part = forward_part(line)
-        whole = math.isnan(figure(line, f"{part}_ms"))
-        ms = figure(line, "step_ms" if whole else f"{part}_ms")
+        whole = math.isnan(line[f"{part}_ms"])
+        ms = line["step_ms" if whole else f"{part}_ms"]
         if not math.isnan(ms):
-            found.setdefault((int(figure(line, "codes")), whole), []).append((entry.name, ms))
+            found.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
     return [
         Seen(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
         for (codes, whole), mine in sorted(found.items())

@@ -27,17 +27,16 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from bench.config import schedule
-from bench.config.plugins import call_prompts
 from bench.config.schedule import Batch, Cell
 from bench.config.schema import StudyConfig, digest
 from bench.console import progress
+from bench.cost.moments import moments_of, watch_of
 from bench.data.errors import ConfigError, Failure
 from bench.judge.quality import Scorer, with_kept_features
 from bench.measure.busy import Neighbours
 from bench.measure.clock import now
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.moments import moments_of, watch_of
-from bench.prompts import Prompt
+from bench.prompts import Prompt, call_prompts
 from bench.records.folder import SHARDS, Key, RunFolder, check_space, open_folder
 from bench.records.rows import SCHEMA_VERSION, empty_measures, image_name
 from bench.records.sources import sources_by_cell, weights_of

@@ -21,7 +21,7 @@ import pandas as pd
 from bench.config.schedule import REPLAYED, Cell
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
-from bench.judge import speedup
+from bench.judge import paired
 from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
 from bench.prompts import Prompt
@@ -69,7 +69,7 @@ def summarise(
     preferences: list[PreferenceRow] = []
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
     baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
-    clip: dict[str, list[speedup.Scored]] = {}
+    clip: dict[str, list[paired.Scored]] = {}
     for cell in cells:
         name = cell.entry.name
         own = rows[rows.decoder == name]
@@ -77,14 +77,14 @@ def summarise(
         parts = [(name, "quality", own.drop(reseeds.index))]
         for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
             parts.append(
-                (speedup.reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed])
+                (paired.reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed])
             )
         verdict, clip[name] = exactness.get(name, ""), []
         for label, protocol, mine in parts:
             line, scores, preference = _line(judge, mine, label, protocol)
             if label == name and name not in unmeasured:
                 # The paired ratio to the baseline over the prompts that both decoded.
-                found = speedup.paired_speedup(rows[rows.decoder == baselines[name]], own) or NONE
+                found = paired.paired_speedup(rows[rows.decoder == baselines[name]], own) or NONE
                 line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
             unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
             out.append(line | {"exactness": verdict} | unknown)
@@ -103,25 +103,25 @@ def summarise(
     ]
     plain = pd.DataFrame(chosen).drop(columns="by_attribute", errors="ignore")
     write_csv(folder / "preference.csv", plain)
-    write_csv(folder / speedup.CLIP_PAIRS, speedup.clip_differences(baselines, clip))
+    write_csv(folder / paired.CLIP_PAIRS, paired.clip_differences(baselines, clip))
     return table
 
 
 def _line(
     judge: _Judge, mine: pd.DataFrame, label: str, protocol: str
-) -> tuple[dict[str, Any], speedup.Scored, PreferenceRow | None]:
+) -> tuple[dict[str, Any], paired.Scored, PreferenceRow | None]:
     """All columns but the speed-up and the verdict, of one decoder (or of its reseed, which has a
     label of its own); the CLIP score of each prompt's image, and CLIP's preference."""
     ok = mine[mine.status == "ok"]
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
-    first, alone = mine.iloc[0], speedup.timings(mine)
+    first, alone = mine.iloc[0], paired.timings(mine)
     line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
-    seconds = speedup.latency_rows(ok)["seconds_total"].to_numpy(float)
+    seconds = paired.latency_rows(ok)["seconds_total"].to_numpy(float)
     line |= {"n_latency": len(seconds)} | dict.fromkeys(LATENCY, NAN)
     if len(seconds):
         figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
         line |= dict(zip(LATENCY, map(float, figures), strict=True))
-    line |= _acceptance(drawn if len(drawn) else speedup.image_rows(alone))
+    line |= _acceptance(drawn if len(drawn) else paired.image_rows(alone))
     line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN) | {"n_quality": len(drawn)}
     pictured = drawn[drawn.image != ""]
     scores, preference = judge.images(pictured, label)
@@ -141,7 +141,7 @@ def _status(mine: pd.DataFrame) -> str:
         return "ok"
     if len(failed) == len(mine):
         return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} {speedup.counted(mine)} failed: {failed.error.iloc[0]}"
+    return f"{len(failed)} of {len(mine)} {paired.counted(mine)} failed: {failed.error.iloc[0]}"
 
 
 def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:

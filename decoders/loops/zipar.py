@@ -250,7 +250,7 @@ class ZipAR(Rows):
         super().__post_init__()
 
     def __str__(self) -> str:
-        return f"zipar(window={self.lag}, adaptive={self.adaptive}, first={self.first})"
+        return f"zipar(window={self.window}, adaptive={self.adaptive}, first={self.first})"
 
     def ask(self, run: Run) -> Asked:
         """One code of each open row."""

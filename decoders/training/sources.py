@@ -1,15 +1,13 @@
-"""Where captions and codes of training come from: pictures, the target itself, embedded scenes.
+"""Where captions and codes of training come from: pictures here; codes that the target samples in
+`decoders.loops.sampled`, embedded scenes in `decoders.tiny.scenes.source`.
 
 A source is a pure function of an index, so that a run that resumes, or shares its work among
-processes, sees what an uninterrupted one sees. Training on codes that the target sampled is what
-the papers' released data are for Lumina ("self-distilled"): a drafter will continue such codes, not
-those of photographs.
+processes, sees what an uninterrupted one sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Protocol
@@ -17,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.api import DecoderError, ImageModel
 from decoders.text_files import one_line, read_items, said_as
 from decoders.training.states import Images
 
@@ -103,53 +101,6 @@ def pictures(
         return Images(model.text.encode(list(words)).to(model.device), codes)
 
     return Listed(len(items), held_out, seed, make)
-
-
-def sampled(
-    model: ImageModel,
-    prompts: Sequence[str],
-    sampling: Sampling,
-    held_out: float = 0.05,
-    seed: int = 0,
-    rounds: int = 1,
-) -> Listed:
-    """Codes that the target draws, `rounds` images a prompt, each with noise of its own."""
-    from decoders.loops.autoregressive import Autoregressive
-    from decoders.noise import Noise, image_key
-
-    decoder = Autoregressive(model, sampling)
-    count = len(prompts)
-
-    def make(numbers: list[int]) -> Images:
-        words = [prompts[n % count] for n in numbers]
-        keys = [image_key(seed + n // count, w) for n, w in zip(numbers, words, strict=True)]
-        text = model.text.encode(words).to(model.device)
-        codes = decoder.generate(text, Noise.of_keys(torch.stack(keys), model.target.length)).codes
-        return Images(text, codes.to(model.device).clone())  # no inference tensor
-
-    return Listed(count * rounds, held_out, seed, make)
-
-
-@dataclass(frozen=True)
-class Scenes:
-    """The embedded scenes, drawn and encoded on the fly: no two alike, none held out twice.
-
-    offset: the first index of the train split, past what tokenizer and target have seen.
-    """
-
-    model: ImageModel
-    offset: int = 5_000_000
-    train: None = None
-    valid: None = None
-
-    def images(self, split: str, indices: Sequence[int]) -> Images:
-        from decoders.tiny.scenes import scene_batch
-
-        first = self.offset if split == "train" else 0
-        batch = scene_batch(split, [first + i for i in indices])
-        made = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
-        codes = encode_pictures(self.model, made)
-        return Images(self.model.text.encode(batch.captions).to(self.model.device), codes)
 
 
 def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:

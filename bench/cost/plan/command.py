@@ -13,11 +13,10 @@ from pathlib import Path
 
 from bench.config.catalogue import groups
 from bench.config.compose import compose_study
-from bench.config.plugins import call_prompts, tree_of
+from bench.config.plugins import tree_of
 from bench.config.schema import StudyConfig
 from bench.config.words import apart, given, split
 from bench.console import say
-from bench.cost.plan import checkpoints as known
 from bench.cost.plan.hours import launch_lines, projected_lines, time_lines, work_lines
 from bench.cost.plan.parts import (
     COLUMNS,
@@ -31,9 +30,11 @@ from bench.cost.plan.parts import (
     no_tokenizer,
 )
 from bench.cost.plan.plan import Call, Load, Plan
+from bench.cost.predict import checkpoints as known
 from bench.cost.predict.machines import machine_of
 from bench.data.errors import BenchError, ConfigError, Failure
 from bench.data.files import ready_file, write_text
+from bench.prompts import call_prompts
 from bench.report.table import csv_text, filled, markdown, terminal
 from bench.run.launch.task import asked
 from decoders.models.sizes import RELEASED

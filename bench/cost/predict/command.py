@@ -39,10 +39,9 @@ from bench.cost.predict.there import (
 )
 from bench.cost.work import regime
 from bench.data.errors import BenchError, ConfigError
-from bench.data.files import ready_folder
-from bench.judge.speedup import every_latency_row
+from bench.data.files import ready_folder, write_text
+from bench.judge.paired import every_latency_row
 from bench.records.load import read_rows
-from bench.records.rows import write_text
 from bench.records.study import read_identity, require_own, require_schema
 from bench.report import table
 from bench.report.plots.predict import predicted_plot, projected_plot

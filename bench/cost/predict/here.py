@@ -27,7 +27,7 @@ from bench.cost.predict.recorded import PARTS, Recorded, Row, recorded_of
 from bench.cost.predict.steps import in_turns
 from bench.cost.speed import SpeedError, StepSeconds, chain_depth, predict, shallower
 from bench.data.errors import ConfigError, Failure, attempt
-from bench.judge.speedup import pairs
+from bench.judge.paired import pairs
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
 from bench.run.outcome import Outcome, decode

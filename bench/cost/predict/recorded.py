@@ -15,7 +15,7 @@ import pandas as pd
 
 from bench.cost.speed import Prediction, StepSeconds, reach
 from bench.data.errors import BenchError
-from bench.judge.speedup import image_rows, latency_rows, paired_speedup
+from bench.judge.paired import image_rows, latency_rows, paired_speedup
 from metrics.stats import Interval
 
 PARTS = ("draft", "forward", "accept")

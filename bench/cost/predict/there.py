@@ -27,7 +27,7 @@ from bench.compare.measured import Measured
 from bench.compare.methods import Names, pairs
 from bench.compare.published import Published
 from bench.config.schema import LoaderConfig
-from bench.cost.plan.checkpoints import shape_of
+from bench.cost.predict.checkpoints import shape_of
 from bench.cost.predict.machines import Hardware
 from bench.cost.predict.recorded import Recorded, Row
 from bench.cost.speed import StepSeconds, predict

@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.judge import speedup
+from bench.judge import paired
 from bench.records.load import PHASES
-from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report.notes import unfair_caption
+from bench.records.run_data import Entry, Role, RunData, Section, forward_part
 from bench.report.plots import chart as vl
 from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import WORDS, between
-from bench.report.roofline import figure as number
-from bench.report.roofline import forward_part
 from metrics.stats import Interval
 
 
@@ -65,7 +62,7 @@ def _draw(
             named = [entry for entry in section.decoders if entry.failed]
         return panels, said
 
-    last = unfair_caption(run) if any(side.speed for side in sides) else ""
+    last = vl.unfair(run) if any(side.speed for side in sides) else ""
     return vl.by_section(run, name, title, caption, one, len(sides), last)
 
 
@@ -111,7 +108,7 @@ def draw_speed(run: RunData) -> Chart:
         if math.isnan(value):
             return Bar([], "not measured")
         bare = math.nan if entry.role is Role.BASELINE else entry.number("mal_no_bonus")
-        reach = speedup.mal_interval(entry.records) or vl.UNKNOWN
+        reach = paired.mal_interval(entry.records) or vl.UNKNOWN
         return Bar([(value, colors[entry.name])], f"{value:.2f}", reach, bare)
 
     def speed(section: Section, entry: Entry) -> Bar:
@@ -195,10 +192,10 @@ def draw_floors(run: RunData) -> Chart:
         line = run.roofline.get(entry.name)
         if line is None:
             return Bar([], "not timed")
-        part, codes = forward_part(line), f"{number(line, 'codes'):.0f} codes"
+        part, codes = forward_part(line), f"{line['codes']:.0f} codes"
         if part == "ar":
             return _over_floor(line, "ar", "AR step, ")
-        if number(line, "forward_ms") > 0:
+        if line["forward_ms"] > 0:
             return _over_floor(line, "forward", f"{codes}, ")
         return _over_floor(line, "step", f"step of {codes}, ")
 
@@ -219,7 +216,7 @@ def draw_floors(run: RunData) -> Chart:
         Side("ms per target forward", forward, 2.2, "no timed images"),
         Side("ms per drafter call", draft, 1.8),
     )
-    known = not any(math.isnan(number(line, "ar_floor_ms")) for line in run.roofline.values())
+    known = not any(math.isnan(line["ar_floor_ms"]) for line in run.roofline.values())
     key = {name: hue for name, hue in FLOORS.items() if name != "no floor known" or not known}
     return _draw(run, "roofline", "Time over floor", caption, sides, key)
 
@@ -227,7 +224,7 @@ def draw_floors(run: RunData) -> Chart:
 def _over_floor(line: dict[str, Any], part: str, what: str, absent: str = "not timed") -> Bar:
     """Floor and rest stacked, and the one over the other in words; absent: where it was not
     timed."""
-    taken, floor = number(line, f"{part}_ms"), number(line, f"{part}_floor_ms")
+    taken, floor = line[f"{part}_ms"], line[f"{part}_floor_ms"]
     if math.isnan(taken):
         return Bar([], absent)
     if math.isnan(floor):

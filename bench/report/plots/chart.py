@@ -215,6 +215,13 @@ def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
     return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
 
 
+def unfair(run: RunData) -> str:
+    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
+    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
+    names = [e.name for e in decoders if run.mark(e)]
+    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
+
+
 def say(text: str, height: int = 60) -> Spec:
     """A panel that has nothing to draw: the reason."""
     mark = {"type": "text", "color": MUTED, "align": "left", "fontSize": 12}

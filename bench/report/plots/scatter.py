@@ -14,9 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.judge.speedup import CLIP_LESS
+from bench.judge.paired import CLIP_LESS
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
-from bench.report.notes import unfair_caption
 from bench.report.plots import chart as vl
 from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.series import DECODER, names, series
@@ -180,7 +179,7 @@ def draw_pareto(run: RunData, quality: Quality) -> Chart:
             said += f" {section.title}: no reseed was run, so nothing counts as noise."
         return [panel(chart, section, len(run.sections))], said
 
-    file, title, last = f"speedup_{quality.column}", f"Speed-up against {name}", unfair_caption(run)
+    file, title, last = f"speedup_{quality.column}", f"Speed-up against {name}", vl.unfair(run)
     made = vl.by_section(run, file, title, caption + FRONT, one, min(2, len(run.sections)), last)
     return replace(made, charted=True)
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from bench.console import progress
 from bench.data.errors import ConfigError
-from bench.data.watch import end_with_parent
 from bench.run.launch.task import INTERRUPTED, LaunchConfig, Lost, Task
+from bench.run.launch.watch import end_with_parent
 
 LOOK = 0.1  # seconds between two looks at the workers
 QUEUED = 1000  # times that a SLURM job may run out of time: each time it has come further

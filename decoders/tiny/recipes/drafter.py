@@ -25,9 +25,9 @@ from decoders.compose import resolve
 from decoders.models.eagle_net import EagleNet
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.scenes.source import Scenes
 from decoders.training.losses import LossConfig
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.sources import Scenes
 from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import TrainConfig, Trainer
 

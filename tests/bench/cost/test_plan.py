@@ -18,7 +18,6 @@ import torch
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
-from bench.cost.plan import checkpoints as known
 from bench.cost.plan.command import cmd_plan, make
 from bench.cost.plan.hours import (
     NOTHING,
@@ -31,6 +30,7 @@ from bench.cost.plan.hours import (
 )
 from bench.cost.plan.parts import Need, merged
 from bench.cost.plan.plan import CONTEXT, Load, cache_bytes, logit_bytes, peak_bytes
+from bench.cost.predict import checkpoints as known
 from bench.cost.predict.machines import machine_of
 from bench.cost.predict.there import forward_of, of_shape
 from bench.data.errors import BenchError

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.cost import moments
 from bench.cost.machine import measure_rates
+from bench.cost.moments import moments_of
 from bench.cost.rates import MachineRates, Moment, read_rates, save_rates
 from bench.cost.work import Net, Unknown, Work, drafter_net, target_net
 from bench.judge.roofline import drafted_on, roofline
-from bench.measure import moments
-from bench.measure.moments import moments_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import Sampling

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from bench.judge.paired import CLIP_PAIRS, clip_differences
 from bench.judge.quality import ScenesScorer, Scores
-from bench.judge.speedup import CLIP_PAIRS, clip_differences
 from bench.prompts import Prompt
 from bench.records.kept import Kept
 from bench.run.runner import RunResult, run_study

@@ -37,7 +37,7 @@ def rows(*changed: dict[str, object]) -> pd.DataFrame:
     for (name, temperature), extra in zip(names, [*changed, {}, {}, {}], strict=False):
         where = {
             "backend": "cpu", "device": "cpu", "dtype": "bfloat16", "threads": 2, "cpu": "EPYC",
-            "gpu": "", "path": "",
+            "gpu": "", "path": "", "disturbed": False,
         }  # fmt: skip
         made += [
             {
@@ -137,7 +137,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         "cpu", result.rows.cpu.iloc[0], "float32", 1, 2**28,
         measured.ar_bytes / (measured.ar_ms / 2e3), int(1e9), 1.0, 1e15, 0.0, 1.0,
     )  # fmt: skip
-    monkeypatch.setattr("bench.measure.moments.Watch.known", lambda _: rates)
+    monkeypatch.setattr("bench.cost.moments.Watch.known", lambda _: rates)
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
         planted = result.rows.copy()
         ar = planted.decoder == "ar"
@@ -222,7 +222,7 @@ def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
             "cpu", name, "float32", 1, 2**28, rate, weights, rate, 1e15, 0.0, 1.0
         )  # fmt: skip
 
-    monkeypatch.setattr("bench.measure.moments.measure_rates", measured)
+    monkeypatch.setattr("bench.cost.moments.measure_rates", measured)
     summary = finish(config, result)
     assert len(looks) == 2
     found = pd.read_csv(result.path / "fairness.csv")

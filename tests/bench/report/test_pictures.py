@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.judge.speedup import mal_interval
+from bench.judge.paired import mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.judge.fairness import FAIR, Fairness
-from bench.judge.speedup import CLIP_COLUMNS, CLIP_PAIRS
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData
 from bench.report import writers

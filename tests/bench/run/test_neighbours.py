@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.judge.speedup import every_latency_row
+from bench.judge.paired import every_latency_row
 from bench.measure import busy
 from bench.measure.busy import Reading
 from bench.run.finish import gather

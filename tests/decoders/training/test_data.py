@@ -15,13 +15,15 @@ from PIL import Image
 
 from decoders.api import DecoderError, Sampling
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.sampled import sampled
 from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.noise import Noise
 from decoders.tiny import bundle
+from decoders.tiny.scenes.source import Scenes
 from decoders.training.shards import DataConfig, Ring, StateMaker, Stored
-from decoders.training.sources import Listed, Scenes, pictures, sampled
+from decoders.training.sources import Listed, pictures
 from decoders.training.states import Images, target_states, transformer_of
 
 MODEL = random_model(vocab=24, grid=3)

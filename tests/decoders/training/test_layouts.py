@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decoders.api import Generation, ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.sampled import sampled
 from decoders.loops.speculative import Speculative
 from decoders.models import families, llamagen
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
@@ -26,7 +27,6 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss, logits_at
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.sources import sampled
 from decoders.training.states import States, target_states, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
 from decoders.verify.by_node import ByNode

@@ -1,4 +1,5 @@
-"""Figures of a decoder paired with its baseline's on the same images: speed-ups, and CLIP scores.
+"""Which rows of a run count, and a decoder's figures paired with its baseline's on the same images:
+speed-ups and CLIP scores; with them the codes per forward, and the names of reseeds.
 
 Why apart: the summary, the speed model and the comparison with published numbers pair the same rows
 of the latency protocol, and must come to the same interval. CLIP scores differ far more from prompt
@@ -40,8 +41,6 @@ def every_latency_row(rows: pd.DataFrame) -> pd.DataFrame:
     """Those of `timings` that count: not the disturbed ones, and none of a decoder of which more
     than `MOST` are."""
     timed = timings(rows)
-    if "disturbed" not in timed:  # of an older version, or made by hand
-        return timed
     share = timed.groupby("decoder")["disturbed"].transform("mean")
     return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]
 

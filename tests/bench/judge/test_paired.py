@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.judge.speedup import paired_speedup, pairs, quiet
+from bench.judge.paired import paired_speedup, pairs, quiet
 from metrics.stats import fastest_ratio, paired_ratio
 
 
@@ -17,7 +17,7 @@ def timed(decoder: str, *rounds: list[float | None], blocks: int = 1) -> pd.Data
             "decoder": decoder, "protocol": "latency", "prompt_index": prompt, "seed": 0,
             "repeat": repeat, "block": repeat * blocks + prompt * blocks // len(times),
             "status": "failed" if seconds is None else "ok",
-            "seconds_total": seconds, "seconds_prefill": 0.0, "nfe": 10,
+            "seconds_total": seconds, "seconds_prefill": 0.0, "nfe": 10, "disturbed": False,
         }
         for repeat, times in enumerate(rounds)
         for prompt, seconds in enumerate(times)

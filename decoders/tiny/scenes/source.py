@@ -1,0 +1,33 @@
+"""Embedded scenes as a source of a training (`data=scenes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from decoders.api import ImageModel
+from decoders.tiny.scenes.dataset import scene_batch
+from decoders.training.sources import encode_pictures
+from decoders.training.states import Images
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """The embedded scenes, drawn and encoded on the fly: no two alike, none held out twice.
+
+    offset: the first index of the train split, past what tokenizer and target have seen.
+    """
+
+    model: ImageModel
+    offset: int = 5_000_000
+    train: None = None
+    valid: None = None
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        first = self.offset if split == "train" else 0
+        batch = scene_batch(split, [first + i for i in indices])
+        made = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
+        codes = encode_pictures(self.model, made)
+        return Images(self.model.text.encode(batch.captions).to(self.model.device), codes)
