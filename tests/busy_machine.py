@@ -9,8 +9,6 @@ within the intervals of a quiet run, or be missing. Not a test of the suite: a q
 to be had on demand. Exit status 1 where it fails.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,8 +1,6 @@
 """Plug-ins of the referee's exam (issue of the gate): wrong ones, which no verdict may call exact,
 and right ones, which none may call broken. At least two for every contract."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from typing import Any

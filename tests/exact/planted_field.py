@@ -1,8 +1,6 @@
 """Errors that released code or papers of the field make (decoders.md), one planted in each decoder
 here, and the right version of a proposer that carries one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The referee's exam: wrong plug-ins are never called exact, and the verdict says what is wrong;
 right ones are never called broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 """The law of whole images by enumeration: the enumeration itself by hand, decoders that are exact,
 and the errors of the field, each of which turns red."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

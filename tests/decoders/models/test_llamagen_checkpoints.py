@@ -1,7 +1,5 @@
 """Released LlamaGen and EAGLE layouts load, agree with a float64 reference, and decode."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

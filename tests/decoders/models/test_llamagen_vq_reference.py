@@ -1,7 +1,5 @@
 """LlamaGen's VQ tokenizer against a plain float64 reference, on a file in the release layout."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

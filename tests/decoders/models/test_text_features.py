@@ -1,7 +1,5 @@
 """Cached text features: what a file may look like, and that it equals the live encoder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

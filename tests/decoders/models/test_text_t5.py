@@ -1,7 +1,5 @@
 """Caption features of a T5 encoder: LlamaGen's cleaning, length and padding; on a tiny T5."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -2,8 +2,6 @@
 weights, tensors that cannot be, and indices that point elsewhere: what the command line's cases
 (tests/edge/cases_checkpoints.py) do not have."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import zipfile
