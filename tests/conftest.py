@@ -5,6 +5,7 @@ import fcntl
 import gc
 import os
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -73,6 +74,7 @@ def frozen_heap_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's `&`
     watch(session.config)
     session.config.stash[LOCKS] = [path.open("wb") for path in lock_paths(session.config)]
 
