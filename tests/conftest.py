@@ -1,11 +1,11 @@
 """Tests that measure run alone, also where `make test` runs two processes of tests; and no test
 reads what a run left in this checkout."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os
+import random
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -50,6 +50,16 @@ def nothing_left_behind_is_read(request: pytest.FixtureRequest) -> Iterator[None
     assert not seen, f"the test read {sorted(set(seen))}: copy what it needs into tests/"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", metavar="SEED", help="modules and their tests in random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("shuffle")) is not None:
+        draw = lambda name: random.Random(f"{seed} {name}").random()  # noqa: E731
+        items.sort(key=lambda item: (draw(item.nodeid.partition("::")[0]), draw(item.nodeid)))
+
+
 def pytest_collection_finish() -> None:
     """All that is loaded leaves the garbage collector's sight. A run collects some twenty times:
     looking through every module each time took eight parts of nine of a toy study."""
@@ -64,6 +74,7 @@ def frozen_heap_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's `&`
     watch(session.config)
     session.config.stash[LOCKS] = [path.open("wb") for path in lock_paths(session.config)]
 

@@ -1,8 +1,6 @@
 """No import circles: every module can be read without those that import it, and a folder of
 `decoders/` or `bench/` without those that build on it. No file is too long to be read at once."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Shared by the tests of the harness: a study of toy decoders, composed as a user would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The decoders' codes are a function of the noise alone, as the contract asks; the
 and fail where they are told to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import signal

@@ -1,7 +1,5 @@
 """`bench.notebook`, by the page that explains it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """What the system refuses is one message: the file, what was wanted, what to do."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Kernels per piece of decoders' compiled steps at LlamaGen-XL's sizes, and the mo
 thread and shared memory of a program.
 """
 
-from __future__ import annotations
-
 import sys
 
 from decoders.api import Sampling

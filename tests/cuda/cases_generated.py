@@ -1,8 +1,6 @@
 """What the kernels that `torch.compile` writes for a card compute: run by test_kernels.py in
 Triton's interpreter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

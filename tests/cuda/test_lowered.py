@@ -4,8 +4,6 @@ within the card's shared memory, and without a spill.
 A handful runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

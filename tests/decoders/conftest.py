@@ -1,7 +1,5 @@
 """Shared by the tests of the decoders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

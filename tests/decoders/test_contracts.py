@@ -32,7 +32,7 @@ from decoders.distribution import normalised
 from decoders.executed import executed, execution
 from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
-from decoders.noise import ACCEPT_SLOT, COUPLE_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise, sample
 from decoders.verify.exact import Exact
 from tests.decoders.execution.test_backends import Replayed
 
@@ -85,27 +85,6 @@ class Jacobi(Window):
         index = seen.count[:, None] + torch.arange(self.nodes)  # [B, W]
         q = old.gather(1, index[..., None].expand(-1, -1, old.shape[-1]))
         return torch.where(q.sum(-1, keepdim=True) > 0, q, 1 / q.shape[-1])
-
-
-class Coupled(Jacobi):
-    """(1) The same, but a code is kept as often as it can be (2510.24211): redrawn only with the
-    probability that a maximal coupling of the old and the new law asks for."""
-
-    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
-        fresh = super().propose(seen, noise, place)
-        p, old, width = fresh.q[:, :-1], seen.draft, self.nodes  # [B, W, V]
-        above = seen.count[:, None] + torch.arange(width)  # [B, W], nodes of the last draft
-        above = above.clamp_max(width)
-        x = old.codes.gather(1, (above + 1).clamp_max(width))[..., None]  # [B, W, 1]
-        q = old.q.gather(1, above[..., None].expand_as(p))  # the law that x was drawn from
-        there = (above < width) & q.any(-1)
-        places = place[:, None] + torch.arange(width)
-        u = noise.at(places, COUPLE_SLOT, 2, noise.round[:, None])  # [B, W, 2]
-        keep = u[..., :1] * q.gather(-1, x) < p.gather(-1, x)
-        other = sample(normalised((p - q).clamp_min(0), p), u[..., 1])
-        coupled = torch.where(keep[..., 0], x[..., 0], other)
-        codes = torch.where(there, coupled, fresh.codes[:, 1:])
-        return chain(fresh.codes[:, 0], codes, p)
 
 
 class Block(Window):
@@ -180,7 +159,6 @@ def part(name: str, **options: Any) -> PartSpec:
 JACOBI = DecoderSpec("jacobi", LOOP, acceptance=EXACT, proposer=part("Jacobi", width=3))
 BLOCK = DecoderSpec("block", LOOP, acceptance=EXACT, proposer=part("Block", width=3))
 VERIFIED = DecoderSpec("verified", LOOP, EAGLE, CHAIN, part("BlockVerification"))
-COUPLED = DecoderSpec("coupled", LOOP, acceptance=EXACT, proposer=part("Coupled", width=3))
 
 
 def images(model: ImageModel, spec: DecoderSpec, seed: int = 5) -> Generation:
@@ -198,7 +176,7 @@ def follows_the_law(model: ImageModel, codes: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
-@pytest.mark.parametrize("spec", [JACOBI, COUPLED, BLOCK, VERIFIED], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [JACOBI, BLOCK, VERIFIED], ids=lambda spec: spec.name)
 def test_images_follow_the_law_of_ar(spec: DecoderSpec, how: str) -> None:
     model = executed(random_model(vocab=4, grid=2, seed=12), how)
     made = images(model, spec)
@@ -225,7 +203,7 @@ def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
 BLOCKED = replace(BLOCK, acceptance=VERIFIED.acceptance)
 
 
-@pytest.mark.parametrize("spec", [JACOBI, COUPLED, BLOCKED, VERIFIED], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [JACOBI, BLOCKED, VERIFIED], ids=lambda spec: spec.name)
 def test_a_recorded_step_shows_a_part_what_an_eager_one_does(spec: DecoderSpec) -> None:
     """A graph's replay reads and writes the tensors that it was recorded on; so do rounds."""
     made = []

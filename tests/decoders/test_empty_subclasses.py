@@ -5,8 +5,6 @@ ones on unequal terms. Times are the least of interleaved repeats, which a busy 
 little; a part that fell back to tensor code takes about twice as long.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Loops, proposers, verifiers, trees, drafters, rules and models do not know that a kernel exists:
 an execution puts its calls in the place of their methods."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Noise by the formula of its generator, and sampling."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

@@ -3,8 +3,6 @@
 Seeds are fixed, so a p-value is the same in every run: a failure is a change of the generator.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cache, noise, distributions, the walk through a tree, composition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/new_drafter.md says what the code says, and its commands are understood."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

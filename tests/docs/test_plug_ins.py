@@ -1,7 +1,5 @@
 """The parts of docs/plug_ins.md are short, decode, and get the verdicts that the page states."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

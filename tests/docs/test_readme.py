@@ -1,7 +1,5 @@
 """The README is short, its links and those of docs/ lead somewhere, and its drafter works."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

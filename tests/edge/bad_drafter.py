@@ -4,8 +4,6 @@
 plug-in's name.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NoReturn
 

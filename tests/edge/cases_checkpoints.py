@@ -1,7 +1,5 @@
 """Checkpoints that are none, are damaged, or point elsewhere."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

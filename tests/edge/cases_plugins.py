@@ -1,7 +1,5 @@
 """Plug-ins that break, time limits that cannot be, links and places that must not be written to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

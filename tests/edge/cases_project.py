@@ -1,7 +1,5 @@
 """What `bench predict hardware=NAME` is told wrongly: machines, models, figures, runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.edge.cases_folders import another, half, older

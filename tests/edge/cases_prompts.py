@@ -1,8 +1,6 @@
 """Prompt files, caption files and folders of images that would be misread: what the tests of their
 readers (tests/bench: prompts, commands/test_evaluate) do not have."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Words of a command line that mean nothing, and what a hurried newcomer gets wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

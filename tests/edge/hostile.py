@@ -3,8 +3,6 @@
 Each is a function of the model; `WANTED` says what the row of it must say, None: the row is ok.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """What a bad input is, and what its answer must look like."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

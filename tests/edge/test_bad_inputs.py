@@ -1,8 +1,6 @@
 """Bad inputs, one row each: every answer is a message that says what was expected, what was found
 and what to do. The rows stand in `cases_*.py`, by what is wrong."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No plug-in changes another decoder's rows, nor ends a run without a word."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

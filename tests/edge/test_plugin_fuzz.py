@@ -1,7 +1,5 @@
 """Whatever a drafter of a stranger does, it is a failed row that names it, and the others go on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

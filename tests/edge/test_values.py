@@ -1,8 +1,6 @@
 """No setting of a study, a training or a search, and none of a part, takes a value of another kind,
 nor one beyond its range: every field of every class, without a command line."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,8 +1,6 @@
 """Plug-ins of the referee's exam (issue of the gate): wrong ones, which no verdict may call exact,
 and right ones, which none may call broken. At least two for every contract."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -19,7 +17,6 @@ from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi as Window
 from decoders.propose.trees.static import Static
 from decoders.verify.children import at_node, longest
-from tests.decoders.test_contracts import Jacobi
 from tests.exact.planted import changed, finds, judging
 
 # ---- drafters -----------------------------------------------------------------------------------
@@ -235,26 +232,18 @@ class Rewritten(Speculative):
 # ---- proposers ----------------------------------------------------------------------------------
 
 
-class OldDraftsNewLaw(Jacobi):
+class OldDraftsNewLaw(Window):
     """Drafts of the last window stay, and the target's newest laws are declared."""
 
-    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
-        made, width = super().propose(seen, noise, place), self.nodes
-        above = seen.count[:, None] + torch.arange(1, width + 1)
-        old = seen.draft.codes.gather(1, above.clamp_max(width))
-        there = (above <= width) & seen.p.any(-1).any(-1)[:, None]
-        codes = torch.where(there, old, made.codes[:, 1:])
-        return replace(made, codes=torch.cat([made.codes[:, :1], codes], 1))
+    def draw(self, law: Any, left: Any, noise: Any, places: Any) -> Any:
+        return torch.where(left.drafted, left.codes, super().draw(law, left, noise, places))
 
 
-class TargetsNumber(Jacobi):
+class TargetsNumber(Window):
     """A draft is drawn with the number of the place's last code."""
 
-    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
-        made = super().propose(seen, noise, place)
-        places = place[:, None] + torch.arange(self.nodes)
-        codes = sample(made.q[:, :-1], noise.at(places, TARGET_SLOT)[..., 0])
-        return replace(made, codes=torch.cat([made.codes[:, :1], codes], 1))
+    def draw(self, law: Any, left: Any, noise: Any, places: Any) -> Any:
+        return sample(law, noise.at(places, TARGET_SLOT)[..., 0])
 
 
 class KeptTwice(Window):

@@ -4,8 +4,6 @@ Loops, verifiers, rules and trees here are the real ones with methods that the c
 overridden (`changed`, `judging`, `finds`); everything else stays as it is.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import replace
 from types import new_class

@@ -1,7 +1,5 @@
 """Compositions by name: what the decoders of `conf/` are made of, and planted errors."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from decoders.api import Sampling

@@ -1,8 +1,6 @@
 """The gate on rules that depend on the depth or the place, on rules with a bound on the output, and
 on codes that the target rules out."""
 
-from __future__ import annotations
-
 import re
 from copy import copy
 from dataclasses import replace

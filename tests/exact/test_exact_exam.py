@@ -1,8 +1,6 @@
 """The referee's exam: wrong plug-ins are never called exact, and the verdict says what is wrong;
 right ones are never called broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -67,8 +65,8 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "t4 stale keys in row 1": (loop("StaleRow", "small"), TAU_1, "of row 1"),
     "loop: a full path is not moved": (loop("ForgetsFullPath", "small"), TAU_1, TEACHER),
     "loop: blind from place 30 on": (loop("LateBlindness"), TAU_1, TEACHER),
-    "proposer: old drafts, new law": (window(exam("OldDraftsNewLaw", width=2)), TAU_1, "AR law"),
-    "proposer: the last code's number": (window(exam("TargetsNumber", width=2)), TAU_1, "AR law"),
+    "proposer: old drafts, new law": (window(exam("OldDraftsNewLaw", window=3)), TAU_1, "AR law"),
+    "proposer: the last code's number": (window(exam("TargetsNumber", window=3)), TAU_1, "AR law"),
     "drafter: second level": (drafter("DeepRejected"), TAU_1, "no function of the committed"),
     "drafter: favours": (drafter("Favours"), TAU_1, "no function of the committed"),
     "tree: pruned": (tree("Pruned"), TAU_1, "not drawn from"),
@@ -122,7 +120,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
 RIGHT = {
     "loop: its own mask": (loop("Rewritten"), "exact"),
     "proposer: jacobi": (window(contracts("Jacobi", width=2)), "exact"),
-    "proposer: a block of heads": (window(contracts("Coupled", width=2)), "exact"),
     "drafter: the last code": (drafter("LastCode"), "exact"),
     "drafter: adaptive": (drafter("Adaptive"), "exact as far as sampled"),
     "drafter: counting": (drafter("Counting"), "exact"),

@@ -1,7 +1,5 @@
 """The Jacobi family by enumeration: exact where it should be, and as far off as released."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The enumerated law of a node: by hand, what rules promise of it, and the output bound
 (decoders.md, lemma R)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """A trained drafter of one's own gets a verdict: its class small with random weights, its real
 weights by whole images of the real model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

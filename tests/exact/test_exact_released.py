@@ -4,8 +4,6 @@ written from the formulas alone (decoders.md (a) to (d), (f), (g), (y), (z)), im
 A table target of three codes and three places gives p. Everything else here is plain Python.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator

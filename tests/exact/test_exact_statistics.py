@@ -1,7 +1,5 @@
 """The gate's own instruments: do its tests keep still on the truth and speak up on an error?"""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 The small codebooks cut the tree of 57 nodes to about that of 25, so that one of them is enough.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -9,8 +9,6 @@ top-p" tie among codes of probability zero, and since then the tie goes to the c
 index. In "lantern_released | greedy" equally long paths tie as in the released code (METHODS 6).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

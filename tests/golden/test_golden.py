@@ -1,7 +1,5 @@
 """Codes and accepted lengths are those of before, for every decoder, under both executions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

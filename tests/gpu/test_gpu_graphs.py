@@ -1,7 +1,5 @@
 """A step as a CUDA graph: the codes of an eager one, one launch, no synchronisation."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

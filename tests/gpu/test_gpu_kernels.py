@@ -1,8 +1,6 @@
 """The kernels natively on a GPU: the interpreter's cases again, at full sizes, captured, and
 without a wait for the device; and those of the pretended card, 100,000 launches each."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,8 +1,6 @@
 """Rates, peers, profiles and batch scaling on a GPU: rates by events with no launches in them; same
 model, kernels and launches, out of memory."""
 
-from __future__ import annotations
-
 import csv
 import json
 

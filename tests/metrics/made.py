@@ -5,8 +5,6 @@ Names, shapes and the form of the file are the public ones. A tensor is a window
 short row of numbers, as torch stores views: files of 600 MB shrink to less than one.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

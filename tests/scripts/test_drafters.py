@@ -1,7 +1,5 @@
 """`python -m scripts.drafters`: a run beside what the model card says of the trainings."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m scripts.fid_protocols`: the same pictures, two ways to the network's input."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """`scripts.gpu_check`: each stage by itself, a verdict each, taken up where it stopped. Stand-in
 stages run on any machine; the real ones run on the processor, without what a bare machine lacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The command line: quick help, and errors that say what to do."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex

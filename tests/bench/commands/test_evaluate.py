@@ -1,7 +1,5 @@
 """`evaluate` on folders of images, captions matched to them, and the papers' scorer of studies."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

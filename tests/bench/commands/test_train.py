@@ -1,7 +1,5 @@
 """`bench train`: a training from the command line leaves a drafter that loads, and its curves."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Files that the tests of `bench compare` read: a table of published numbers, a run folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up finished run with all that a record vouches for."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

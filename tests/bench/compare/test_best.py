@@ -1,7 +1,5 @@
 """`python -m bench best`: the fastest that keeps a criterion, by how much, and at which edge."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`bench compare`: verdicts on made-up runs beside made-up and shipped published numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """`python -m bench diff`: noise is not told apart, planted losses are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

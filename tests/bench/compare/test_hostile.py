@@ -1,8 +1,6 @@
 """Records of strangers: each is left out of the board with its reason, and none ends in a
 traceback; what is shown of names moves no cursor, runs no formula and makes no link."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`python -m bench leaderboard`: checked records of two machines on one page."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`bench methods`: the table of all methods, and the committed one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

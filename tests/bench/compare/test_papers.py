@@ -1,7 +1,5 @@
 """`python -m bench papers`: a method in several papers, next to the AR of each."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """run.json vouches for a run's files; `bench publish` makes a folder that `bench diff` reads."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """published.csv and names.yaml: what is refused, and which published numbers disagree."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.compare import published as table

@@ -1,7 +1,5 @@
 """`python -m bench verify`: a part of a run made again; what was planted in the run is found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

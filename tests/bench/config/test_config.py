@@ -1,7 +1,5 @@
 """What a user types becomes a study, or a message that helps."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.config.compose import compose_study

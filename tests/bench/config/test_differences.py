@@ -1,7 +1,5 @@
 """A folder of another configuration is refused in the words that a user wrote."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`backend.layers`: what runs the layers, settled when a study is composed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

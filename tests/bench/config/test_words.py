@@ -1,7 +1,5 @@
 """Words of a command line and descriptions of parts: one parser each, the same in all commands."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.config.describe import label, labels, read

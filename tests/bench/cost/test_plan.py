@@ -1,8 +1,6 @@
 """`bench plan`: parameter formulas against the real modules, what a disk must hold, memory, hours;
 stand-ins that run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,8 +1,6 @@
 """`bench predict`: a run's speed-ups beside what its acceptance and separately measured costs give,
 and runs that it cannot explain."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A profile says which phase, part and operator a step's time belongs to, and disturbs nothing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from types import SimpleNamespace

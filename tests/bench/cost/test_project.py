@@ -1,7 +1,5 @@
 """`bench predict hardware=NAME`: costs counted by hand, papers' floors, a machine of one's own."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

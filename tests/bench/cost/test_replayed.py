@@ -1,8 +1,6 @@
 """A replayed decoder in a study: its times are measured, its name and its verdict say what it is,
 and nothing is said about its quality."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Floors: what a forward needs against counts of the real thing, and what a run writes of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,8 +1,6 @@
 """The speed model's arithmetic: acceptance of trees that were not run, steps of an image, the
 frontier. Checked against enumeration and simulation."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

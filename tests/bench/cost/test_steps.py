@@ -1,7 +1,5 @@
 """`bench steps`: a step is timed together with its own matrix products, beside its floor."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

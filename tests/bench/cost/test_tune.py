@@ -1,8 +1,6 @@
 """`bench tune`: the grid as a user writes it, what is refused before any work, and a whole search
 that ends in a decoder which composes again."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m bench check` and the exactness column: verdicts beside what was expected."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

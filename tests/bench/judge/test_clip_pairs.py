@@ -1,7 +1,5 @@
 """CLIP scores beside the baseline's: what is paired with what, from a study to clip_pairs.csv."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fairness gate catches planted baselines: a slow one, and one that ran elsewhere."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import replace

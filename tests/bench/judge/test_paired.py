@@ -1,7 +1,5 @@
 """Paired speed-ups: which rounds of an image count, and whose times its interval is over."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The scorer of a run is built before it, and must not weigh on the memory that is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What others take of the processors, from a made /proc/stat and a made clock."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

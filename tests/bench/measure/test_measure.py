@@ -1,7 +1,5 @@
 """Clock, memory, warm-up and the state of the machine."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import runpy

@@ -1,7 +1,5 @@
 """Cached text features in a study: written by the command, used in place of the model's encoder."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """prompts.limit and prompts.shard, on every prompt set; captions and classes as prompts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

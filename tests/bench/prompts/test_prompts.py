@@ -1,7 +1,5 @@
 """Prompt sets: files as users have them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

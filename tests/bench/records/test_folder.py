@@ -1,7 +1,5 @@
 """The run folder: what is refused, and that nothing is ever half written or lost."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """Which files a decoder is made of, and what counts as a change of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows of other code, weights, prompts, places or machines: never shown as those of the run."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

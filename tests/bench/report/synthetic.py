@@ -5,8 +5,6 @@ decoder's, so that the report has plausible traces to draw; `summary.csv` holds 
 look for again.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The whole report of a made-up run: what is written, what it says, and what is refused."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The page in a real browser: sorting, filtering, opening a prompt, linked charts, widths, a prompt
 that is a script, a browser without scripts. And what the pages of prompts say, without one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

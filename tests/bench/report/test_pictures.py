@@ -1,7 +1,5 @@
 """Plots' figures, code maps and the contact sheet, on small made-up data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A run is reported where it may be written, and never written through a link."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

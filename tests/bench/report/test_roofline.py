@@ -1,7 +1,5 @@
 """Time over floor and unfair baselines, in every form of a report."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The table writer: one set of columns and rows in every format."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tables: the numbers as given, intervals, noise marks, reseeds, failures, order and sections."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import replace

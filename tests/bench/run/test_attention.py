@@ -2,8 +2,6 @@
 codes in half precision depend on it. Which of two candidates is the faster one is for the test to
 say."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """`latency.batch`: the same prompts timed in batches too, and the table and plot by batch size."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What recorded steps hold, and when: the runner drops a state behind its last call, and the plan
 counts those that are held at the same time."""
 
-from __future__ import annotations
-
 import dataclasses
 import weakref
 

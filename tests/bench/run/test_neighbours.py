@@ -1,7 +1,5 @@
 """Other programs on the machine while a study is timed, by a made clock and a made machine."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field

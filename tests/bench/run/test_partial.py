@@ -1,7 +1,5 @@
 """An interrupted run says how far it came, and what is there can be looked at."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A study as a user runs it: protocols, resume, failures. On toy decoders."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

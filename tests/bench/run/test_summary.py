@@ -1,7 +1,5 @@
 """summary.csv: its columns, its speed-ups and its quality figures, on rows with known answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

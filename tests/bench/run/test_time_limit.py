@@ -1,7 +1,5 @@
 """A decoder that hangs is stopped by `time_limit`, tried once more and then no longer."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """A backend executes the same step: compiled and recorded steps give the codes of eager ones."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -4,8 +4,6 @@ On a GPU each of these would stall the queue; on the CPU they reach the dispatch
 operators, which is how they are counted here.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

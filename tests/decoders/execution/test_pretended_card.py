@@ -1,7 +1,5 @@
 """The pretended card keeps the rules of CUDA graphs that tests of recorded steps rely on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A recorded state is the only one of its decoder and batch size: later images are prefilled into
 it, recording copies no cache, and it is gone when it is dropped."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import gc

@@ -2,8 +2,6 @@
 (tests/gpu), in Triton's interpreter on the CPU (test_kernels.py runs this file with the variable
 set)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,8 +1,6 @@
 """What recorded steps and launches must do, on whatever card: a real one (tests/gpu), a pretended
 one with Triton's interpreter (test_kernels.py runs this file with the variable set)."""
 
-from __future__ import annotations
-
 import copy
 import gc
 from collections.abc import Iterator, Sequence

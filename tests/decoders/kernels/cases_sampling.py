@@ -1,7 +1,5 @@
 """What the fused sampling must do, on whatever device it runs; see cases_attention.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 """The measured choice of attention: every implementation computes the reference, what cannot run
 says why, what is wrong is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """Without a GPU the kernels are still compiled for the GPUs they are written for: every launch that
 the wrappers make, for Hopper (CUDA) and CDNA3 (ROCm)."""
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

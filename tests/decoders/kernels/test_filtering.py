@@ -1,7 +1,5 @@
 """Guidance and top-k filtering never sort a vocabulary; only top-p does."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

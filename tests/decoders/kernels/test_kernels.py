@@ -1,8 +1,6 @@
 """The Triton kernels on a machine without a GPU: their cases run in Triton's interpreter, which has
 to be switched on before Triton is imported, hence in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

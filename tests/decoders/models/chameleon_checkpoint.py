@@ -3,8 +3,6 @@
 The codes' tokens are scrambled, so that nothing passes that takes them to be in order.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

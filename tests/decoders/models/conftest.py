@@ -1,7 +1,5 @@
 """Chameleon's checkpoint with its drafter, which several files read: made once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.decoders.models import chameleon_checkpoint as C

@@ -1,7 +1,5 @@
 """Small random Janus and Emu3 checkpoints in transformers' layout, made by transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

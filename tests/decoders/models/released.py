@@ -3,8 +3,6 @@
 The references are written from the formulas of METHODS and share nothing with the code under test.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache, partial
 

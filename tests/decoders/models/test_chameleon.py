@@ -1,8 +1,6 @@
 """Chameleon checkpoints load and agree with transformers' Chameleon; row ends stand in their
 places whatever decodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """EAGLE drafters of Chameleon models: published layout and conventions, round trip, refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Chameleon's VQGAN in both layouts, and its codebook with a row end."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

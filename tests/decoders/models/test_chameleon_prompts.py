@@ -1,7 +1,5 @@
 """Prompts of Anole and Lumina-mGPT: templates, padding, unconditional rows, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Checkpoints of the hub load and agree with transformers: logits, greedy codes, pictures."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

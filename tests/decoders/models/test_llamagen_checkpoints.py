@@ -1,7 +1,5 @@
 """Released LlamaGen and EAGLE layouts load, agree with a float64 reference, and decode."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -59,6 +57,9 @@ def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layou
         ours = model.target.logits(
             our_states(model, text, torch.tensor([CODES] * 2))
         )  # [2 B, P + T, V]
+    for file in model.weights_sha256:
+        content = ((path if path.is_dir() else path.parent) / file).read_bytes()
+        assert model.weights_sha256[file] == hashlib.sha256(content).hexdigest()
     for b in range(2):
         valid = text.mask[b].tolist()
         for row, conditional in ((b, True), (2 + b, False)):
@@ -139,12 +140,6 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     assert torch.equal(fast.generate(text, noise).codes, ar.generate(text, noise).codes)
 
 
-def test_the_hash_of_what_was_loaded_is_kept(tmp_path):
-    model = hub(tmp_path)
-    content = (tmp_path / "m" / "model.safetensors").read_bytes()
-    assert model.weights_sha256["model.safetensors"] == hashlib.sha256(content).hexdigest()
-
-
 def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_path, caplog):
     model = hub(tmp_path)
     assert "no LlamaGen VQ tokenizer" in caplog.text
@@ -158,20 +153,24 @@ def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_
         )
 
 
-BAD = {
-    "not there": ("nowhere at all", "no LlamaGen target at"),
-    "hub, offline": ("nobody/has-this-model", "neither a local path nor could it be fetched"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_source_that_cannot_be_had_says_what_to_do(case, monkeypatch):
-    import huggingface_hub.constants
+def test_a_source_that_cannot_be_had_says_what_to_do(tmp_path, monkeypatch):
+    import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    source, message = BAD[case]
+    for source, says in (
+        ("nowhere at all", "no LlamaGen target at"),
+        ("nobody/has-this-model", "neither a local path nor could it be fetched"),
+    ):
+        with pytest.raises(DecoderError, match=says):
+            load(checkpoint=source)
+
+    def unreachable(hub_id, allow_patterns):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
     with pytest.raises(DecoderError, match=message):
-        load(checkpoint=source)
+        net_of(hub(tmp_path), "some/drafter")
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -196,39 +195,28 @@ def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
     assert ("*.bin" in asked) is not both
 
 
-def test_a_hub_that_cannot_be_reached_is_one_error(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    def unreachable(hub_id, allow_patterns):
-        raise huggingface_hub.errors.LocalEntryNotFoundError("no route to host")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    model = hub(tmp_path)
-    message = r"EAGLE drafter: some/drafter is neither .* \(no route to host\).*copy it here"
-    with pytest.raises(DecoderError, match=message):
-        net_of(model, "some/drafter")
-
-
-def test_an_unknown_number_of_heads_is_asked_for(tmp_path):
-    path = tmp_path / "t2i.pt"
-    torch.save(R.original_llamagen(), path)
-    with pytest.raises(DecoderError, match=r"width 32.*set model\.heads"):
-        load(checkpoint=str(path), grid=R.GRID)
-
-
 def test_damaged_and_foreign_files_are_refused(tmp_path):
-    folder = R.write_hub(tmp_path / "m", shards=3)
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(DecoderError, match=r"lacks 1 of the 3 shards"):
-        load(checkpoint=str(folder))
+    whole, torn = R.write_hub(tmp_path / "m"), R.write_hub(tmp_path / "torn", shards=3)
+    (torn / "model-00002-of-00003.safetensors").unlink()
+    lost = R.write_hub(tmp_path / "lost")
+    tensors = {k: v.contiguous() for k, v in R.hub_names(R.original_llamagen()).items()}
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors | {"surprise": torch.zeros(1)}, lost / "model.safetensors")
     other = tmp_path / "other.safetensors"
     save_file({"a": torch.zeros(2)}, other)
-    with pytest.raises(DecoderError, match="is no LlamaGen checkpoint"):
-        load(checkpoint=str(other))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(DecoderError, match="an empty folder"):
-        load(checkpoint=str(empty))
+    (tmp_path / "empty").mkdir()
+    for path, settings, says in (
+        (torn, {}, r"lacks 1 of the 3 shards"),
+        (lost, {}, r"missing model\.layers\.1\.mlp\.up_proj\.weight; unexpected surprise"),
+        (other, {}, "is no LlamaGen checkpoint"),
+        (tmp_path / "empty", {}, "an empty folder"),
+        (_pt(tmp_path / "t2i.pt", R.original_llamagen()), {"grid": R.GRID},
+         r"width 32.*set model\.heads"),
+        (whole, {"grid": 16}, r"4 x 4 codes .*model\.grid=16 would do nothing"),
+    ):  # fmt: skip
+        with pytest.raises(DecoderError, match=says):
+            load(checkpoint=str(path), **settings)
+    assert load(checkpoint=str(whole), grid=R.GRID).target.length == R.GRID**2
 
 
 @pytest.mark.parametrize(
@@ -244,23 +232,6 @@ def test_contradictions_are_found_before_anything_runs(tmp_path, config, setting
     folder = R.write_hub(tmp_path / "m", **config)
     with pytest.raises(DecoderError, match=message):
         load(checkpoint=str(folder), **settings)
-
-
-def test_another_side_than_the_checkpoints_own_would_do_nothing_and_is_refused(tmp_path):
-    folder = str(R.write_hub(tmp_path / "m"))
-    with pytest.raises(DecoderError, match=r"4 x 4 codes .*model\.grid=16 would do nothing"):
-        load(checkpoint=folder, grid=16)
-    assert load(checkpoint=folder, grid=R.GRID).target.length == R.GRID**2
-
-
-def test_a_lost_tensor_is_named(tmp_path):
-    folder = R.write_hub(tmp_path / "m")
-    tensors = {k: v.contiguous() for k, v in R.hub_names(R.original_llamagen()).items()}
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors | {"surprise": torch.zeros(1)}, folder / "model.safetensors")
-    message = r"missing model\.layers\.1\.mlp\.up_proj\.weight; unexpected surprise"
-    with pytest.raises(DecoderError, match=message):
-        load(checkpoint=str(folder))
 
 
 @pytest.mark.parametrize(

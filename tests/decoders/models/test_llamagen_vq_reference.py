@@ -1,7 +1,5 @@
 """LlamaGen's VQ tokenizer against a plain float64 reference, on a file in the release layout."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,16 +59,13 @@ def test_decoding_and_encoding_agree_with_the_reference(tmp_path):
     assert torch.equal(vq.encode(images), reference_codes(images.double(), weights))
 
 
-def test_the_tokenizer_beside_the_target_is_found(tmp_path):
+def test_the_tokenizer_beside_the_target_is_found_and_another_file_is_none(tmp_path):
     folder = R.write_hub(tmp_path / "m")
     release_file(folder / "vq_ds16_t2i.pt")
     opened = open_checkpoint(str(folder))
     tokenizer, digests = load_pictures(LLAMAGEN, opened, None, 4, torch.device("cpu"))
     assert tokenizer.codebook.shape == (40, 8)
     assert list(digests) == ["vq_ds16_t2i.pt"]
-
-
-def test_another_file_is_no_tokenizer(tmp_path):
     torch.save(R.original_llamagen(), tmp_path / "t2i.pt")
     with pytest.raises(DecoderError, match="holds no LlamaGen VQ tokenizer"):
         read_vq(LLAMAGEN, open_checkpoint(str(tmp_path / "t2i.pt")), 4)

@@ -1,7 +1,5 @@
 """Models with random weights: official shapes, usable like any other model, and no pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

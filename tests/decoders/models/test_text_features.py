@@ -1,7 +1,5 @@
 """Cached text features: what a file may look like, and that it equals the live encoder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -82,12 +80,8 @@ def test_prompts_are_found_where_files_keep_them(tmp_path, how):
     cache = FeatureCache(save(tmp_path / "f.safetensors", features, mask, metadata, **extra))
     assert cache.prompts == names
     assert torch.equal(cache.encode(["a dog"]).features, features[1:2])
-
-
-def test_the_one_prompt_of_a_file_may_be_plain_text(tmp_path):
-    features, mask = example(1)
-    path = save(tmp_path / "f.safetensors", features, mask, {"prompt": "a cat"})
-    assert FeatureCache(path).prompts == ["a cat"]
+    one = save(tmp_path / "one.safetensors", *example(1), {"prompt": "a cat"})  # or plain text
+    assert FeatureCache(one).prompts == ["a cat"]
 
 
 def test_right_padded_rows_are_rolled_and_said(tmp_path, caplog):
@@ -105,12 +99,8 @@ def test_right_padded_rows_are_rolled_and_said(tmp_path, caplog):
     assert len(caplog.records) == 1  # moving it says nothing again
 
 
-@pytest.mark.parametrize("row", [[0, 0, 0], [1, 0, 1], [0, 1, 0]])
-def test_padding_on_neither_side_is_refused(tmp_path, row):
-    mask = torch.tensor([[0, 1, 1], row])
-    path = save(tmp_path / "f.safetensors", torch.randn(2, 3, 4), mask)
-    with pytest.raises(DecoderError, match="row 1 of the mask"):
-        FeatureCache(path)
+def padded(*row):
+    return {"features": torch.randn(2, 3, 4), "mask": torch.tensor([[0, 1, 1], row])}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +110,7 @@ def test_padding_on_neither_side_is_refused(tmp_path, row):
         ({"features": torch.zeros(2, 3), "mask": torch.ones(2, 3)}, None, r"found \[2, 3\]"),
         ({"features": torch.zeros(2, 3, 4), "mask": torch.ones(2, 4)}, None, r"and \[2, 4\]"),
         ({"features": torch.ones(2, 3, 4).int(), "mask": torch.ones(2, 3)}, None, "float"),
+        *((padded(*row), None, "row 1 of the mask") for row in ([0, 0, 0], [1, 0, 1], [0, 1, 0])),
         ({}, {"prompt": '["one"]'}, "JSON list of 2 texts"),
         ({}, {"prompt": "not json"}, "JSON list of 2 texts"),
         ({"prompt": torch.zeros(3, 4, dtype=torch.uint8)}, None, r"`prompt` \[2, bytes\]"),
@@ -130,16 +121,20 @@ def test_padding_on_neither_side_is_refused(tmp_path, row):
 def test_bad_files_are_explained(tmp_path, tensors, metadata, expected):
     features = torch.arange(24.0).view(2, 3, 4)
     whole = tensors if "features" in tensors else {"features": features, "mask": torch.ones(2, 3)}
-    save_file({**whole, **tensors}, tmp_path / "f.safetensors", metadata)
+    path = tmp_path / "f.safetensors"
+    save_file({**whole, **tensors}, path, metadata)
     with pytest.raises(DecoderError, match=expected):
-        FeatureCache(tmp_path / "f.safetensors")
+        FeatureCache(path)
+    save_file({name: torch.zeros(1) for name in "hgfedcba"}, path, {"text": '["one"]'})
+    with pytest.raises(DecoderError, match="'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'"):
+        FeatureCache(path)  # in order
 
 
 def test_missing_truncated_and_unknown(tmp_path):
-    path = tmp_path / "f.safetensors"
+    path, (features, mask) = tmp_path / "f.safetensors", example()
     with pytest.raises(DecoderError, match="no feature file"):
         FeatureCache(path)
-    features, mask = example()
+    features[2, -1, 0] = torch.nan
     save(path, features, mask, {"prompt": json.dumps(["a red cat", "a dog", "a bird"])})
     cache = FeatureCache(path)
     for read in (cache.encode, cache.check):
@@ -147,18 +142,12 @@ def test_missing_truncated_and_unknown(tmp_path):
             read(["a red bat"])
     with pytest.raises(DecoderError, match="no prompts"):
         cache.encode([])
+    assert cache.encode(["a dog"]).batch == 1
+    with pytest.raises(NumericalError, match="row 2"):
+        cache.encode(["a dog", "a bird"])
     (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:100])
     with pytest.raises(DecoderError, match="cannot be read"):
         FeatureCache(tmp_path / "cut.safetensors")
-
-
-def test_nan_features_are_refused(tmp_path):
-    features, mask = example()
-    features[2, -1, 0] = torch.nan
-    cache = FeatureCache(save(tmp_path / "f.safetensors", features, mask))
-    assert cache.encode(["features:00001"]).batch == 1
-    with pytest.raises(NumericalError, match="row 2"):
-        cache.encode(["features:00001", "features:00002"])
 
 
 def test_writing_refuses_what_does_not_add_up(tmp_path):
@@ -178,10 +167,3 @@ def test_labels():
             LabelEncoder(1000).encode(["1", bad])
     with pytest.raises(DecoderError, match="no prompts"):
         LabelEncoder().encode([])
-
-
-def test_a_file_with_other_tensors_names_them_in_order(tmp_path):
-    path = tmp_path / "odd.safetensors"
-    save_file({name: torch.zeros(1) for name in "hgfedcba"}, path, {"text": '["one"]'})
-    with pytest.raises(DecoderError, match="'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'"):
-        FeatureCache(path)

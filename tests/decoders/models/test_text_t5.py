@@ -1,8 +1,5 @@
 """Caption features of a T5 encoder: LlamaGen's cleaning, length and padding; on a tiny T5."""
 
-from __future__ import annotations
-
-import json
 import logging
 
 import pytest
@@ -36,7 +33,9 @@ def by_hand(folder, words, length):
 
 
 def test_features_stand_at_the_right_end_and_are_zero_before(folder):
-    text = encoder(folder).encode(CAPTIONS)
+    live = encoder(folder)
+    text = live.encode(CAPTIONS)
+    assert set(live.sha256()) == {"text/model.safetensors", "text/tokenizer.json"}
     assert text.features.shape == (3, 10, WIDTH) and text.features.dtype == torch.float32
     assert text.mask.sum(1).tolist() == [4, 9, 3], "words, punctuation and the end token"
     for row, caption in enumerate(CAPTIONS):
@@ -44,13 +43,7 @@ def test_features_stand_at_the_right_end_and_are_zero_before(folder):
         assert text.mask[row, -count:].all() and not text.features[row, :-count].any()
         wanted = by_hand(folder, caption.lower(), 10)
         torch.testing.assert_close(text.features[row, -count:], wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_a_row_does_not_depend_on_the_batch(folder):
-    live = encoder(folder)
-    whole = live.encode(CAPTIONS)
-    for row, caption in enumerate(CAPTIONS):
-        assert torch.equal(live.encode([caption]).features[0], whole.features[row])
+        assert torch.equal(live.encode([caption]).features[0], text.features[row])  # alone
 
 
 def test_bfloat16_features_are_handed_out_as_float32(folder):
@@ -75,10 +68,24 @@ def test_a_long_prompt_is_cut_with_one_warning_and_recorded(folder, caplog):
     torch.testing.assert_close(text.features[0], end, rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_read_before_the_first_prompt(tmp_path):
-    live = T5Encoder(str(tmp_path / "missing"))
+def test_an_incomplete_folder_says_what_to_download(tmp_path):
+    live = T5Encoder(str(tmp_path / "missing"))  # nothing is read before the first prompt
     with pytest.raises(DecoderError, match="no T5 text encoder"):
         live.encode(["a cat"])
+    for gone, expected in {
+        "model.safetensors": "no model.safetensors or model.safetensors.index.json",
+        "tokenizer.json": "no tokenizer.json or spiece.model",
+        "config.json": "no config.json",
+    }.items():
+        (save_t5(tmp_path / gone) / gone).unlink()
+        with pytest.raises(DecoderError, match=f"{expected}.*google/flan-t5-xl"):
+            T5Encoder(str(tmp_path / gone)).check(["a cat"])
+    path = save_t5(tmp_path / "part") / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.block.0.layer.0.SelfAttention.q.weight"]
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(DecoderError, match=r"lacks 1 tensors, such as .*q\.weight"):
+        T5Encoder(str(tmp_path / "part")).encode(["a cat"])
 
 
 @pytest.mark.parametrize(
@@ -90,37 +97,6 @@ def test_prompts_that_cannot_be_read(folder, prompts, expected):
     for read in (live.check, live.encode):
         with pytest.raises(DecoderError, match=expected):
             read(prompts)
-
-
-@pytest.mark.parametrize(
-    ("gone", "expected"),
-    [
-        ("model.safetensors", "no model.safetensors or model.safetensors.index.json"),
-        ("tokenizer.json", "no tokenizer.json or spiece.model"),
-        ("config.json", "no config.json"),
-    ],
-)
-def test_an_incomplete_folder_says_what_to_download(tmp_path, gone, expected):
-    (save_t5(tmp_path) / gone).unlink()
-    with pytest.raises(DecoderError) as error:
-        T5Encoder(str(tmp_path)).check(["a cat"])
-    assert expected in str(error.value) and "google/flan-t5-xl" in str(error.value)
-
-
-def test_partial_weights_are_refused(tmp_path):
-    path = save_t5(tmp_path) / "model.safetensors"
-    tensors = load_file(path)
-    lost = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    save_file({k: v for k, v in tensors.items() if k != lost}, path, {"format": "pt"})
-    with pytest.raises(DecoderError, match=r"lacks 1 tensors, such as .*q\.weight"):
-        T5Encoder(str(tmp_path)).encode(["a cat"])
-
-
-def test_hashes_are_of_weights_and_tokenizer(folder):
-    hashes = encoder(folder).sha256()
-    assert set(hashes) == {"text/model.safetensors", "text/tokenizer.json"}
-    assert all(len(digest) == 64 for digest in hashes.values())
-    assert json.loads((folder / "config.json").read_text())["d_model"] == WIDTH
 
 
 # Right-hand sides: what the cleaning of LlamaGen's release makes of them.

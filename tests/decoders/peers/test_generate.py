@@ -1,8 +1,6 @@
 """transformers' generate as a decoder: the converted model is the same model, codes have our law,
 and a study with both is an ordinary one."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections import Counter

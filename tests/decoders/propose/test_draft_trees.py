@@ -1,7 +1,5 @@
 """Draft trees: shapes, draws without replacement, pruning, and refusals."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

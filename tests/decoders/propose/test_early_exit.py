@@ -2,8 +2,6 @@
 whatever the tree, the batch and the guidance, and the exact rule on it stays exact. Vertical: its
 law is the target's one row up."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

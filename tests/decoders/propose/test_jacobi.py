@@ -1,7 +1,5 @@
 """Windows of drafts without a drafter, and acceptance that equals AR code by code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """OPT-Tree against its pseudo-code (decoders.md (h)), and what drafters expect per forward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

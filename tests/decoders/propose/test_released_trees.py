@@ -1,7 +1,5 @@
 """The released static trees: the authors' paths under the authors' names, in studies and rows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Released departures of the Jacobi family that show in batches and in noise: SJD's batch minimum,
 SCD-GS's row that is used again."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data of a training: where codes come from, and the bounded ring of the target's states."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

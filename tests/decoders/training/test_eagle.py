@@ -1,7 +1,5 @@
 """The EAGLE drafter in training drafts what it drafts in decoding, and learns."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

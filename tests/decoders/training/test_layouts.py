@@ -1,8 +1,6 @@
 """A drafter trained on a checkpoint of an official layout learns, is stored and read back whole,
 and decodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Muon's updates, against their definition and against PyTorch's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The training loop: killed and resumed, in parts, in several processes, it ends at one result."""
 
-from __future__ import annotations
-
 import csv
 import socket
 from dataclasses import replace

@@ -5,8 +5,6 @@ It answers /api/models/REPOSITORY, .../revision/REVISION, .../tree/REVISION and
 latter with the headers that a cache is kept by (ETag, X-Repo-Commit).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

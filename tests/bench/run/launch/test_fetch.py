@@ -1,7 +1,5 @@
 """`bench fetch` against a hub on this machine, with stand-ins of a study's checkpoints in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """launch=local, slurm and ray: real processes, of which some are killed, and one table."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

@@ -1,7 +1,5 @@
 """A run in shards: who decodes an image changes nothing of it; merging and packing lose nothing."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,8 +1,6 @@
 """Shards of a run on the embedded model: its layers, its kernel and its tokenizer round alike
 whoever decodes an image, and with whichever others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What the CPU kernel has no call for is compiled, whoever wrote it, and decodes the same codes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole images through the CPU kernel: the codes of PyTorch's operators, code by code."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drafts that the CPU kernel grows in one call beside those of the tensor code."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The CPU kernel's acceptance and drafting beside the tensor code that they replace."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The CPU kernel computes what PyTorch's operators compute, and a row the same in any company."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

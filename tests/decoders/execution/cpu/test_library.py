@@ -1,7 +1,5 @@
 """The CPU kernel's library: compiled once, and a clear word where it cannot be."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

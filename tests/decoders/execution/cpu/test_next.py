@@ -1,8 +1,6 @@
 """An AR step as one call of the CPU kernel: what the tensor code computes, and where it is left
 to the tensor code."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from typing import Any

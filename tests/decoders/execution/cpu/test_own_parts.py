@@ -1,7 +1,5 @@
 """Somebody's own parts beside the CPU kernel's whole calls: run as they are written, or refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The CPU kernel as it is compiled for other processors: the same tests in shorter vectors."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

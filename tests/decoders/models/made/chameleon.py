@@ -4,8 +4,6 @@ EAGLE drafter and Meta's vqgan.ckpt that go with them.
 The codes' tokens are scrambled, as nothing may take them to be in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

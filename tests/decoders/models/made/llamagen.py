@@ -1,8 +1,6 @@
 """LlamaGen's target, EAGLE drafter and VQ tokenizer with random weights, under their published
 names: the original .pt, the hub conversion (one file or shards, safetensors or .bin)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A small random T5 encoder with a tokenizer of whole words, in the layout of a released one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
