@@ -81,15 +81,29 @@ class EagleNet(nn.Module, Known):
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
         values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]. kernels: a
         decoders.kernels.selected.Kernels, whose attention is used."""
-        if kernels is not None:
-            x = self.mix(ids, features)
-            shared = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
-            return self.layers[0](x, turns(self.rope, places), shared)
-        if self.packed is not None and knows(self, Capability.EAGLE_LAYER):
-            return self.packed.layers(self.mix(ids, features), places, slots, mask, cache)
+        if kernels is not None or knows(self, Capability.EAGLE_LAYER):
+            return self.layer(self.mix(ids, features), places, slots, mask, cache, kernels)
         rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
         bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
+
+    def layer(
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        kernels: Any = None,
+    ) -> Tensor:
+        """As `step`, behind the mixing: x [R, T, D]."""
+        if kernels is not None:
+            shared = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
+            return self.layers[0](x, turns(self.rope, places), shared)
+        if self.packed is not None:
+            return self.packed.layers(x, places, slots, mask, cache)
+        rope, bias = turns(self.rope, places)[:, None], additive(mask, x.dtype, self.cfg.group)
+        return self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
 
     def run(
         self,

@@ -45,4 +45,9 @@ DRAFTERS = {
     "glide": Recipe(
         f"{_AT}.glide.GlideLearner", "GliDe: cross-attention on the target's last keys and values"
     ),
+    "falcon": Recipe(
+        f"{_AT}.falcon.FalconLearner",
+        "Falcon: two codes a forward",
+        loss={"regression": 1.0, "soft": 0.1},
+    ),
 }

@@ -29,6 +29,7 @@ OWN = {
     for name, kind in (
         ("chimera", "Chimera"),
         ("eagle3", "Eagle3"),
+        ("falcon", "Falcon"),
         ("glide", "Glide"),
         ("hawk", "Hawk"),
     )

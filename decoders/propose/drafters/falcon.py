@@ -1,0 +1,247 @@
+"""Falcon drafter (2412.12639): blocks of two codes, both drafted by one forward.
+
+At the place of a code the net reads u = fc[embedding of the code ; feature that predicted it], and
+x = u + h of an LSTM over the image's codes. The last two places are a block in one decoder layer
+whose attention is causal between blocks and open within one. The output of the first place predicts
+the feature of the code behind the block, that of the second the next one; the target's head makes
+laws of both. So a law at an even depth does not depend on the draft above it, only on those before:
+it is a function of the prefix, hence exact. A deeper block reads the features that were drafted.
+
+Choices of this file: one LSTM layer of the target's width (the paper has two), which starts anew in
+every row of the image, so that rows are trained side by side; the prefix's places are u alone;
+embedding and head are the target's. Training is the unrolled one of the other drafters: a deeper
+block reads drafted features everywhere, so glancing (CSGD, which puts true ones in the place of a
+share of the wrong ones) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import ImageModel
+from decoders.kernels.reference import additive
+from decoders.models.eagle_net import EagleNet
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import prefix_mask
+from decoders.propose.drafters.eagle import EagleSession
+from decoders.propose.drafters.eagle_learner import Entries, Head
+from decoders.propose.drafters.shared import NetLearner, Trained, take
+from decoders.training.states import Drafted, States, transformer_of
+
+
+class FalconNet(EagleNet):
+    """EAGLE's net with an LSTM before its layer, on the target's embedding. `memory`: h and c, one
+    behind the other, [..., 2 D]."""
+
+    table: Tensor  # [tokens, D], the target's embedding
+
+    def __init__(self, cfg: TransformerConfig, table: Tensor) -> None:
+        super().__init__(cfg)
+        del self.embed_tokens
+        self.columns = cfg.grid + cfg.row_end
+        self.gates = nn.Linear(2 * cfg.width, 4 * cfg.width)
+        self.register_buffer("table", table.detach(), persistent=False)
+
+    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
+        both = torch.cat([F.embedding(ids, self.table).to(features.dtype), features], -1)
+        return self.fc(both) if self.packed is None else self.packed.project(both)
+
+    def recur(self, u: Tensor, memory: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """A step of the LSTM at places [...] of the image: u [..., D] -> x [..., D], memory."""
+        first = (places % self.columns == 0)[..., None]  # of its row
+        h, c = torch.where(first, 0.0, memory).chunk(2, -1)
+        in_, forget, new, out = self.gates(torch.cat([u, h], -1)).chunk(4, -1)
+        c = forget.sigmoid() * c + in_.sigmoid() * new.tanh()
+        h = out.sigmoid() * c.tanh()
+        return u + h, torch.cat([h, c], -1)
+
+
+class FalconSession(EagleSession):
+    """Per node it keeps the two features that were drafted there and the LSTM's memory, [R, 4 D],
+    and its row of the attention mask. A node of odd depth has its parent's: its code waits for the
+    second one of their block, whose two slots are the second node's."""
+
+    net: FalconNet
+
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        super().allocate(like, 2 * nodes + 1)
+        self.size, self.dtype = nodes, like.dtype
+        rows, width, device = len(like), like.shape[-1], like.device
+        self.features = torch.zeros(rows, nodes + 1, 4 * width, device=device)
+        self.before = torch.zeros(rows, 1, width, device=device)  # x at the place before the codes
+        self.codes = torch.zeros(rows, nodes + 1, dtype=torch.long, device=device)
+
+    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
+        hidden = hidden[:, : self.start].float()
+        super()._read_prefix(ids, mask, hidden)
+        self.before.copy_(self.net.mix(ids[:, -1:], hidden[:, -1:]))
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        """The block is the root and the code before it, whose own key is there already: what it
+        writes once more goes behind all nodes, where nobody looks."""
+        assert self.features is not None
+        net, width = self.net, hidden.shape[-1]
+        places = self._rows(start[:, None] + self.places[: codes.shape[1]])  # [R, T]
+        last = self._rows(self.root(codes, count))  # [R, 1]
+        u = net.mix(net.token_ids(self._rows(codes)), hidden.float())
+        memory, made = self.features[:, 0, 2 * width :], []
+        for t in range(codes.shape[1]):
+            x, memory = net.recur(u[:, t], memory, places[:, t])
+            made.append(torch.cat([x, memory], -1))
+        both = torch.stack(made, 1)  # [R, T, 3 D]
+        x, memory = both[..., :width], take(both, last)[..., width:]
+        before = self.before
+        if not self.start:  # there is no place before the first code, which stands for it
+            before = torch.where(places[:, :1, None] == 0, x[:, :1], before)
+        first = take(torch.cat([before, x], 1), last)  # [R, 1, D]
+        self.before.copy_(take(x, last))
+        self.root_slot.copy_(self.start + places.gather(1, last))
+        slots = self.start + places
+        seen = self._visible(slots)
+        root = take(seen, last)  # [R, 1, S]
+        places = torch.cat([slots, (self.root_slot - 1).clamp_min(0)], 1)  # of the rotary table
+        aside = self.root_slot + 2 * self.size + 1
+        out = self._layer(
+            torch.cat([x, first], 1),
+            places,
+            torch.cat([slots, aside], 1),
+            torch.cat([seen, root], 1),
+        )  # [R, T + 1, D]
+        self.seen[:, :1] = root
+        self.features[:, :1] = torch.cat([out[:, -1:], take(out[:, :-1], last), memory], -1)
+        return self._logits(self.features[:, :1], 0)[:, 0]
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        assert self.features is not None
+        codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
+        kept, seen = take(self.features, parents), take(self.seen, parents)
+        if depth % 2:
+            self.codes.index_copy_(1, nodes, codes)
+        else:
+            pair = self.codes.gather(1, parents), codes
+            slots = self.root_slot + nodes + self.size, self.root_slot + nodes  # [R, w] each
+            seen = (
+                seen | (self.places == slots[0][..., None]) | (self.places == slots[1][..., None])
+            )
+            kept = self._block(pair, kept, slots, depth, seen)
+        self.features.index_copy_(1, nodes, kept)
+        self.seen.index_copy_(1, nodes, seen)
+        return self._logits(kept, depth)
+
+    def _block(
+        self,
+        codes: Sequence[Tensor],
+        kept: Tensor,
+        slots: Sequence[Tensor],
+        depth: int,
+        seen: Tensor,
+    ) -> Tensor:
+        """What nodes [R, w] of an even depth keep, [R, w, 4 D]; kept: what the block before them
+        did; codes and slots of the block's two places."""
+        net, width = self.net, kept.shape[-1] // 4
+        *features, h, c = kept.split(width, -1)
+        memory, made, places = torch.cat([h, c], -1), [], []
+        for i in (0, 1):
+            place = (self.root_slot + depth - 1 + i).expand_as(codes[i])  # by depth, not by slot
+            x, memory = net.recur(
+                net.mix(net.token_ids(codes[i]), features[i]), memory, place - self.start
+            )
+            made.append(x)
+            places.append(place)
+        out = self._layer(
+            torch.cat(made, 1), torch.cat(places, 1), torch.cat([*slots], 1), seen.repeat(1, 2, 1)
+        )
+        return torch.cat([*out.chunk(2, 1), memory], -1)
+
+    def _layer(self, x: Tensor, places: Tensor, slots: Tensor, seen: Tensor) -> Tensor:
+        self.calls += 1
+        return self.net.layer(x, places, slots, seen, self.cache, self.kernels)
+
+    def _logits(self, hidden: Tensor, depth: int) -> Tensor:
+        """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""
+        mine = hidden.unflatten(-1, (4, -1))[..., depth % 2, :]
+        return super()._logits(mine.to(self.dtype), depth)
+
+
+def untrained(model: ImageModel) -> FalconNet:
+    """A net for the model's target, float32."""
+    target = transformer_of(model)
+    net = FalconNet(target.cfg, target.tok_embeddings.weight)
+    net.code_tokens = target.code_tokens
+    return net
+
+
+class Falcon(Trained):
+    """The drafter as a part, see `Trained`."""
+
+    opens, label = FalconSession, "falcon"
+    made = staticmethod(untrained)
+
+
+class FalconLearner(NetLearner):
+    """Trains the net: every root has a block at the depths 1 and 2, the given ones deeper ones."""
+
+    made = staticmethod(untrained)
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        net, codes, start = self.net, states.codes, self.start
+        length, head, entries = codes.shape[1], Head(self.target), Entries()
+        own = net.token_ids(codes)  # [R, L]
+        ids = torch.cat([net.prefix_ids(states.text, states.drop), own], 1)  # [R, P - 1 + L]
+        u = net.mix(ids, self.read(states, noise))
+        x, memory = self._scanned(u[:, start:])  # [R, L, D], [R, L, 2 D]
+        x = torch.cat([u[:, :start], x], 1)
+        seen = prefix_mask(
+            F.pad(net.valid(states.text, states.drop), (0, length), value=True), net.cfg
+        )
+        every = torch.arange(length, device=codes.device)  # roots
+        second = self._run(x, net.rope[: ids.shape[1]], seen, entries)[:, start:]
+        before = (start + every - 1).clamp_min(0)  # the first place of a root's block
+        below = F.pad(seen[:, start:], (0, length))  # nobody looks at the keys of these once more
+        first = self._run(x[:, before], net.rope[before], below, entries)
+        drafted = [
+            Drafted(every[1:], first[:, :-1], head, features=True),
+            Drafted(every[2:], second[:, :-2], head, features=True),
+        ]
+        pair, memory, below = (first[:, roots], second[:, roots]), memory[:, roots], below[:, roots]
+        same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
+        same = same.expand(len(codes), -1, -1)
+        for d in range(3, depth + 1, 2):
+            places, made = (roots + d - 2, roots + d - 1), []  # of the codes that are read
+            for place, feature in zip(places, pair, strict=True):
+                x, memory = net.recur(net.mix(own[:, place], feature), memory, place)
+                made.append(x)
+            below = torch.cat([below, same, same], -1)  # [R, m, S]
+            rope = net.rope[start + torch.cat(places)]
+            out = self._run(torch.cat(made, 1), rope, below.repeat(1, 2, 1), entries)
+            pair = out.chunk(2, 1)
+            drafted += [
+                Drafted(roots + d + i, out, head, features=True) for i, out in enumerate(pair)
+            ]
+        return drafted[:depth]
+
+    def _scanned(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """u of the image's codes [R, L, D] -> x [R, L, D] and memory [R, L, 2 D], rows of the image
+        side by side."""
+        net = self.net
+        lines = u.unflatten(1, (-1, net.columns))  # [R, rows, columns, D]
+        memory, made = torch.zeros_like(lines[:, :, 0]).repeat(1, 1, 2), []
+        for line, place in zip(
+            lines.unbind(2), torch.arange(net.columns).to(u.device), strict=True
+        ):
+            x, memory = net.recur(line, memory, place)
+            made.append(torch.cat([x, memory], -1))
+        both = torch.stack(made, 2).flatten(1, 2)  # [R, L, 3 D]
+        return both.split((u.shape[-1], 2 * u.shape[-1]), -1)
+
+    def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
+        """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
+        bias = additive(mask, x.dtype, self.net.cfg.group)
+        return self.net.layers[0](x, rope, bias, 0, entries, x)
