@@ -50,4 +50,11 @@ DRAFTERS = {
         "Falcon: two codes a forward",
         loss={"regression": 1.0, "soft": 0.1},
     ),
+    "griffin": Recipe(
+        f"{_AT}.griffin.GriffinLearner",
+        "GRIFFIN: the code told twice, masked training",
+        start="eagle",
+        rate=0.05,
+        loss={"regression": 1.0, "soft": 0.1, "aligned": 64},
+    ),
 }

@@ -39,7 +39,8 @@ class LossConfig:
     noise on the states that the drafter reads. top_k 0: all codes. rollout: depths trained (1: the
     target's states only), once the share `unroll_from` of the training is done; roots: how many
     roots an image the deeper ones start from. decay: weight of a depth over that of the depth
-    above.
+    above. aligned: a deeper draft counts only where at all depths above the code was among the
+    drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere.
     """
 
     guided: bool = False
@@ -53,6 +54,7 @@ class LossConfig:
     unroll_from: Annotated[float, Within(0, 1, below=True)] = 0.0
     roots: Count = 64
     decay: Annotated[float, Within(0, 1, above=True)] = 1.0
+    aligned: Amount = 0
 
     def __post_init__(self) -> None:
         require(self, "loss.", DecoderError)
@@ -117,10 +119,15 @@ def drafter_loss(
     total, parts = torch.zeros((), device=device), {}
     drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
     whole = sum(config.decay**d for d in range(len(drafts)))
+    counts = torch.ones_like(states.images.codes, dtype=torch.bool)  # [B, L], by root
     for d, drafted in enumerate(drafts):
         share = config.decay**d / whole
         index = drafted.places - 1
-        figures = _compare(drafted, hidden[:, index], p[:, index], images, config)
+        logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
+        here = counts[:, index - d].float()  # [B, m]
+        figures = _compare(drafted, logits, hidden[:, index], p[:, index], here, config)
+        if config.aligned:
+            counts = aligned(counts, logits, states.images.codes, index - d, d, config.aligned)
         loss, parts[f"overlap_{d + 1}"] = figures["loss"], figures["overlap"].detach()
         for name in ("regression", "soft"):
             parts[name] = parts.get(name, 0.0) + share * figures[name].detach()
@@ -147,20 +154,39 @@ def uniform_noise(states: States, width: float, seed: int, step: int, first: int
     return (width * (rows - 0.5)).to(states.hidden.device)
 
 
+@torch.no_grad()
+def aligned(
+    counts: Tensor, logits: Tensor, codes: Tensor, roots: Tensor, depth: int, top: int
+) -> Tensor:
+    """Which roots' chains [B, L] bool still count behind drafts at `depth` (from 0) from `roots`
+    [m]: those whose code is among the `top` likeliest. counts: those that did so far; logits
+    [B, m, V], codes [B, L]."""
+    told = codes[:, roots + depth + 1, None]  # [B, m, 1]
+    likelier = (logits > logits.gather(-1, told)).sum(-1)  # [B, m]
+    counts = counts.clone()
+    counts[:, roots] &= likelier < top
+    return counts
+
+
 def _compare(
-    drafted: Drafted, hidden: Tensor, p: Tensor, images: int, config: LossConfig
+    drafted: Drafted, logits: Tensor, hidden: Tensor, p: Tensor, counts: Tensor, config: LossConfig
 ) -> dict[str, Tensor]:
-    """The loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth."""
-    logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
+    """The loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth; counts
+    [B, m], weights."""
+
+    def mean(values: Tensor) -> Tensor:
+        return (values * counts).sum() / counts.sum().clamp_min(1)
+
     regression = logits.new_zeros(())
-    if drafted.features:
-        regression = F.smooth_l1_loss(drafted.hidden.float(), hidden.float())
-    soft = soft_cross_entropy(p, logits, config.top_k).mean()
-    accepted = overlap(p, logits.softmax(-1)).mean()
+    if drafted.states is not None:
+        errors = F.smooth_l1_loss(drafted.states.float(), hidden.float(), reduction="none")
+        regression = mean(errors.mean(-1).unflatten(0, (-1, len(counts))).mean(0))
+    soft = mean(soft_cross_entropy(p, logits, config.top_k))
+    accepted = overlap(p, logits.softmax(-1))  # [B, m]
     loss = config.regression * regression + config.soft * soft
     if config.overlap:
-        loss = loss + config.overlap * (1 - accepted)
-    return {"loss": loss, "regression": regression, "soft": soft, "overlap": accepted}
+        loss = loss + config.overlap * mean(1 - accepted)
+    return {"loss": loss, "regression": regression, "soft": soft, "overlap": accepted.mean()}
 
 
 # ---- held-out acceptance ------------------------------------------------------------------------

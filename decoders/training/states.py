@@ -138,7 +138,7 @@ class Drafted:
     places: Tensor  # [m] int64, the places of the codes that are predicted
     hidden: Tensor  # [R, m, D]
     head: Any
-    features: bool = False  # whether `hidden` predicts the target's states, so that they compare
+    states: Tensor | None = None  # [R, m, D], what predicts the target's states, if anything does
 
 
 class Learner(Protocol):

@@ -31,6 +31,7 @@ OWN = {
         ("eagle3", "Eagle3"),
         ("falcon", "Falcon"),
         ("glide", "Glide"),
+        ("griffin", "Griffin"),
         ("hawk", "Hawk"),
     )
 }

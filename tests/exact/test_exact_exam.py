@@ -129,6 +129,8 @@ RIGHT = {
     "drafter: one row up": (composed(drafter=drafting("vertical.Vertical")), "exact"),
     "drafter: EAGLE and one row up": (
         composed(drafter=drafting("vertical.EagleVertical")), "exact"),
+    "drafter: blocks of two": (composed("small", drafter=drafting("falcon.Falcon")), "exact"),
+    "drafter: two outputs": (composed(drafter=drafting("griffin.Griffin")), "exact"),
     "tree: twins are dropped": (tree("Twins"), "exact"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (loop("OwnNumbers"), "exact"),

@@ -10,7 +10,6 @@ features, in decoding as in training. The loss has no term on features (`loss.re
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from decoders.cache import VALUES, Reads
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.propose.drafters.eagle import EagleSession
-from decoders.propose.drafters.eagle_learner import EagleLearner, fresh, loaded
+from decoders.propose.drafters.eagle_learner import EagleLearner, filled_from_eagle, fresh
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import States
 
@@ -85,17 +84,11 @@ class Eagle3Learner(EagleLearner):
     target's embedding."""
 
     made = staticmethod(untrained)
+    filled = filled_from_eagle
 
     @property
     def reads(self) -> Reads:
         return self.net.reads
-
-    def filled(self, model: ImageModel, checkpoint: str) -> Any:
-        if type(model.drafters.get(checkpoint)) is not EagleNet:
-            return NetLearner.filled(self, model, checkpoint)
-        net = self.made(model)
-        net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
-        return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
         assert states.kept is not None

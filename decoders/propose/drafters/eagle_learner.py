@@ -85,8 +85,7 @@ class EagleLearner(NetLearner):
         seen = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
         out = self._run(ids, features, net.rope[: ids.shape[1]], seen, entries)[:, start:]
         places = torch.arange(1, codes.shape[1], device=codes.device)
-        head = Head(self.target)
-        drafted = [Drafted(places, out, head, features=True)]
+        drafted = [self._drafted(places, out)]
         below = seen[:, start + roots]  # [R, m, T], what a root sees
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)  # [R, m, m]
@@ -95,8 +94,11 @@ class EagleLearner(NetLearner):
             place = roots + d - 1  # [m], of the code that is read
             below = torch.cat([below, same], -1)  # [R, m, T + (d - 1) m]
             out = self._run(own[:, place], out, net.rope[start + place], below, entries)
-            drafted.append(Drafted(place + 1, out, head, features=True))
+            drafted.append(self._drafted(place + 1, out))
         return drafted
+
+    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
+        return Drafted(places, out, Head(self.target), states=out)
 
     def _run(
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
@@ -127,6 +129,16 @@ def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
     check_match(given, model.target)
     net = _like(given, type(given)(given.cfg)).to(model.device)
     net.load_state_dict({name: value.float() for name, value in given.state_dict().items()})
+    return net
+
+
+def filled_from_eagle(learner: NetLearner, model: ImageModel, checkpoint: str) -> Any:
+    """As `NetLearner.filled`, of a net that holds EAGLE's; an EAGLE drafter of the model's fills
+    what it has of it."""
+    if type(model.drafters.get(checkpoint)) is not EagleNet:
+        return NetLearner.filled(learner, model, checkpoint)
+    net = learner.made(model)
+    net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
     return net
 
 

@@ -192,7 +192,7 @@ class FalconLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
-        length, head, entries = codes.shape[1], Head(self.target), Entries()
+        length, entries = codes.shape[1], Entries()
         own = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(states.text, states.drop), own], 1)  # [R, P - 1 + L]
         u = net.mix(ids, self.read(states, noise))
@@ -207,8 +207,8 @@ class FalconLearner(NetLearner):
         below = F.pad(seen[:, start:], (0, length))  # nobody looks at the keys of these once more
         first = self._run(x[:, before], net.rope[before], below, entries)
         drafted = [
-            Drafted(every[1:], first[:, :-1], head, features=True),
-            Drafted(every[2:], second[:, :-2], head, features=True),
+            self._drafted(every[1:], first[:, :-1]),
+            self._drafted(every[2:], second[:, :-2]),
         ]
         pair, memory, below = (first[:, roots], second[:, roots]), memory[:, roots], below[:, roots]
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
@@ -222,10 +222,11 @@ class FalconLearner(NetLearner):
             rope = net.rope[start + torch.cat(places)]
             out = self._run(torch.cat(made, 1), rope, below.repeat(1, 2, 1), entries)
             pair = out.chunk(2, 1)
-            drafted += [
-                Drafted(roots + d + i, out, head, features=True) for i, out in enumerate(pair)
-            ]
+            drafted += [self._drafted(roots + d + i, out) for i, out in enumerate(pair)]
         return drafted[:depth]
+
+    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
+        return Drafted(places, out, Head(self.target), states=out)
 
     def _scanned(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """u of the image's codes [R, L, D] -> x [R, L, D] and memory [R, L, 2 D], rows of the image

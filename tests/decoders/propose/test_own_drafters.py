@@ -3,6 +3,7 @@ decoding drafts; what is saved loads."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from decoders.compose import resolve
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle_learner import EagleLearner
+from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
-from decoders.training.losses import LossConfig, acceptance, drafter_loss, logits_at
+from decoders.training.losses import LossConfig, acceptance, aligned, drafter_loss, logits_at
 from decoders.training.states import (
     Images,
     Learner,
@@ -37,7 +40,7 @@ TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 DRAFTERS = {
     name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Medusa")
+    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Medusa")
 }
 ABSENT = {"Medusa": r"expected config\.json .* found no such folder"}
 
@@ -130,6 +133,63 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
         DecoderError, match=ABSENT.get(name, "has no drafter 'nothing'; it has: eagle")
     ):
         kind(MODEL, "nothing")
+
+
+# ---- Falcon's blocks, GRIFFIN's mask -------------------------------------------------------------
+
+
+def test_the_second_law_of_a_block_knows_nothing_of_its_first_code() -> None:
+    """At depth 1, and at depth 3 whatever the code of depth 2; a later block does know it."""
+    part = part_of("Falcon")
+    text = MODEL.text.encode(["a"])
+    hidden = torch.randn(2, TARGET.prefix, TARGET.width)
+    session = part.begin(text, hidden, SAMPLING, 1, 6)
+    one, root = torch.ones(1, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
+    session.advance(hidden[:, -1:], torch.tensor([[3]]), one, 0 * one)
+    second = session.expand(torch.tensor([[5, 7]]), torch.tensor([1, 2]), root, 1)
+    assert torch.equal(second[:, 0], second[:, 1])
+    third = session.expand(torch.tensor([[4, 4]]), torch.tensor([3, 4]), root + 1, 2)
+    other = session.expand(torch.tensor([[4, 4]]), torch.tensor([3, 4]), root + 2, 2)
+    torch.testing.assert_close(third[:, 0], third[:, 1])
+    assert not torch.allclose(third, other)
+    calls = session.calls
+    below = torch.tensor([[3, 4]])
+    fourth = session.expand(torch.tensor([[1, 2]]), torch.tensor([5, 6]), below, 3)
+    torch.testing.assert_close(fourth[:, 0], fourth[:, 1])
+    assert session.calls == calls  # half of the depths are no forward
+
+
+def test_a_chain_counts_until_its_code_is_none_of_the_likeliest() -> None:
+    """Six codes of 4 kinds, top 2: at depth 1 the codes at places 2 and 5 are missed, so the roots
+    1 and 4 are out; at depth 2, root 2 is."""
+    codes = torch.tensor([[0, 1, 2, 3, 0, 1]])
+    best = torch.tensor([[1, 0], [0, 3], [3, 1], [2, 0], [2, 3]])  # the top 2 for places 1..5
+    first = torch.zeros(1, 5, 4).scatter(2, best[None], torch.tensor([2.0, 1.0]).expand(1, 5, 2))
+    counts = torch.ones(1, 6, dtype=torch.bool)
+    counts = aligned(counts, first, codes, torch.arange(5), 0, 2)
+    assert counts.tolist() == [[True, False, True, True, False, True]]
+    second = torch.tensor([[[0.0, 0, 3, 1], [3.0, 0, 0, 1], [0.0, 3, 2, 1], [0.0, 2, 0, 1]]])
+    counts = aligned(counts, second, codes, torch.arange(4), 1, 2)  # of places 2..5
+    assert counts.tolist() == [[True, False, False, True, False, True]]
+
+
+def test_griffin_begins_as_eagle_and_where_all_counts_its_loss_is_that_of_eagle() -> None:
+    one, two = GriffinLearner(MODEL, "eagle"), EagleLearner(MODEL, "eagle")
+    states = some_states(one)
+    plain = LossConfig(guided=True, cfg=2.0, overlap=1.0, rollout=3)
+    losses = {}
+    for name, learner in (("griffin", one), ("eagle", two)):
+        for top in (0, 4, 24):
+            config = replace(plain, aligned=top)
+            with torch.no_grad():
+                losses[name, top] = float(drafter_loss(learner, TARGET, states, config)[0])
+    for top in (0, 4, 24):
+        assert losses["griffin", top] == pytest.approx(losses["eagle", top], abs=1e-5)
+    assert losses["griffin", 0] == pytest.approx(losses["griffin", 24], abs=1e-6)
+    assert losses["griffin", 0] != pytest.approx(losses["griffin", 4], abs=1e-4)
+    first = [replace(plain, rollout=1, aligned=top) for top in (0, 4)]
+    a, b = (drafter_loss(one, TARGET, states, config)[0] for config in first)
+    assert torch.equal(a, b)  # the first depth counts everywhere
 
 
 # ---- Medusa's heads, the example of docs/new_drafter.md ------------------------------------------

@@ -1,0 +1,107 @@
+"""GRIFFIN drafter (2502.11018): EAGLE's layer, told the code twice, with one output for the law and
+one for the next step.
+
+Fusion: x = fc[e ; f] as in EAGLE, e the code's embedding and f the feature; then
+x + W2 swiglu(W1 norm[e ; x]), so that the code outweighs an inaccurate feature. Behind the layer's
+output y stand two: `predict`, which the target's head reads, and `regress`, the feature that the
+next step reads and the one that is held to be the target's: y + A y and y + B y.
+
+Training leaves out what decoding does not reach: a place counts at a depth only where the code was
+among the drafter's likeliest ones at all depths before (`LossConfig.aligned`). The paper takes the
+best 3 of a text's vocabulary; image codes are flatter, so the recipe takes 64. Other choices: the
+width of W1 is two thirds of the target's; W2, A and B start at 0, where the drafter is EAGLE; the
+paper's further loss on the target's top 10 is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import ImageModel
+from decoders.models.eagle_net import EagleNet
+from decoders.models.parts import RMSNorm
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import swiglu
+from decoders.propose.drafters.eagle import EagleSession
+from decoders.propose.drafters.eagle_learner import EagleLearner, Head, filled_from_eagle, fresh
+from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.training.states import Drafted
+
+
+class GriffinNet(EagleNet):
+    """The trained part."""
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        width, inner = cfg.width, 2 * cfg.width // 3
+        self.norm = RMSNorm(2 * width, cfg.norm_eps)
+        self.inner = nn.Linear(2 * width, 2 * inner, bias=False)
+        self.outer = nn.Linear(inner, width, bias=False)
+        self.parts = nn.Linear(width, 2 * width, bias=False)
+        for linear in (self.outer, self.parts):
+            nn.init.zeros_(linear.weight)
+
+    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
+        """See `EagleNet.mix`; `features` may have the last step's `predict` before them."""
+        features = features[..., -self.cfg.width :]
+        x = super().mix(ids, features)
+        both = torch.cat([self.embed_tokens(ids).to(x.dtype), x], -1)
+        return x + self.outer(swiglu(self.inner(self.norm(both))))
+
+    def parted(self, out: Tensor) -> Tensor:
+        """The layer's output [..., D] -> `predict` and `regress`, [..., 2 D]."""
+        return torch.cat([out, out], -1) + self.parts(out)
+
+
+class GriffinSession(EagleSession):
+    """EAGLE's session; per node there are both outputs, [R, 2 D]."""
+
+    net: GriffinNet
+
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        super().allocate(like, nodes)
+        self.dtype = like.dtype
+        self.features = torch.zeros(len(like), nodes + 1, 2 * like.shape[-1], device=like.device)
+
+    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
+        super()._read_prefix(ids, mask, hidden.float())
+
+    def _forward(self, codes: Tensor, features: Any, *where: Tensor) -> Tensor:
+        return self.net.parted(super()._forward(codes, features.float(), *where))
+
+    def _logits(self, hidden: Tensor, depth: int) -> Tensor:
+        return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
+
+
+def untrained(model: ImageModel) -> GriffinNet:
+    """A net for the model's target, float32."""
+    return fresh(model, GriffinNet)
+
+
+class Griffin(Trained):
+    """The drafter as a part, see `Trained`."""
+
+    opens, label = GriffinSession, "griffin"
+    made = staticmethod(untrained)
+
+
+class GriffinLearner(EagleLearner):
+    """Trains the net. checkpoint: a GRIFFIN drafter to go on from, or the name of an EAGLE drafter
+    of the model's, whose weights it starts with."""
+
+    made = staticmethod(untrained)
+    filled = filled_from_eagle
+
+    def _run(self, *given: Any) -> Tensor:
+        return self.net.parted(super()._run(*given))
+
+    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
+        predict, regress = out.chunk(2, -1)
+        return Drafted(places, predict, Head(self.target), states=regress)
+
+    def save(self, folder: Path) -> str:
+        return NetLearner.save(self, folder)
