@@ -26,6 +26,7 @@ from tests.exact.specs import (
     exam,
     lantern,
     planted,
+    planting,
     window,
 )
 
@@ -128,6 +129,7 @@ RIGHT = {
         composed(drafter=drafting("vertical.EagleVertical")), "exact"),
     "drafter: blocks of two": (composed("small", drafter=drafting("falcon.Falcon")), "exact"),
     "drafter: two outputs": (composed(drafter=drafting("griffin.Griffin")), "exact"),
+    "tree: CaPE": (composed(planting("cape.Cape", depth=3, nodes=16)), "exact"),
     "tree: twins are dropped": (tree("Twins"), "exact"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (loop("OwnNumbers"), "exact"),

@@ -4,7 +4,7 @@ Self-attention over the codes, cross-attention over what the target's last layer
 feed-forward; embedding and head are the target's. It reads no state, so a deeper draft needs
 nothing of the one above but its code. When a draft is made, the target has not read the root yet:
 the newest keys that any node sees are those of the code before the root. Training masks them alike
-at every depth. CaPE, which gives unsure nodes more children, is a tree's affair: `tree=dynamic`.
+at every depth. CaPE, which gives unsure nodes more children, is a tree: `tree=cape`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.early_exit import EarlyExit
 from decoders.propose.grown import Grown
+from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
@@ -32,7 +33,7 @@ MODEL = random_model(vocab=24, grid=GRID, seed=1)
 TREES: dict[str, Any] = {
     "chain": Chain(depth=3), "static": Static(choices="eagle_25"),
     "wide": Static(choices=[[0], [1], [2], [0, 0], [1, 0], [1, 1]]),
-    "dynamic": Dynamic(depth=3, top_k=3, nodes=9),
+    "dynamic": Dynamic(depth=3, top_k=3, nodes=9), "cape": Cape(depth=3, nodes=16),
 }  # fmt: skip
 RULES: dict[str, Any] = {
     "exact": Exact(), "lantern": Lantern(MODEL, k=4, delta=0.3),

@@ -6,6 +6,7 @@ import torch
 from decoders.api import DecoderError, Sampling
 from decoders.distribution import probabilities
 from decoders.noise import DRAFT_SLOT, Noise
+from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.named import WIDTHS
@@ -69,7 +70,7 @@ def consistent(draft, tree):
 TREES = [Chain(depth=4), Static(choices="eagle_25"), Static(choices="lantern_57"),
          Static(choices=[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
          Dynamic(depth=3, top_k=4, nodes=12), Dynamic(depth=1, top_k=4, nodes=3),
-         Dynamic(depth=5, top_k=10, nodes=58)]  # fmt: skip
+         Dynamic(depth=5, top_k=10, nodes=58), Cape(), Cape(depth=3, nodes=7)]  # fmt: skip
 
 
 @pytest.mark.parametrize("tree", TREES, ids=str)
@@ -125,6 +126,28 @@ def test_a_tree_wider_than_the_support_has_fewer_children():
 def test_greedy_static_children_are_the_likeliest():
     session, draft, _, _ = grown(Static(choices=[[0], [1], [2]]), sampling=Sampling(temperature=0))
     assert torch.equal(draft.codes[:, 1:], session.root_logits().topk(3).indices)
+
+
+def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
+    tree = Cape(depth=3, nodes=24)
+    confidence = torch.tensor([[0.05, 0.29, 0.31], [0.6, 0.79, 0.81], [1.0, 0.5, 0.7]])
+    number = tree.numbered(confidence)
+    assert (number > 0).sum(-1).tolist() == [[8, 8, 6], [4, 4, 2], [2, 6, 4]]
+    assert number[..., 0].tolist() == [[1, 2, 3]] * 3
+    assert number[1].tolist()[2] == [3, 10, 0, 0, 0, 0, 0, 0]
+    few = Cape(depth=3, nodes=7).numbered(confidence)  # the chain, and the first four siblings
+    assert few[0].tolist() == [[1, 4, 5, 6, 7, 0, 0, 0], [2] + 7 * [0], [3] + 7 * [0]]
+    assert few[1].tolist()[:2] == [[1, 4, 5, 6, 0, 0, 0, 0], [2, 7, 0, 0, 0, 0, 0, 0]]
+    _, draft, _, _ = grown(Cape(), sampling=Sampling(temperature=0.2))
+    kept = (10 * draft.q[:, :4].amax(-1)).long()
+    assert ((draft.children[:, :4] > 0).sum(-1) <= 8 - 2 * (kept >= 3).long()).all()
+    assert not draft.children[:, 4:].any()
+
+
+@pytest.mark.parametrize(("depth", "nodes"), [(0, 8), (4, 3), (2, 17)])
+def test_an_impossible_cape_is_refused(depth, nodes):
+    with pytest.raises(DecoderError, match=r"expected depth >= 1 and depth <= nodes <= \d+ \(8"):
+        Cape(depth=depth, nodes=nodes)
 
 
 def test_draws_without_replacement_follow_q():

@@ -1,0 +1,116 @@
+"""CaPE (2402.02082): a chain whose drafts have the more siblings, the less sure the drafter is.
+
+At every position the drafter's law q has a confidence c, its largest probability, and n children:
+8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The paper takes
+the n likeliest codes, which is what happens here at temperature 0. While sampling they are drawn
+from q without replacement: a node's children are judged by one law, so a drawn code and fixed ones
+beside it would have no place in the verifiers. How many there are follows from q alone, never from
+what was drawn, so the draft is exact, with traversal verification too.
+
+`nodes` bounds the draft, as shapes are static. The chain comes first, then siblings from the root
+on, until it is full; with 8 times the depth there is room for all, as in the paper. Places that
+stay empty are forwarded all the same, and judged by nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
+from decoders.distribution import draw_distinct, probabilities
+from decoders.kinds import Within
+from decoders.noise import DRAFT_SLOT, Noise
+from decoders.propose.grown import require_logits
+from decoders.propose.trees.static import drop_impossible
+
+MOST = 8  # children, with two less from each of these tenths of confidence on
+FEWER = 3, 6, 8
+
+
+class Cape(Tree):
+    """depth: of the chain; nodes: of the draft."""
+
+    branching = MOST
+
+    def __init__(
+        self,
+        model: Any = None,
+        depth: Annotated[int, Within(most=256)] = 4,
+        nodes: Annotated[int, Within(most=4096)] = 32,
+    ) -> None:
+        del model
+        if depth < 1 or not depth <= nodes <= MOST * depth:
+            raise DecoderError(
+                f"tree depth={depth}, nodes={nodes}: expected depth >= 1 and depth <= nodes <= "
+                f"{MOST * max(depth, 1)} ({MOST} children at every position)"
+            )
+        self.depth, self.nodes, self.session_nodes = depth, nodes, depth - 1
+
+    def __str__(self) -> str:
+        return f"cape(depth={self.depth}, nodes={self.nodes})"
+
+    def grow(
+        self,
+        session: DraftSession,
+        root_logits: Tensor,
+        sampling: Sampling,
+        noise: Noise,
+        position: Tensor,
+    ) -> Draft:
+        batch, vocab = root_logits.shape
+        numbers = torch.arange(self.depth + 1, device=root_logits.device)
+        logits, laws, drawn = root_logits, [], []  # [B, V], [B, V] each, [B, K] each
+        for level in range(1, self.depth + 1):
+            law = probabilities(logits, sampling)
+            if sampling.greedy:
+                codes = law.topk(MOST, -1).indices
+            else:
+                u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST)
+                codes = draw_distinct(law[:, None], u)[:, 0]
+            laws.append(law)
+            drawn.append(codes)
+            if level < self.depth:
+                node, above = numbers[level : level + 1], numbers[level - 1].expand(batch, 1)
+                found = session.expand(codes[:, :1], node, above, level)
+                logits = require_logits(session, found, batch, 1, vocab)[:, 0]
+        law = torch.stack(laws, 1)  # [B, D, V]
+        return self._draft(session.root_code, torch.stack(drawn, 1), law, sampling.greedy)
+
+    def _draft(self, root: Tensor, drawn: Tensor, law: Tensor, greedy: bool) -> Draft:
+        """drawn [B, D, K], law [B, D, V]. Nodes 1..D are the chain; what has no number stands at 0,
+        which the root then takes."""
+        (batch, depth, width), device = drawn.shape, drawn.device
+        number = self.numbered(law.amax(-1))  # [B, D, K]
+        above = torch.arange(depth, device=device)[:, None].expand(batch, -1, width)
+        flat = number.flatten(1)
+
+        def placed(values: Tensor, empty: int, first: Tensor | int) -> Tensor:
+            """values [B, D, K] -> [B, N + 1]."""
+            found = torch.full((batch, self.nodes + 1), empty, dtype=torch.long, device=device)
+            found.scatter_(1, flat, values.flatten(1))
+            found[:, 0] = first
+            return found
+
+        codes, parents = placed(drawn, 0, root), placed(above, 0, 0)
+        children = torch.zeros(batch, self.nodes + 1, width, dtype=torch.long, device=device)
+        children[:, :depth] = number
+        q = None
+        if not greedy:
+            q = law.new_zeros(batch, self.nodes + 1, law.shape[-1])
+            q[:, :depth] = law
+            children = drop_impossible(children, codes, q)
+        return Draft(codes, parents, placed(above + 1, 1, 0), children, q, levels=depth)
+
+    def numbered(self, confidence: Tensor) -> Tensor:
+        """Confidences [B, D] -> the nodes of all children, [B, D, K]; 0: there is none."""
+        batch, depth = confidence.shape
+        tenths = (10 * confidence).long()
+        count = MOST - 2 * sum((tenths >= tenth).long() for tenth in FEWER)  # [B, D]
+        siblings = torch.arange(1, MOST, device=count.device) < count[..., None]  # [B, D, K - 1]
+        number = depth + siblings.flatten(1).cumsum(1).view_as(siblings)
+        number = torch.where(siblings & (number <= self.nodes), number, 0)
+        chain = torch.arange(1, depth + 1, device=count.device).expand(batch, -1)
+        return torch.cat([chain[..., None], number], -1)
