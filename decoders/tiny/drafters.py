@@ -45,4 +45,5 @@ DRAFTERS = {
     "glide": Recipe(
         f"{_AT}.glide.GlideLearner", "GliDe: cross-attention on the target's last keys and values"
     ),
+    "block": Recipe(f"{_AT}.block.BlockLearner", "DFlash: a block of masked places at once"),
 }
