@@ -58,7 +58,7 @@ class BlockNet(nn.Module):
 
     def entries(self, states: Tensor, embedded: Tensor) -> Tensor:
         """States [R, m, D] that predicted codes, and the codes' embeddings -> [R, m, D]."""
-        return self.joined(torch.cat([states.float(), embedded.float()], -1))
+        return self.joined(torch.cat([states.float(), embedded.float()], -1)).float()
 
     def keys(self, x: Tensor, rope: Tensor) -> Tensor:
         """Keys and values of entries or masks x [R, ..., D] -> [2, R, H, ..., d]."""
