@@ -57,4 +57,5 @@ DRAFTERS = {
         rate=0.05,
         loss={"regression": 1.0, "soft": 0.1, "aligned": 64},
     ),
+    "block": Recipe(f"{_AT}.block.BlockLearner", "DFlash: a block of masked places at once"),
 }

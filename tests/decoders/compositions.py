@@ -27,6 +27,7 @@ OWN = {
         name, LOOP, PartSpec(f"decoders.propose.drafters.{name}.{kind}"), STATIC, EXACT
     )
     for name, kind in (
+        ("block", "Block"),
         ("chimera", "Chimera"),
         ("eagle3", "Eagle3"),
         ("falcon", "Falcon"),

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import ImageModel
 from decoders.distribution import code_logits
-from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
+from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained, take
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
@@ -70,7 +70,7 @@ class HawkNet(nn.Module):
         return self.output(hidden.to(self.output.weight.dtype))
 
 
-class HawkSession(Session):
+class HawkSession(DepthSession):
     """What it keeps of the images are the vertical head's outputs by place, and the logits of all
     depths behind the root."""
 
@@ -96,15 +96,6 @@ class HawkSession(Session):
         joined = net.joined(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
         self.laws.copy_(code_logits(net, joined, self.cfg, places))
         return self.laws[:, 0]
-
-    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        del nodes, parents
-        if depth >= DEPTHS:
-            raise DecoderError(
-                f"the tree is deeper than the drafter's {DEPTHS} heads; set tree.depth to at most "
-                f"{DEPTHS}"
-            )
-        return self.laws[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
 
 
 class Hawk(Trained):

@@ -76,6 +76,23 @@ class Session(Known, DraftSession):
         return last
 
 
+class DepthSession(Session):
+    """A session whose node's law follows from its depth: `advance` fills ``laws`` [B, n, V], the
+    guided logits of all n depths behind the root."""
+
+    laws: Tensor
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        del nodes, parents
+        most = self.laws.shape[1]
+        if depth >= most:
+            raise DecoderError(
+                f"the tree is deeper than the {most} places that the drafter foresees; set "
+                f"tree.depth to at most {most}"
+            )
+        return self.laws[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
+
+
 class CachedSession(Session):
     """A session with a key/value cache of its own. Node i writes i slots behind the root; its row
     of the attention mask is its parent's with one more visible slot."""

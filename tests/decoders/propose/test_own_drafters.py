@@ -40,7 +40,7 @@ TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 DRAFTERS = {
     name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Medusa")
+    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Medusa")
 }
 ABSENT = {"Medusa": r"expected config\.json .* found no such folder"}
 

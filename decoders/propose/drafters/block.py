@@ -1,0 +1,164 @@
+"""Block drafter (after DFlash, 2602.06036): one layer fills a block of masked places at once.
+
+The committed places are entries: the target's state that predicted a code, and that code, through
+one matrix. A block is the K = 6 places behind the root, each a mask of its distance added to the
+root's entry; they attend to all entries up to the root and, in both directions, to each other. The
+target's head reads them. So all depths are one forward, and a node's law follows from its depth.
+
+One denoising step: the codes of a block do not hang on each other, and q is a function of the
+committed codes, which the exact rule needs. DFlash stacks layers, so that the places of a block
+hear what the others read; with one layer a mask hears of the others the root's entry alone. A mask
+for every distance and the root in every mask are choices of this file: in one layer a mask that
+knows neither asks the same of every image. Places are the target's, by its rotary table.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from decoders.api import ImageModel, TextFeatures
+from decoders.cache import KVCache, aligned
+from decoders.capability import RESTART
+from decoders.distribution import code_logits
+from decoders.kernels.reference import rotate
+from decoders.models.parts import RMSNorm
+from decoders.models.shape import rope_table
+from decoders.models.transformer import FeedForward, turns
+from decoders.propose.drafters.eagle_learner import Head
+from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained, take
+from decoders.training.states import Drafted, States, transformer_of
+
+DEPTHS = 6  # K, places of a block; the tree must not be deeper
+
+
+class BlockNet(nn.Module):
+    """The trained part, for a target of width D and H query heads. It starts with the target's last
+    norm."""
+
+    rope: Tensor
+
+    def __init__(self, model: ImageModel) -> None:
+        super().__init__()
+        target = transformer_of(model)
+        self.cfg = cfg = target.cfg
+        width = cfg.width
+        self.joined = nn.Linear(2 * width, width)
+        self.masks = nn.Parameter(0.02 * torch.randn(DEPTHS, width))
+        self.query = nn.Linear(width, width, bias=False)
+        self.known = nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.feed_forward = FeedForward(cfg)
+        self.input_norm, self.ffn_norm, self.norm = (RMSNorm(width, cfg.norm_eps) for _ in range(3))
+        self.register_buffer("rope", rope_table(cfg), persistent=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(target.norm.weight)
+            for linear in (self.out, self.feed_forward.w2):
+                linear.weight.mul_(0.5)
+
+    def entries(self, states: Tensor, embedded: Tensor) -> Tensor:
+        """States [R, m, D] that predicted codes, and the codes' embeddings -> [R, m, D]."""
+        return self.joined(torch.cat([states.float(), embedded.float()], -1)).float()
+
+    def keys(self, x: Tensor, rope: Tensor) -> Tensor:
+        """Keys and values of entries or masks x [R, ..., D] -> [2, R, H, ..., d]."""
+        both = self.known(self.input_norm(x)).unflatten(-1, (2, self.cfg.heads, -1))
+        k, v = both.movedim(-2, 1).unbind(-2)  # [R, H, ..., d] each
+        return torch.stack([rotate(k, rope).to(v.dtype), v])
+
+    def run(
+        self, root: Tensor, rope: Tensor, count: int, k: Tensor, v: Tensor, bias: Tensor
+    ) -> Tensor:
+        """The first `count` places of the blocks behind m roots, as the head reads them.
+
+        root [R, m, D], the roots' entries; rope [R or 1, 1, m, K, d / 2] of the blocks' places; k,
+        v [R, H, S, d] of the entries; bias [R or 1, 1, m, S], 0 or minus infinity -> [R, m, count,
+        D].
+        """
+        x = root[:, :, None] + self.masks  # [R, m, K, D]
+        near = self.keys(x, rope)  # [2, R, H, m, K, d]
+        x = x[:, :, :count]
+        query = self.query(self.input_norm(x)).unflatten(-1, (self.cfg.heads, -1))
+        query = rotate(query.movedim(-2, 1), rope[..., :count, :]).to(v.dtype)  # [R, H, m, n, d]
+        query = query * query.shape[-1] ** -0.5
+        far = query.flatten(2, 3) @ k.transpose(-1, -2)  # [R, H, m n, S]
+        far = far.unflatten(2, (-1, count)) + bias[..., None, :]  # [R, H, m, n, S]
+        share = torch.cat([far, query @ near[0].transpose(-1, -2)], -1).softmax(-1)
+        far, own = share.split((k.shape[2], DEPTHS), -1)
+        found = (far.flatten(2, 3) @ v).unflatten(2, (-1, count)) + own @ near[1]
+        x = x + self.out(found.movedim(1, -2).flatten(-2))  # [R, m, n, D]
+        return self.norm(x + self.feed_forward(self.ffn_norm(x)))
+
+
+class BlockSession(DepthSession):
+    """What it keeps of the images are the entries' keys and values by place, and the logits of a
+    block."""
+
+    known = RESTART
+
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        cfg, device = self.net.cfg, like.device
+        size = aligned(cfg.length + self.max_new)
+        self.cache = KVCache(1, len(like), size, cfg.heads, cfg.head_dim, torch.float32, device)
+        batch, vocab = len(self.root_code), self.target.vocab_size
+        self.laws = torch.zeros(batch, DEPTHS, vocab, device=device)
+        self.span = torch.arange(max(size, DEPTHS), device=device)
+
+    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        self.cache.cleared()
+        self._read(text, prefix_hidden)
+
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        self.calls += 1
+        net, prefix, last = self.net, self.net.cfg.prefix, self.root(codes, count)  # [B, 1]
+        told = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T]
+        embedded = self.target.embed(self._rows(codes))  # type: ignore[attr-defined]
+        entries = net.entries(hidden, embedded)  # [R, T, D]
+        both = net.keys(entries, turns(net.rope, prefix + told)[:, None])
+        self.cache.write(0, self.cache.flat_index(told), both)
+        root = start[:, None] + last  # [B, 1]
+        places = root + 1 + self.span[:DEPTHS]  # [B, K]
+        rope = turns(net.rope, self._rows(prefix + places))[:, None, None]
+        unseen = self.span[: self.cache.capacity] > self._rows(root)  # [R, S]
+        bias = torch.zeros(unseen.shape, device=unseen.device).masked_fill(unseen, float("-inf"))
+        given = take(entries, self._rows(last)), rope, DEPTHS, *self.cache.read(0)
+        out = net.run(*given, bias[:, None, None])[:, 0]  # [R, K, D]
+        self.laws.copy_(code_logits(self.target, out.to(hidden.dtype), self.cfg, places))
+        return self.laws[:, 0]
+
+
+class Block(Trained):
+    """The drafter as a part, see `Trained`."""
+
+    opens, label, made = BlockSession, "block", BlockNet
+
+
+class BlockLearner(NetLearner):
+    """Trains the layer."""
+
+    made = BlockNet
+
+    def draft(
+        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
+    ) -> list[Drafted]:
+        net, target, codes = self.net, self.target, states.codes  # [R, L]
+        depth, prefix, length = min(depth, DEPTHS), target.prefix, codes.shape[1]
+        read = self.read(states, noise)[:, self.start :]  # [R, L, D], what predicted the codes
+        entries = net.entries(read, target.embed(codes))
+        place = torch.arange(length, device=codes.device)
+        k, v = net.keys(entries, net.rope[prefix + place])  # [R, H, L, d] each
+        ahead = torch.arange(1, DEPTHS + 1, device=codes.device)
+
+        def blocks(at: Tensor, count: int) -> Tensor:
+            bias = torch.zeros(len(at), length, device=codes.device)
+            bias = bias.masked_fill(place > at[:, None], float("-inf"))
+            rope = turns(net.rope, prefix + at[:, None] + ahead)  # [m, K, d / 2]
+            given = entries[:, at], rope[None, None], count, k, v, bias[None, None]
+            return net.run(*given)  # [R, m, count, D]
+
+        head, every = Head(target), place[:-1]  # roots of depth 1
+        drafted = [Drafted(every + 1, blocks(every, 1)[:, :, 0], head)]
+        if depth > 1:
+            deeper = blocks(roots, depth)
+            drafted += [Drafted(roots + d + 1, deeper[:, :, d], head) for d in range(1, depth)]
+        return drafted
