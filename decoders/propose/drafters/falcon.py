@@ -240,7 +240,7 @@ class FalconLearner(NetLearner):
             x, memory = net.recur(line, memory, place)
             made.append(torch.cat([x, memory], -1))
         both = torch.stack(made, 2).flatten(1, 2)  # [R, L, 3 D]
-        return both.split((u.shape[-1], 2 * u.shape[-1]), -1)
+        return both[..., : u.shape[-1]], both[..., u.shape[-1] :]
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
         """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
