@@ -221,8 +221,8 @@ class FalconLearner(NetLearner):
             below = torch.cat([below, same, same], -1)  # [R, m, S]
             rope = net.rope[start + torch.cat(places)]
             out = self._run(torch.cat(made, 1), rope, below.repeat(1, 2, 1), entries)
-            pair = out.chunk(2, 1)
-            drafted += [self._drafted(roots + d + i, out) for i, out in enumerate(pair)]
+            pair = out[:, : len(roots)], out[:, len(roots) :]
+            drafted += [self._drafted(roots + d + i, mine) for i, mine in enumerate(pair)]
         return drafted[:depth]
 
     def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
