@@ -221,8 +221,8 @@ class FalconLearner(NetLearner):
             below = torch.cat([below, same, same], -1)  # [R, m, S]
             rope = net.rope[start + torch.cat(places)]
             out = self._run(torch.cat(made, 1), rope, below.repeat(1, 2, 1), entries)
-            pair = out.chunk(2, 1)
-            drafted += [self._drafted(roots + d + i, out) for i, out in enumerate(pair)]
+            pair = out[:, : len(roots)], out[:, len(roots) :]
+            drafted += [self._drafted(roots + d + i, mine) for i, mine in enumerate(pair)]
         return drafted[:depth]
 
     def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
@@ -240,7 +240,7 @@ class FalconLearner(NetLearner):
             x, memory = net.recur(line, memory, place)
             made.append(torch.cat([x, memory], -1))
         both = torch.stack(made, 2).flatten(1, 2)  # [R, L, 3 D]
-        return both.split((u.shape[-1], 2 * u.shape[-1]), -1)
+        return both[..., : u.shape[-1]], both[..., u.shape[-1] :]
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
         """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""

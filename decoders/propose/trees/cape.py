@@ -108,7 +108,9 @@ class Cape(Tree):
         """Confidences [B, D] -> the nodes of all children, [B, D, K]; 0: there is none."""
         batch, depth = confidence.shape
         tenths = (10 * confidence).long()
-        count = MOST - 2 * sum((tenths >= tenth).long() for tenth in FEWER)  # [B, D]
+        count = torch.full_like(tenths, MOST)  # [B, D]
+        for tenth in FEWER:
+            count = count - 2 * (tenths >= tenth)
         siblings = torch.arange(1, MOST, device=count.device) < count[..., None]  # [B, D, K - 1]
         number = depth + siblings.flatten(1).cumsum(1).view_as(siblings)
         number = torch.where(siblings & (number <= self.nodes), number, 0)
