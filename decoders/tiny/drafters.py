@@ -46,4 +46,8 @@ DRAFTERS = {
         f"{_AT}.glide.GlideLearner", "GliDe: cross-attention on the target's last keys and values"
     ),
     "block": Recipe(f"{_AT}.block.BlockLearner", "DFlash: a block of masked places at once"),
+    # All depths are one; an exit for two of the target's layers.
+    "free": Recipe(
+        f"{_AT}.free.FreeLearner", "FREE: a trained exit after two layers", loss={"rollout": 1}
+    ),
 }

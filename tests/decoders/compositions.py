@@ -30,6 +30,7 @@ OWN = {
         ("block", "Block"),
         ("chimera", "Chimera"),
         ("eagle3", "Eagle3"),
+        ("free", "Free"),
         ("glide", "Glide"),
         ("hawk", "Hawk"),
     )

@@ -103,7 +103,7 @@ DRAFTERS: dict[str, Any] = {
     "eagle": Eagle, "early exit": lambda model: EarlyExit(model, 1),
     **{
         name: resolve(f"decoders.propose.drafters.{name.lower()}.{name}")
-        for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Block", "Medusa")
+        for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Block", "Free", "Medusa")
     },
 }  # fmt: skip
 DRAFTED = [
