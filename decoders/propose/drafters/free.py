@@ -1,8 +1,8 @@
 """FREE (2310.05424) as a drafter: the target's own first layers with an exit that is trained.
 
 The state after layer n, through the target's last norm, is scaled and goes through a residual
-block; the target's head reads the sum. Untrained it is `decoders.propose.drafters.early_exit`, of
-which it has the session. FREE trains the layers and the exits together; that would make another
+block; the target's head reads the sum. Without it this is `decoders.propose.drafters.early_exit`,
+of which it has the session. FREE trains the layers and the exits together; that would make another
 target here, so the target stays frozen and the exit alone is learned, which is less than FREE can
 do. Its rule for the length of a draft is a tree for any drafter
 (`decoders.propose.trees.confident`). Its fit of the threshold on line, by EM on a mixture of two
@@ -27,7 +27,7 @@ from decoders.training.states import Drafted, States, transformer_of
 
 class FreeNet(nn.Module):
     """The trained part: the exit. ``body``: the target's first layers, which are no part of the
-    weights. It starts as the untrained exit."""
+    weights. It starts near the untrained exit."""
 
     def __init__(self, model: ImageModel, layers: int) -> None:
         super().__init__()
@@ -38,7 +38,8 @@ class FreeNet(nn.Module):
         self.inner, self.outer = (
             nn.Linear(target.width, target.width, bias=False) for _ in range(2)
         )
-        nn.init.zeros_(self.outer.weight)
+        with torch.no_grad():
+            self.outer.weight.mul_(0.1)
 
     @property
     def body(self) -> Any:
