@@ -176,7 +176,8 @@ class Drafter(Protocol):
     """
 
     reads_cache: bool = False
-    net: Any = None  # the module that a call runs: executions pack it, costs are read off it
+    # The module that a call runs: executions pack it, or its ``body``; costs are read off it.
+    net: Any = None
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
     @abstractmethod

@@ -58,4 +58,8 @@ DRAFTERS = {
         loss={"regression": 1.0, "soft": 0.1, "aligned": 64},
     ),
     "block": Recipe(f"{_AT}.block.BlockLearner", "DFlash: a block of masked places at once"),
+    # All depths are one; an exit for two of the target's layers.
+    "free": Recipe(
+        f"{_AT}.free.FreeLearner", "FREE: a trained exit after two layers", loss={"rollout": 1}
+    ),
 }

@@ -31,6 +31,7 @@ OWN = {
         ("chimera", "Chimera"),
         ("eagle3", "Eagle3"),
         ("falcon", "Falcon"),
+        ("free", "Free"),
         ("glide", "Glide"),
         ("griffin", "Griffin"),
         ("hawk", "Hawk"),

@@ -84,7 +84,7 @@ class Cpu(Execution):
         target, drafter = loop.model.target, loop.drafter
         net = None if drafter is None else drafter.net
         if self.native(target) is not None and isinstance(net, torch.nn.Module):
-            self.offer(net, f"drafter {drafter}")
+            self.offer(getattr(net, "body", net), f"drafter {drafter}")
         return self.native(target) is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:

@@ -104,7 +104,7 @@ DRAFTERS: dict[str, Any] = {
     "eagle": Eagle, "early exit": lambda model: EarlyExit(model, 1),
     **{
         name: resolve(f"decoders.propose.drafters.{name.lower()}.{name}")
-        for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Medusa")
+        for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Free", "Medusa")
     },
 }  # fmt: skip
 DRAFTED = [

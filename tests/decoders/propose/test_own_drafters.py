@@ -40,7 +40,17 @@ TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 DRAFTERS = {
     name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Medusa")
+    for name in (
+        "Eagle3",
+        "Hawk",
+        "Chimera",
+        "Glide",
+        "Falcon",
+        "Griffin",
+        "Block",
+        "Free",
+        "Medusa",
+    )
 }
 ABSENT = {"Medusa": r"expected config\.json .* found no such folder"}
 
@@ -220,3 +230,11 @@ def test_a_tree_deeper_than_the_heads_is_refused() -> None:
     decoder = Speculative(MODEL, SAMPLING, proposer, ByNode(Exact()))
     with pytest.raises(DecoderError, match="deeper than the drafter's 2 heads"):
         decoder.generate(MODEL.text.encode(["x"]), Noise.for_prompts(0, ["x"], LENGTH))
+
+
+def test_an_exit_is_for_the_layers_that_it_was_trained_for(tmp_path: Path) -> None:
+    resolve(DRAFTERS["Free"] + "Learner")(MODEL, layers=1).save(tmp_path)
+    free = resolve(DRAFTERS["Free"])
+    assert str(free(MODEL, str(tmp_path), layers=1)) == "free(layers=1)"
+    with pytest.raises(DecoderError, match=r"exit after 1 .* found drafter.layers=2; set"):
+        free(MODEL, str(tmp_path), layers=2)
